@@ -20,8 +20,7 @@ from pydantic import BaseModel
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.markdown import table
-from fedsw.text import json_text
+from fedsw.text import json_text, table
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 HEAD = "*Written by `.ci/reference.py`.*"

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsw import markdown
 from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.text import downward, json_text, number, upward
+from fedsw.text import table as markdown_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audits"
@@ -91,7 +91,7 @@ def table(folder: Path) -> str:
     found = [(path.stem, read_finding(path)) for path in sorted(folder.glob("*.json"))]
     order = ("canary", "one-run", "record")
     found.sort(key=lambda pair: (order.index(pair[1]["audit"]), pair[0]))
-    return markdown.table(_COLUMNS, [_row(name, finding) for name, finding in found])
+    return markdown_table(_COLUMNS, [_row(name, finding) for name, finding in found])
 
 
 def attackers(folder: Path) -> str:
@@ -107,7 +107,7 @@ def attackers(folder: Path) -> str:
             published = found["published"]
             best = f"{published['share']:.2f} of ε = {upward(published['epsilon'])} on {published['data']}"
             rows.append([path.stem, found["canaries"], upward(found["claimed_epsilon"]), *shown, best])
-    return markdown.table(_ATTACKERS, rows)
+    return markdown_table(_ATTACKERS, rows)
 
 
 def _subject(found: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.forecast import task
 from benchmarks.forecast_report import PAGE, replaced
 from benchmarks.machine import describe
-from fedsw import markdown
+from fedsw import text
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.planning.plan import planned
@@ -90,7 +90,7 @@ def table(stored: dict[str, Any]) -> str:
         rows.append(
             (cell["clients"], cell["alpha"], cell["epsilon"], _share(cell["kept"]), _share(left), f"{accuracy:.3f}")
         )
-    return markdown.table(("clients", "α", "ε", "predicted", "measured", "accuracy"), rows)
+    return text.table(("clients", "α", "ε", "predicted", "measured", "accuracy"), rows)
 
 
 def _share(value: float) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from fedsw import markdown
 from fedsw.planning.forecast import FEASIBLE
 from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
 from fedsw.text import number, upward
+from fedsw.text import table as markdown_table
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "plan-results.md", ROOT / "docs" / "images" / "plan-forecast.png"
@@ -177,7 +177,7 @@ def forecast_table(cells: Sequence[Row]) -> str:
             ]
         )
     head = ["data sets", "cells", "rank correlation", "feasible or not: right", "wrongly feasible", "wrongly not"]
-    return markdown.table([*head, "feasible, and over a point below a constant", "median error of the loss"], rows)
+    return markdown_table([*head, "feasible, and over a point below a constant", "median error of the loss"], rows)
 
 
 def claimed(row: Row, key: str) -> bool:
@@ -207,7 +207,7 @@ def cells_table(cells: Sequence[Row]) -> str:
                 *(f"{_percent(own[e]['predicted'])} / {_percent(own[e]['kept'])}" for e in epsilons),
             ]
         )
-    return markdown.table(
+    return markdown_table(
         ["task", "records", "constant", "without noise", *(f"ε = {upward(e)}" for e in epsilons)], rows
     )
 
@@ -229,7 +229,7 @@ def search_table(search: Sequence[Row]) -> str:
         )
     if gaps:
         rows.append(["median", "", "", "", "", "", f"{statistics.median(gaps):+.1f}"])
-    return markdown.table(["task", "records", "ε", "constant", "`auto`", "best of 50", "points behind"], rows)
+    return markdown_table(["task", "records", "ε", "constant", "`auto`", "best of 50", "points behind"], rows)
 
 
 def _percent(kept: float) -> str:

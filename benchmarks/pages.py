@@ -16,10 +16,10 @@ import numpy as np
 import fedsw
 from fedsw import files
 from fedsw.cli.app import main as command
-from fedsw.errors import FederationError
 from fedsw.report.figures import compact
 from fedsw.report.page.page import write_page
 from fedsw.runs.files import REPORT, find_run
+from fedsw.settings import FederationError
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 MOST_BYTES = 150_000

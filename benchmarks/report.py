@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sections, sketch_sections
-from fedsw import markdown
+from fedsw.text import table as markdown_table
 from simulations.papers.__main__ import COMMITTED
 from simulations.papers.figure import figures, load_figure
 from simulations.papers.page import goals
@@ -140,7 +140,7 @@ def _frontier(runs: list[dict[str, Any]]) -> str:
         multiplier = statistics.mean(run["noise_multiplier"] for run in own)
         lines.append([fields["alpha"], fields["epsilon"], fields["bound"], len(own), *metrics, f"{multiplier:.3f}"])
     headings = ("alpha", "epsilon", "bound", "runs", "accuracy", "disparate impact", "parity difference", "sigma/Delta")
-    return markdown.table(headings, lines)
+    return markdown_table(headings, lines)
 
 
 def _order(row: str) -> tuple[float, float, str]:
@@ -157,7 +157,7 @@ def _points(runs: list[dict[str, Any]]) -> str:
         mean = [statistics.mean(values) for values in zip(*ours, strict=True)]
         lines.append((f"({error}, {violation})", f"({mean[0]:.4f}, {mean[1]:.4f})", f"{met} of {len(ours)}"))
     headings = ("DP-FERMI (error, violation)", "fedsw, mean of runs", "runs that meet both")
-    return "\n" + markdown.table(headings, lines)
+    return "\n" + markdown_table(headings, lines)
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -180,7 +180,7 @@ def _clipping(stored: dict[str, Any]) -> str:
         difference = f"{row['difference_to_materialised']:.0e}"
         lines.append([*shape, *times, *(f"{ratio:.2f}" for ratio in ratios), difference])
     worst = f"Worst ratio of exact clipping to plain autodiff: {stored['worst']:.2f}."
-    return "\n\n".join([text, markdown.table(_CLIPPING, lines), worst]) + "\n" + _machine(stored["machine"])
+    return "\n\n".join([text, markdown_table(_CLIPPING, lines), worst]) + "\n" + _machine(stored["machine"])
 
 
 def _engines(stored: dict[str, Any]) -> str:
@@ -204,7 +204,7 @@ def _engines(stored: dict[str, Any]) -> str:
             "ratio of the quick rounds: what is left where nobody else uses the cores": f"{stored['quick_ratio']:.1f}",
         }
     text = f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification."
-    shown = markdown.table(("what", "measured"), list(rows.items()))
+    shown = markdown_table(("what", "measured"), list(rows.items()))
     return f"{text}\n\n{shown}\n" + _machine(stored["machine"]) + _earlier_engines(stored)
 
 
@@ -229,7 +229,7 @@ def _earlier_engines(stored: dict[str, Any]) -> str:
         ]
         lines.append(shown)
     headings = ("when", "Python", "plain loop, ms", "in process, s", "Ray, s", "ratio", "quick rounds")
-    return text + markdown.table(headings, lines)
+    return text + markdown_table(headings, lines)
 
 
 def _machine(machine: dict[str, Any]) -> str:

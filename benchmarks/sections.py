@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsw import markdown
+from fedsw import text
 from fedsw.text import upward
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -31,7 +31,7 @@ def comparison(stored: dict[str, Any]) -> str:
             seconds = f"{row['seconds']:.0f}"
             rows.append([row["method"], epsilon, delta, *measured, row["rounds"], *traffic, seconds, row["seeds"]])
         headings = ("method", "ε", "δ", *names, "rounds", "MB up", "MB down", "seconds", "seeds")
-        lines += [f"\n**{group['heading']}**\n", markdown.table(headings, rows)]
+        lines += [f"\n**{group['heading']}**\n", text.table(headings, rows)]
     for picture in sorted(IMAGES.glob(f"compare-{stored['task']}*.png")):
         lines.append(f"\n![{stored['task']}](images/{picture.name})")
     return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
@@ -49,7 +49,7 @@ def entropic(stored: dict[str, Any]) -> str:
             "\n## Entropic denoising\n",
             "`python -m benchmarks.entropic`: a mixture in the plane under Gaussian noise of σ = 1; W₂ of what was learned "
             "to clean points, mean of three seeds; nominal. Settings were chosen by this distance on two of the seeds.\n",
-            markdown.table(("n", "W_{2,2σ²}", "plain W₂"), rows),
+            text.table(("n", "W_{2,2σ²}", "plain W₂"), rows),
             f"\nAt the largest n the entropic error is {summary['ratio']:.2f} of the plain one; slope of log error on log n: "
             f"{summary['slope']['entropic']:.3f} (entropic), {summary['slope']['plain']:.3f} (plain).",
         ]
@@ -75,7 +75,7 @@ def flow(stored: dict[str, Any]) -> str:
             "\n## Particle flows on five Gaussians\n",
             "`python -m benchmarks.flow`: noise of σ in the units of the records, which says nothing of ε here: a picture, "
             f"not protection. {stored['seeds']} seeds, nominal; settings are SPF's, h and steps ours, not searched.\n",
-            markdown.table(headings, rows),
+            text.table(headings, rows),
         ]
     )
 
@@ -87,7 +87,7 @@ def noise(stored: dict[str, Any]) -> str:
         [
             "\n## Noise\n",
             "`python -m benchmarks.noise`: processor time on one thread.\n",
-            markdown.table(("part", "ns a number", "million a second"), rows),
+            text.table(("part", "ns a number", "million a second"), rows),
         ]
     )
 
@@ -115,7 +115,7 @@ def deployed(stored: dict[str, Any]) -> str:
             "\n## Real processes\n",
             f"`python -m benchmarks.deployed`: {stored['clients']} SuperNodes on loopback, TLS and authenticated nodes, torch "
             "imported, fair classification; minutes count start and stop, and 500 rounds are extrapolated from fewer.\n",
-            markdown.table(headings, rows),
+            text.table(headings, rows),
         ]
     )
 
@@ -132,7 +132,7 @@ def chaos(stored: dict[str, Any]) -> str:
             "`python -m benchmarks.chaos --only inprocess`: five clients in one process, a random fault every ten rounds; "
             "every run ended with all of its rounds, a ledger equal to its replay and to an independent witness, and no "
             "process left.\n",
-            markdown.table(("seed", "rounds", "faults", "processes of the server", "seconds"), rows),
+            text.table(("seed", "rounds", "faults", "processes of the server", "seconds"), rows),
         ]
     )
 
@@ -174,11 +174,8 @@ def chaos_deployed(stored: dict[str, Any]) -> str:
             "stopped was resumed when all nodes were back. Every run ended with all of its rounds; ε by the ledger, by its "
             "replay, in the summary, and recomputed from its rows alone is the same number to the last digit, and the ε "
             "that was polled meanwhile is that of the rows of its time and never fell.\n",
-            markdown.table(headings, rows),
-            *(
-                "\n" + markdown.table((what, "times"), _counted(run[key] for run in runs))
-                for what, key in counted.items()
-            ),
+            text.table(headings, rows),
+            *("\n" + text.table((what, "times"), _counted(run[key] for run in runs)) for what, key in counted.items()),
         ]
     )
 
@@ -211,7 +208,7 @@ def chaos_masked(stored: dict[str, Any]) -> str:
             "one of which is killed in every tenth round at a random moment. Every run ended with all of its rounds; at "
             "every site ε by the ledger, by its replay, recomputed from its rows alone, and in the summary is the same "
             "number, failed attempts are charged, and no process is left.\n",
-            markdown.table(headings, rows),
+            text.table(headings, rows),
         ]
     )
 

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row = _row(method, seed, asked, chosen, private, held_out, columns, coded)
             print(json.dumps(row), flush=True)
             stored["rows"].append(row)
-            stored["machine"], stored["private"], stored["held_out"] = describe(), len(private), len(held_out)
+            stored["machine"], stored["private"] = describe(), len(private)
             RESULT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -1,5 +1,5 @@
 """The ClientApp that Flower starts at a client: the installed fedsw."""
 
-from fedsw.federation.client.app import app
+from fedsw.federation.client import app
 
 __all__ = ["app"]

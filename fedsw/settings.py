@@ -1,4 +1,4 @@
-"""Settings written as `section.key=value`, and error messages that name the nearest known one."""
+"""Errors that several layers raise; settings written as `section.key=value`, and messages that name the nearest one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
+
+
+class FederationError(RuntimeError):
+    """The federation cannot go on; the message names the client, the reason and the remedy.
+
+    It is for the terminal: it repeats what clients said, which may quote a record. `recorded` may be written.
+    """
+
+    def __init__(self, message: str, *, recorded: str = "the federation could not go on") -> None:
+        super().__init__(message)
+        self.recorded = recorded
+
 
 Setting = tuple[tuple[str, ...], Any]
 

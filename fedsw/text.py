@@ -1,15 +1,20 @@
-"""Numbers and names as text: JSON without NaN or Infinity literals, short forms and hints for people."""
+"""Numbers and names as text: JSON without NaN or Infinity literals, short forms, hints for people, tables."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import html
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 
 _MOST_DIGITS = 15
 _ROUND_OFF = 1e-9
@@ -189,3 +194,31 @@ def installed_version() -> str:
         return version("fedsw")
     except PackageNotFoundError:
         return "0+not.installed"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    r"""A table with these headings; cells are written as they read, a bar as `\|` and the end of a line as `<br>`.
+
+    Raises:
+        ValueError: naming the first row that has another number of cells than there are headings.
+    """
+    lines = [list(row) for row in rows]
+    for row in lines:
+        if len(row) != len(headings):
+            raise ValueError(f"a table of {len(headings)} columns has a row of {len(row)}: {row}")
+    return _table_template().render(headings=headings, rows=lines)
+
+
+@functools.cache
+def _table_template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=False, undefined=StrictUndefined)  # Markdown, not HTML
+    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("\n", "<br>")
+    return environment.from_string("""\
+{% macro line(cells) %}| {{ cells | map("cell") | join(" | ") }} |{% endmacro -%}
+{{ line(headings) }}
+|{{ "---|" * headings | length }}
+{%- for row in rows %}
+{{ line(row) }}
+{%- endfor %}""")

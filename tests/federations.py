@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, parse_experiment, sources
 from fedsw.federation import wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.account import held_open
 from fedsw.federation.server.federation import Job, federate

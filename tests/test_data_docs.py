@@ -7,8 +7,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, parse_experiment
 
@@ -47,12 +45,11 @@ def test_the_examples_in_python_run_one_after_the_other(tmp_path, monkeypatch, c
     assert names["result"].experiment.data.objects[0].kind == "pandas.DataFrame"
 
 
-@pytest.mark.parametrize("engine", ["inprocess", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])
-def test_the_module_of_the_example_gives_the_records_of_its_experiment(tmp_path, monkeypatch, engine):
+def test_the_module_of_the_example_gives_the_records_of_its_experiment(tmp_path, monkeypatch):
     (tmp_path / "hospital_records.py").write_text(example("python", "hospital_records.py"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.delitem(sys.modules, "hospital_records", raising=False)
-    result = run(declared("hospital_records:patients"), runs=tmp_path / "runs", engine=engine)
+    result = run(declared("hospital_records:patients"), runs=tmp_path / "runs")
     assert result.summary["status"] == "completed" and result.summary["guarantee"]["trust"] == "central"
     assert result.experiment.data.source == "hospital_records:patients"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsw import text
 from fedsw.text import downward, upward
 
 SOURCES = [path for folder in ("fedsw", "benchmarks", "simulations") for path in sorted(Path(folder).rglob("*.py"))]
@@ -139,3 +140,34 @@ def test_the_search_finds_numbers_in_figures_of_epsilon_whatever_they_are_called
     assert list(drawn_to_the_nearest(ast.parse(code)))
     assert not list(drawn_to_the_nearest(ast.parse(code.replace("ylabel='ε'", "ylabel='score'"))))
     assert not list(drawn_to_the_nearest(ast.parse(code.replace("f'", "f'σ = "))))
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_table_is_its_headings_a_line_and_its_rows():
+    assert text.table(("a", "b"), [(1, "x"), ("<y>", 0.5)]) == "| a | b |\n|---|---|\n| 1 | x |\n| <y> | 0.5 |"
+    assert text.table(("a",), []) == "| a |\n|---|"
+
+
+def test_bars_and_ends_of_lines_in_a_cell_make_no_other_cell():
+    cells = ("p || q", "one\ntwo", "`a|b`")
+    line = text.table(("x", "y", "z"), [cells]).splitlines()[-1]
+    assert [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]] == [
+        r"p \|\| q",
+        "one<br>two",
+        r"`a\|b`",
+    ]
+
+
+def test_a_row_of_another_length_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"2 columns has a row of 3: \[1, 2, 3\]"):
+        text.table(("a", "b"), [(1, 2), (1, 2, 3)])
+
+
+def test_no_other_file_puts_a_table_together():
+    own = ROOT / "fedsw" / "text.py"
+    for folder in ("fedsw", "benchmarks", "clients", "server", "docs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found = re.search(r'---\||"\| |\| "\.join|\{.* \| .*\} \|"', path.read_text(encoding="utf-8"))
+            assert found is None or path == own, f"{path}: {found[0]!r}; fedsw.text.table writes tables"

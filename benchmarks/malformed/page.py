@@ -10,7 +10,7 @@ from benchmarks.malformed.commands import COMMANDS
 from benchmarks.malformed.models import MODELS
 from benchmarks.malformed.settings import SETTINGS
 from benchmarks.malformed.tables import TABLES
-from fedsw import markdown
+from fedsw import text
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 CASES = (*TABLES, *COMMANDS, *SETTINGS, *MODELS)
@@ -31,5 +31,5 @@ def page(outcomes: dict[Case, Outcome]) -> str:
         (case.what, f"`fedsw {case.command}`", _LISTS.sub(r"\1 ...", outcome.error.strip()), outcome.code)
         for case, outcome in outcomes.items()
     ]
-    table = markdown.table(("cause", "command", "message and remedy", "exit code"), shown)
+    table = text.table(("cause", "command", "message and remedy", "exit code"), shown)
     return "\n".join(lines) + f"\n\n{table}\n"

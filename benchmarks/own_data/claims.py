@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from benchmarks.own_data.store import Cell, Row, Subject
-from fedsw import markdown
+from fedsw import text
 from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
 from fedsw.engines.driver import run
@@ -167,7 +167,7 @@ def claims_table(rows: Sequence[Row]) -> str:
         lines.append(
             [trust, _place(where), len(own), *(_part(own.count(claim), len(own)) for claim in ("better", "worse"))]
         )
-    return markdown.table(["trust", "measured on", "runs", "claimed *better*", "claimed *worse*"], lines)
+    return text.table(["trust", "measured on", "runs", "claimed *better*", "claimed *worse*"], lines)
 
 
 def coverage_table(rows: Sequence[Row]) -> str:
@@ -178,7 +178,7 @@ def coverage_table(rows: Sequence[Row]) -> str:
         for name in dict.fromkeys(name for each in own for name in each):
             held = [each[name] for each in own if name in each]
             lines.append([task, trust, _place(where), name, len(held), _part(sum(held), len(held))])
-    return markdown.table(["task", "trust", "measured on", "metric", "runs", "intervals that hold the truth"], lines)
+    return text.table(["task", "trust", "measured on", "metric", "runs", "intervals that hold the truth"], lines)
 
 
 def _place(where: str) -> str:

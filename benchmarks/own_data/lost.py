@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.own_data.sets import MADE_UP, NAMES, Split, split
 from benchmarks.own_data.store import Cell, Row, Subject
-from fedsw import markdown
+from fedsw import text
 from fedsw.baselines.reference import well_trained
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment
@@ -147,7 +147,7 @@ def accuracy_table(rows: Sequence[Row]) -> str:
             ]
         )
     head = ["data", "records", "ε", "a constant", "`auto`", "well trained", "of any kind", "points lost", "seeds"]
-    return markdown.table(head, lines)
+    return text.table(head, lines)
 
 
 def _shown(score: float) -> str:
@@ -163,7 +163,7 @@ def rates_table(rows: Sequence[Row]) -> str:
         mean = {f: [row["score"] for row in rows if row["cell"][:2] == [name, f]] for f in factors}
         own = statistics.fmean(mean.get(1.0) or [math.nan])
         lines.append([name, *(f"{100 * (own - statistics.fmean(mean[f])):+.2f}" if mean[f] else "–" for f in factors)])
-    return markdown.table(["points lost at", *(f"{f:g} × the rate" for f in factors)], lines)
+    return text.table(["points lost at", *(f"{f:g} × the rate" for f in factors)], lines)
 
 
 def fairness_table(rows: Sequence[Row]) -> str:
@@ -185,4 +185,4 @@ def fairness_table(rows: Sequence[Row]) -> str:
             ]
         )
     head = ["ε", "error", "violation", "DI", "at rest: error", "violation", "DI", "DP-FERMI: error, violation"]
-    return markdown.table([*head, "of these no worse in both", f"DI ≥ {_FAIR:g}", "seeds"], lines)
+    return text.table([*head, "of these no worse in both", f"DI ≥ {_FAIR:g}", "seeds"], lines)

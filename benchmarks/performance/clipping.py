@@ -1,4 +1,4 @@
-"""The clipped sliced-Wasserstein gradient at the widths of RLL's Table 5: at most twice as long as plain autodiff."""
+"""The clipped sliced-Wasserstein gradient at the widths of RLL's Table 5: at most 1.8 times as long as plain autodiff."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.performance.clipping_networks import interleaved, row, settle
 from fedsw.models import mlp
 from fedsw.transport.sliced import directions
 
-GOAL = 2.0
+GOAL = 1.8
 
 
 def measure(quick: bool) -> list[dict[str, object]]:

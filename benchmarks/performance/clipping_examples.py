@@ -58,7 +58,8 @@ def _rows(name: str, batch: int, turns: int, quick: bool) -> list[dict[str, obje
             assert isinstance(found, Tensor)
             exact = ours(Safety.off())
             each = row(what, title, times["ours"], times[other], 1, faster=True)
-            each["note"] = f"relative difference {float((found - exact).norm() / exact.norm()):.1e}"
+            apart = f"relative difference {float((found - exact).norm() / exact.norm()):.1e}"
+            each["note"] = f"{each['note']}; {apart}" if each["note"] else apart
             rows.append(each)
     if name in ("ResNet-GN", "transformer"):
         rows.append(row(what, "plain autodiff", times["ours"], times["plain"], 3, faster=False))

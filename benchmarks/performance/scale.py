@@ -18,10 +18,10 @@ from benchmarks.performance.arithmetic import (
     rows_that_weigh_as_much_as_tables,
 )
 from benchmarks.performance.timing import in_turns, spread
-from fedsw import markdown
 from fedsw.data.synthetic import synthetic as draw
 from fedsw.models import mlp
 from fedsw.single.objective import draw_batch
+from fedsw.text import table as markdown_table
 
 PAGE = table.ROOT / "docs" / "scale.md"
 CLIENTS = tuple(10**power for power in range(3, 9))
@@ -122,7 +122,7 @@ def _bytes() -> str:
         network = [f"{_size(way)}, {_time(way / _BYTES_A_SECOND)}" for way in ways]
         rows.append([_count(clients), _size(records * _BYTES_OF_A_RECORD), _count(_batch(clients)), *network])
     headings = ("clients", "their records", "batch", "1 site", f"{_SOME_SITES} sites", "every client a site")
-    return markdown.table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _central(clients: int, sites: int) -> Any:
@@ -140,7 +140,7 @@ def _binds() -> str:
             more = "outputs and cotangents" if outputs > models else "models and contributions"
             rows.append([name, str(shape.dimension), _count(batch), _size(outputs), _size(models), more])
     headings = ("model", "d", "batch", "outputs and cotangents", "models and contributions", "what binds")
-    return markdown.table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _histograms() -> str:
@@ -157,7 +157,7 @@ def _histograms() -> str:
         "tables of a client, both ways",
         "tables are smaller above, records a round",
     )
-    return markdown.table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _seconds(stored: dict[str, dict[str, Any]]) -> str:
@@ -175,7 +175,7 @@ def _seconds(stored: dict[str, dict[str, Any]]) -> str:
         f"a message {_time(message)}."
     )
     headings = ("clients", "batch", "a round, 1 site", "a round, every client a site", "500 rounds, 1 site")
-    return f"{costs_text}\n\n{markdown.table(headings, rows)}"
+    return f"{costs_text}\n\n{markdown_table(headings, rows)}"
 
 
 def _costs(stored: dict[str, dict[str, Any]]) -> tuple[float, float, float, float] | None:

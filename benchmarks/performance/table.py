@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.timing import exponent
-from fedsw import markdown
+from fedsw.text import table as markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance"
@@ -43,7 +43,7 @@ def page(folder: Path = RESULTS) -> str:
 
 def comparisons(stored: dict[str, dict[str, Any]]) -> str:
     """One table of all rows that are no curves."""
-    return markdown.table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
+    return markdown_table(_HEADINGS, [_cells(name, row) for name, row in _rows(stored) if not _is_curve(name, row)])
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
@@ -80,7 +80,7 @@ def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
     if not rows:
         return None
     text = "\n## Cost curves\n\nThe exponent is the slope of log seconds on log size, by least squares.\n"
-    return f"{text}\n{markdown.table(_CURVES, [_curve(name, row) for name, row in rows])}"
+    return f"{text}\n{markdown_table(_CURVES, [_curve(name, row) for name, row in rows])}"
 
 
 def _curve(name: str, row: dict[str, Any]) -> list[str]:

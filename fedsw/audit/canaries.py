@@ -14,7 +14,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from fedsw.data import Records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.substitution import exchanged
+from fedsw.federation.node.simulated import exchanged
 from fedsw.models import load_flat
 from fedsw.objectives import Objective
 from fedsw.objectives.matching import Matching

@@ -25,16 +25,15 @@ from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, ExperimentError, Model
 from fedsw.experiment.sources import Shape
-from fedsw.federation.client.app import app as client_app
-from fedsw.federation.exchange.availability import Availability
+from fedsw.federation.client import app as client_app
+from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather, whole
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.node import node
 from fedsw.federation.node.node import Node, batch_key, join
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate, Rounds
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import served
@@ -349,7 +348,7 @@ class TrialRun(Trial):
         return self._rounds.run(round_, self.theta)
 
     def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """`count` independent releases of a sum by `trust.central.server.release`, in parts (n, r), each call charged.
+        """`count` independent releases of a sum by `trust.central.rounds.release`, in parts (n, r), each call charged.
 
         Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
         law of as many releases of it.

@@ -266,7 +266,7 @@ def _train(
     from safetensors.torch import load_file
 
     from fedsw.engines.driver import run
-    from fedsw.federation.node.substitution import substituted
+    from fedsw.federation.node.simulated import substituted
     from fedsw.models import flatten
     from fedsw.report.progress import RunProgress
     from fedsw.runs.files import MODEL

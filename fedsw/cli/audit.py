@@ -108,7 +108,7 @@ def _attack(
 
 
 def _recompute(target: str, runs: Path, allow_modules: Sequence[str]) -> Finding:
-    from fedsw.audit import recorded
+    from fedsw.audit import record
     from fedsw.runs.files import find_run
 
-    return recorded.audit(find_run(target, runs), allow_modules)
+    return record.audit(find_run(target, runs), allow_modules)

@@ -115,8 +115,7 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from fedsw import files
-    from fedsw.compare.figure import draw_table
-    from fedsw.compare.page import read_comparison
+    from fedsw.compare.page import draw_table, read_comparison
     from fedsw.compare.table import table_view, write_table
     from fedsw.runs.files import REPORT
 

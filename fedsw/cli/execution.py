@@ -104,7 +104,7 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
         raise RunInterrupted from None
     except Exception as fault:
-        from fedsw.errors import FederationError
+        from fedsw.settings import FederationError
 
         if command := go_on():
             raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
@@ -122,7 +122,7 @@ def _draw(directory: Path, allow_modules: Collection[str]) -> None:
 
 def _describe(directory: Path) -> None:
     """Write the model card; a fault of it is a warning, as for figures."""
-    from fedsw.use.card import write_card
+    from fedsw.use.export import write_card
 
     try:
         write_card(directory)

@@ -70,7 +70,7 @@ def show_command(
     elif what == "ledger":
         _show_ledger(directory, as_json=as_json)
     elif what == "card":
-        from fedsw.use.card import write_card
+        from fedsw.use.export import write_card
 
         path = write_card(directory, output)
         echo(json_text({"card": str(path)}) if as_json else str(path))

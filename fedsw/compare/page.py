@@ -1,20 +1,226 @@
-"""A comparison as a page, and in a notebook: its tables, its figure, and what is beside them."""
+"""A comparison as a page, in a notebook and as figures: utility against epsilon, and what generators make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsw.compare.figure import draw_utility
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsw.compare.grid import read_grid
 from fedsw.compare.table import epsilon_of, make_table, spread
 from fedsw.report.facts import Facts
+from fedsw.report.figures import MARKERS, colour, draw_cloud, draw_images, house_style, is_square, new_panels, save
 from fedsw.report.page.page import Document, Listed, Page, Part, Section
 from fedsw.report.page.pictures import picture
 from fedsw.report.progress import metric_name
-from fedsw.text import Short, measured, upward
+from fedsw.runs.record import HeldOutOutputs, read_run
+from fedsw.text import Short, measured, number, upward
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_CONSTANT = "a constant"
+_MOST_IMAGES = 15
+_MOST_COLUMNS = 4
+_LINE = 0.15
+"""Inches that a line of the legend is high."""
+_SHARES = {
+    *("accuracy", "disparate_impact", "demographic_parity_difference", "equalized_odds_difference", "ks"),
+    *("linear_probe_label", "linear_probe_group", "accuracy_generated"),
+}
+"""Metrics from 0 to 1."""
+_BELOW, _ABOVE = -0.02, 1.02
+
+
+def draw_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
+    """Draw what a table's folder allows: figure.png, and samples.png for models that make points or images."""
+    figures = {"figure.png": draw_utility(table), "samples.png": draw_all_samples(folder, table)}
+    return [save(figure, folder / name) for name, figure in figures.items() if figure is not None]
+
+
+@house_style()
+def draw_utility(table: Mapping[str, Any]) -> Figure | None:
+    """Each metric against epsilon: a curve for each method with its spread over seeds, a dashed line without privacy.
+
+    Curves of one kind of guarantee share a line style, and the legend lists them under its name.
+    """
+    if not any(group["rows"] for group in table["groups"]):
+        return None
+    metrics = table["metrics"]
+    height = max(4.4, 0.6 + _LINE * sum(map(len, _headings(table))) + _LINE * 1.3 * (len(table["methods"]) + 1))
+    figure, panels = new_panels(1, len(metrics), size=(4.6 * len(metrics) + 3.2, height))
+    for axes, name in zip(panels, metrics, strict=True):
+        arrow = f" ({table['better']} is better)" if name == table["metric"] else ""
+        for group_position, group in enumerate(table["groups"]):
+            for row_set in _by_method(group["rows"]):
+                _draw_curve(axes, row_set, name, table, group_position)
+        if (constant := table.get("constant", {}).get("metrics", {}).get(name)) is not None:
+            axes.axhline(constant, color="0.55", linestyle=":", linewidth=1.4, label=_CONSTANT)
+        axes.set(xscale="log", xlabel="ε", title=metric_name(name) + arrow)
+        error = table.get("standard_errors", {}).get(name)
+        if error is not None:
+            axes.set_ylabel(f"standard error of one run's held-out records: {number(error, 2)}", fontsize="small")
+        axes.set_ylim(*wide_limits(axes.get_ylim(), name, error))
+        axes.set_xticks(table["epsilons"], [upward(epsilon) for epsilon in table["epsilons"]])
+        axes.set_xticks([], minor=True)
+        axes.margins(x=0.12)
+    _legend(figure, panels[0], table)
+    seeds = f"{table['seeds']} seeds" if table["seeds"] > 1 else "one seed"
+    nominal = ", nominal ε" if table["nominal"] else ""
+    figure.suptitle(f"{table['task']}: utility against ε, {seeds}{nominal}")
+    return figure
+
+
+def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) -> tuple[float, float]:
+    """Limits of an axis that hold what is drawn and are no narrower than differences that mean something.
+
+    That is six standard errors of the metric on held-out records; a fifth of the whole range of a share; and a tenth
+    of its size for any other metric. A share's axis ends a little beyond 0 and 1.
+
+    Args:
+        drawn: limits that hold all that is drawn.
+        metric: its name.
+        error: the standard error of one run's metric; None where it is not known.
+    """
+    low, high = drawn
+    share = metric in _SHARES
+    least = max(6 * (error or 0.0), 0.2 if share else 0.1 * max(abs(low), abs(high)))
+    if (lacking := least - (high - low)) > 0:
+        low, high = low - lacking / 2, high + lacking / 2
+    if share:
+        floor, ceiling = min(_BELOW, drawn[0]), max(_ABOVE, drawn[1])
+        low, high = (
+            low - max(0.0, high - ceiling),
+            min(high, ceiling),
+        )  # what is too high is added below, and conversely
+        low, high = max(low, floor), min(high + max(0.0, floor - low), ceiling)
+    return low, high
+
+
+@house_style()
+def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
+    """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
+    samples = [
+        (_label(row, table), outputs) for row in _largest(table) if (outputs := _outputs(folder, row)) is not None
+    ]
+    clouds = [(label, outputs) for label, outputs in samples if _planar(outputs)]
+    if clouds:
+        columns = min(_MOST_COLUMNS, len(clouds))
+        rows = -(-len(clouds) // columns)
+        figure, panels = new_panels(rows, columns, size=(3.0 * columns, 3.2 * rows + 0.6))
+        for axes, (label, outputs) in zip(panels, clouds, strict=False):
+            draw_cloud(axes, outputs.values, outputs.extra["reference"])
+            axes.set_title(label, fontsize="small")
+        for axes in panels[len(clouds) :]:
+            axes.set_axis_off()
+        panels[0].legend(loc="upper right", markerscale=3, fontsize="x-small")
+    else:
+        sheets = [(label, images) for label, outputs in samples if (images := _images(outputs)) is not None]
+        if not sheets:
+            return None
+        figure, panels = new_panels(len(sheets), 1, size=(7.0, 0.95 * len(sheets) + 0.6))
+        for axes, (label, images) in zip(panels, sheets, strict=True):
+            draw_images(axes, images[:_MOST_IMAGES], label)
+    figure.suptitle(f"{table['task']}: samples at the largest ε, first seed")
+    return figure
+
+
+def _draw_curve(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], metric: str, table: Mapping[str, Any], group: int
+) -> None:
+    known = [row for row in rows if row["metrics"].get(metric, {}).get("mean") is not None]
+    if not known:
+        return
+    epsilon = np.array([row["epsilon_asked"] for row in known], dtype=np.float64)
+    mean = np.array([row["metrics"][metric]["mean"] for row in known])
+    sd = np.array([row["metrics"][metric]["sd"] or 0.0 for row in known])
+    method = known[0]["method"]
+    position = list(table["methods"]).index(method)
+    if not np.isfinite(epsilon).all():
+        dashes: Any = {"reference": "-", "none": "--"}.get(method, (0, (6, 1.5, 1, 1.5)))
+        axes.axhline(mean[0], color="0.3", linestyle=dashes, linewidth=1.2, label=method)
+        axes.axhspan(mean[0] - sd[0], mean[0] + sd[0], color="0.3", alpha=0.1, linewidth=0)
+        return
+    look: dict[str, Any] = {"color": colour(position), "linestyle": _line(group), "linewidth": 1.6}
+    # Past the palette's end colours repeat, with other markers; hollow ones leave coinciding curves visible.
+    mark = MARKERS[(position + position // len(MARKERS)) % len(MARKERS)]
+    axes.plot(epsilon, mean, marker=mark, markerfacecolor="none", label=method, **look)
+    if (sd > 0).any():
+        axes.fill_between(epsilon, mean - sd, mean + sd, color=look["color"], alpha=0.12, linewidth=0)
+        axes.errorbar(epsilon, mean, yerr=sd, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
+
+
+def _legend(figure: Figure, axes: Axes, table: Mapping[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles, names = axes.get_legend_handles_labels()
+    drawn = dict(zip(names, handles, strict=True))
+    entries: list[tuple[Any, str]] = []
+    for group in table["groups"]:
+        present = [rows[0]["method"] for rows in _by_method(group["rows"]) if rows[0]["method"] in drawn]
+        if present:
+            entries.append((Line2D([], [], linestyle="none"), "\n".join(_wrapped(group["heading"]))))
+            entries += [(drawn[method], method) for method in present]
+    if _CONSTANT in drawn:
+        entries.append((drawn[_CONSTANT], f"{_CONSTANT}, {table['constant']['answers']}"))
+    figure.legend(*zip(*entries, strict=True), loc="outside right upper", fontsize="small", handlelength=2.6)
+
+
+def _by_method(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    return [sorted(group, key=lambda row: float(row["epsilon_asked"])) for group in methods.values()]
+
+
+def _largest(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = [methods[-1] for group in table["groups"] for methods in _by_method(group["rows"])]
+    return sorted(rows, key=lambda row: list(table["methods"]).index(row["method"]))
+
+
+def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    value = spread(row["metrics"].get(table["metric"]))
+    epsilon = row["epsilon_asked"]
+    budget = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
+    return f"{row['method']}, {budget}\n{metric_name(table['metric'])} {value}"
+
+
+def _outputs(folder: Path, row: Mapping[str, Any]) -> HeldOutOutputs | None:
+    return read_run(folder / row["directories"][0]).outputs
+
+
+def _planar(outputs: HeldOutOutputs) -> bool:
+    reference = outputs.extra.get("reference")
+    return reference is not None and reference.shape[1] == 2
+
+
+def _images(outputs: HeldOutOutputs) -> NDArray[np.float64] | None:
+    """Generated or decoded images; None where a model makes neither."""
+    made = outputs.values if "reference" in outputs.extra else outputs.extra.get("samples")
+    return made if made is not None and is_square(made.shape[1]) else None
+
+
+def _line(group: int) -> Any:
+    return ("-", (0, (4, 1.5)), "-.", ":")[group % 4]
+
+
+def _headings(table: Mapping[str, Any]) -> list[list[str]]:
+    """The lines of every group's heading in the legend."""
+    return [_wrapped(group["heading"]) for group in table["groups"]]
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 44)
+
 
 _LEFT_OUT = (
     "What was measured on private records without noise is left out of this page. The comparison's folder has it: for "

@@ -20,7 +20,7 @@ OWN = "own"
 _ENTRY = """\
 \"\"\"The {kind} that Flower starts at {place}: the installed fedsw.\"\"\"
 
-from fedsw.federation.{side}.app import app
+from fedsw.federation.{module} import app
 
 __all__ = ["app"]
 """
@@ -66,9 +66,9 @@ def bundle_files() -> dict[str, str]:
     return {
         "pyproject.toml": _PROJECT.format(version=installed_version().split("+")[0]),
         "clients/__init__.py": "",
-        "clients/app.py": _ENTRY.format(kind="ClientApp", place="a client", side="client"),
+        "clients/app.py": _ENTRY.format(kind="ClientApp", place="a client", module="client"),
         "server/__init__.py": "",
-        "server/app.py": _ENTRY.format(kind="ServerApp", place="the server", side="server"),
+        "server/app.py": _ENTRY.format(kind="ServerApp", place="the server", module="server.app"),
     }
 
 

@@ -13,7 +13,7 @@ from fedsw.columns.declaration import read_columns
 from fedsw.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key
 from fedsw.deploy.processes import Processes, script, wait_until_open
-from fedsw.federation.node.lifetime import ACCOUNT, ACCOUNTS, SHARED
+from fedsw.federation.node.account import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE

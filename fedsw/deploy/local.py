@@ -12,7 +12,7 @@ from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_k
 from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
 from fedsw.deploy.processes import Processes, free_port
 from fedsw.experiment import Experiment
-from fedsw.federation.node.lifetime import SHARED
+from fedsw.federation.node.account import SHARED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.files import private_folder
 

@@ -23,13 +23,13 @@ from fedsw.deploy.flower_processes import SuperLink
 from fedsw.deploy.local import local_federation
 from fedsw.deploy.node_file import Follower, Replaced
 from fedsw.deploy.processes import free_port
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment
 from fedsw.experiment.stored import modules_of
 from fedsw.federation import OFFLINE
 from fedsw.runs.files import SUMMARY, read_json
 from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_running, require_free
+from fedsw.settings import FederationError
 
 _DEPLOYED = "deployment.lock"
 _LOOK_SECONDS = 0.2

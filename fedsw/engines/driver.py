@@ -179,9 +179,8 @@ def _drive(
     moments_alone: bool = False,
 ) -> RunResult:
     from fedsw.experiment.stored import modules_of
-    from fedsw.federation.client.app import app as client_app
-    from fedsw.federation.node.account import held_open, ledgers_in
-    from fedsw.federation.node.lifetime import give_back
+    from fedsw.federation.client import app as client_app
+    from fedsw.federation.node.account import give_back, held_open, ledgers_in
     from fedsw.federation.server.app import app_for
     from fedsw.federation.server.federation import Job
     from fedsw.runs.directory import RunDirectory

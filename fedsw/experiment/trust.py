@@ -139,8 +139,8 @@ def trust_models() -> Mapping[str, TrustModel]:
 
 def _load() -> None:
     """Load the shipped trust models, in their order, then those of other packages of this environment."""
-    for name in importlib.import_module(SHIPPED).NAMES:  # their files import what computes where they use it
-        _known[name] = importlib.import_module(f"{SHIPPED}.{name.replace('-', '_')}").TRUST_MODEL
+    for folder in importlib.import_module(SHIPPED).FOLDERS:  # their files import what computes where they use it
+        _known.update({model.name: model for model in importlib.import_module(f"{SHIPPED}.{folder}").TRUST_MODELS})
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             model = point.load()

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedsw.columns.declaration import Coded
 from fedsw.experiment import Experiment
 from fedsw.own_data.fidelity import Fidelity
-from fedsw.own_data.usefulness import REAL, SYNTHETIC
+from fedsw.own_data.synthesis import REAL, SYNTHETIC
 from fedsw.report.facts import Facts
 from fedsw.report.page.page import Document, Listed, Part, Section, Strong
 from fedsw.sketches.tables import table_weights

@@ -13,9 +13,8 @@ from typing import Any, Literal, get_args
 
 from fedsw.experiment import Privacy, read_delta
 from fedsw.experiment.trust import TrustModel, trust_models
-from fedsw.markdown import table
 from fedsw.privacy.noise import gaussian_sigma
-from fedsw.text import downward
+from fedsw.text import downward, table
 
 Sees = Literal["server", "nobody"]
 Product = Literal["model", "table"]

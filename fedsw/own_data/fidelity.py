@@ -15,7 +15,7 @@ from fedsw.columns.declaration import Coded, Columns
 from fedsw.data import Records
 from fedsw.data.codes import checked, codes_of
 from fedsw.data.formats import Chunk
-from fedsw.own_data.usefulness import Usefulness, usefulness
+from fedsw.own_data.synthesis import Usefulness, usefulness
 from fedsw.randomness import Stream
 from fedsw.transport.sliced import directions, sliced_w2
 

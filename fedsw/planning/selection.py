@@ -22,22 +22,22 @@ from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.selection import Repetitions, Selection, renyi_of_best
 from fedsw.accounting.stated import Renyi
 from fedsw.engines.driver import fresh_directory, run_among
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.preset import left_open
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.server.lifetime import planned_cost
+from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.preset import settled
 from fedsw.federation.trust.plan import Plan, make_plan
-from fedsw.federation.trust.sketch import server as sketch
+from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.planning.search import Candidate, score_of
 from fedsw.randomness import Stream
 from fedsw.runs import checkpoint
 from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import upward
 

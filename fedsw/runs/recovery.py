@@ -15,10 +15,10 @@ import torch
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
-from fedsw.errors import FederationError
 from fedsw.runs.checkpoint import Checkpoint
 from fedsw.runs.files import LEDGER, LOCK, SUMMARY, found_json
 from fedsw.runs.record import command_for
+from fedsw.settings import FederationError
 from fedsw.text import upward
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)

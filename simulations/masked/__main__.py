@@ -17,8 +17,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import fedsw
-from fedsw.markdown import table
 from fedsw.report.figures import COLOURS, MARKERS, house_style, new_panels, save
+from fedsw.text import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

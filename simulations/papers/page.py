@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.markdown import table
 from fedsw.report.page.page import Document, Section
-from fedsw.text import number
+from fedsw.text import number, table
 from simulations.papers.figure import Row
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured
@@ -69,13 +68,12 @@ def goals(studies: Iterable[Study]) -> str:
 
 
 _ABOUT = """\
-Written by `python -m simulations.papers` from `simulations/papers/results/`; no measured number is typed by hand.
-*paper*: the printed value. *paper's settings*: every setting that the paper prints, run here. *shortened*: the same
-but for fewer rounds or passes, with the noise that ε allows for these. *paper's method*: its bound, clip and
-accountant, at other settings where it prints none or as said. *best*: ours at the same (ε, δ). Sampling and noise are
-secret unless a line says *nominal*. A number is one run; `a ± b (s)` is mean and deviation over s seeds of data,
-partition, model and directions. Metrics are of held-out records, outside the guarantee. Every ε is for one run: all
-runs of this page on the same records compose."""
+Written by `python -m simulations.papers`; no measured number is typed by hand. *paper*: the printed value.
+*paper's settings*: every setting that the paper prints. *shortened*: the same but for fewer rounds or passes, with the
+noise that ε allows for these. *paper's method*: its bound, clip and accountant, at other settings, where it prints none
+or as said. *best*: ours at the same (ε, δ). Sampling and noise are secret unless *nominal*. A number is one run;
+`a ± b (s)`: mean and deviation over s seeds. Metrics are of held-out records, outside the guarantee. Every ε is for one
+run: runs on the same records compose."""
 
 
 def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, str]) -> Section:

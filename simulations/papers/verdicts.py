@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections.section import Section
-from fedsw.markdown import table
 from fedsw.settings import explain_all
+from fedsw.text import table
 from simulations.papers.study import Measurement, Study, measured
 
 CLAIMS = Path(__file__).parent / "claims"

@@ -10,7 +10,7 @@ import pytest
 
 import fedsw
 from fedsw.accounting import ACCOUNTANTS, Ledger, Step, accountant, epsilon, epsilon_by
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node.limits import require_limits
 from fedsw.settings import ExperimentError

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import wire
-from fedsw.federation.client.app import app as client_app
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.client import app as client_app
+from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from fedsw.data import Records, owners
 from fedsw.federation.budgets.held_out import held_out_budget, tally_of
-from fedsw.federation.node import units as node_units
+from fedsw.federation.node import sample as node_units
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import Held
-from fedsw.federation.node.units import held_back
-from fedsw.federation.trust.held_out import client as held_out
-from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.federation.trust.sketch import client as sketch
+from fedsw.federation.node.sample import held_back
+from fedsw.federation.trust import held_out
+from fedsw.federation.trust.local_slices import sides as local_slices
+from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.randomness import Stream
 from fedsw.single.objective import draw_batch
 from fedsw.sketches.law import STEP

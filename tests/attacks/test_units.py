@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.tasks.problem import Problem
 

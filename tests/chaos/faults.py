@@ -23,7 +23,7 @@ from fedsw.accounting import Ledger
 from fedsw.accounting.journal import Journal
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation import wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.runs.checkpoint import NAMES, RELEASED, Checkpoints
 from fedsw.runs.directory import RunDirectory
 

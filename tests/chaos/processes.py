@@ -16,7 +16,7 @@ from fedsw.accounting import Charge, Ledger
 from fedsw.experiment import Experiment
 from fedsw.federation.node.node import batch_key
 from fedsw.federation.server.federation import Job, federate
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Released

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from fedsw.engines.inprocess import InProcessGrid, node_configs
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
 from fedsw.federation.node.node import join
 from fedsw.federation.server.federation import Job, federate
+from fedsw.settings import FederationError
 from tests.federations import small
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4")

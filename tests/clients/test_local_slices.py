@@ -11,9 +11,9 @@ from fedsw.federation.budgets.local import release_of
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
-from fedsw.federation.trust.local_release.client import released_records
-from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.federation.trust.local_slices.client import noised_slices
+from fedsw.federation.trust.local_release.sides import released_records
+from fedsw.federation.trust.local_slices import sides as local_slices
+from fedsw.federation.trust.local_slices.sides import noised_slices
 from fedsw.models import flatten
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem

@@ -19,7 +19,7 @@ from fedsw.accounting import Ledger
 from fedsw.engines import inprocess
 from fedsw.experiment import Experiment
 from fedsw.federation import messages
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import Release
 from fedsw.federation.node.simulated import ANY_MODULE

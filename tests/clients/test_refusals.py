@@ -13,19 +13,19 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from fedsw.data import files as data_files
 from fedsw.data.files import without_downloads
 from fedsw.engines.inprocess import InProcessGrid
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.federation import client as handlers
 from fedsw.federation import wire
-from fedsw.federation.client import app as handlers
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
 from fedsw.federation.exchange.exchange import Fault, content_of
 from fedsw.federation.messages import Malformed, Refusal, packed, unpacked
 from fedsw.federation.node import node as nodes
+from fedsw.federation.node.answers import HIDDEN, reason_of
 from fedsw.federation.node.participation import begun, note, participations
-from fedsw.federation.node.refusals import HIDDEN, reason_of
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import MOST_SHOWN, shown
 from tests.clients.test_own_data import COLUMNS, LOCAL, SCHEMA, own, write

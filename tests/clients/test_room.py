@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.sources import load_shape, stated_shape
 from fedsw.federation import messages, wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, OutputsAsked, Terms
 from fedsw.federation.node import limits

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedsw.federation.node.node
-import fedsw.federation.trust.central.server
+import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.local_gradient.client
-import fedsw.federation.trust.local_slices.client
+import fedsw.federation.trust.local_slices.sides
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.privacy.noise import NOISES

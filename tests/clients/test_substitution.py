@@ -9,7 +9,7 @@ import torch
 
 from fedsw.data import Records
 from fedsw.federation.node.partition import node_records
-from fedsw.federation.node.substitution import exchanged, substituted, with_substitutes
+from fedsw.federation.node.simulated import exchanged, substituted, with_substitutes
 from fedsw.tasks.problem import Problem
 from tests.federations import small
 

@@ -14,12 +14,12 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import Node, require_units
 from fedsw.federation.node.partition import Held, held_records
-from fedsw.federation.trust.distributed import sketch_client as masked_sketch
+from fedsw.federation.trust.distributed import sketching as masked_sketch
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.federation.trust.distributed.site import Answering
-from fedsw.federation.trust.local_release.client import released_records
-from fedsw.federation.trust.local_slices import client as local_slices
-from fedsw.federation.trust.sketch import client as sketch
+from fedsw.federation.trust.local_release.sides import released_records
+from fedsw.federation.trust.local_slices import sides as local_slices
+from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import FIRST

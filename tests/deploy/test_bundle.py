@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
+from fedsw.deploy.executor import BundleRefused, Node, require_bundle
 from fedsw.deploy.flower_processes import NodeSettings, supernode_command
-from fedsw.deploy.warm.executor import BundleRefused, Node, require_bundle
 from fedsw.engines import inprocess
 from fedsw.experiment import ExperimentError
 from fedsw.federation.node.limits import require_limits

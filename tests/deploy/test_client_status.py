@@ -11,8 +11,8 @@ from flwr.app import Message
 
 from fedsw.cli.app import main
 from fedsw.deploy import serving
+from fedsw.deploy.executor import Node
 from fedsw.deploy.serving import RunNotices
-from fedsw.deploy.warm.executor import Node
 from fedsw.engines import inprocess
 from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
@@ -147,7 +147,7 @@ def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatc
 
     said: list[str] = []
     monkeypatch.setattr("flwr.supercore.log", lambda level, text, *values: said.append(text % values))
-    monkeypatch.setattr("fedsw.deploy.warm.executor.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fedsw.deploy.executor.time.sleep", lambda seconds: None)
     turns = iter([httpx.ConnectError("refused")] * 50 + [None] + [httpx.ConnectError("refused")] * 50)
 
     def take() -> Message | None:

@@ -20,8 +20,8 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.superlink.dependencies import linkstate
 
-from fedsw.deploy.warm import connections
-from fedsw.deploy.warm.connections import BoundedRequests, Patience, door, signed_by_a_node
+from fedsw.deploy import connections
+from fedsw.deploy.connections import BoundedRequests, Patience, door, signed_by_a_node
 
 LIMIT, BODY = 20, 1000
 

@@ -20,10 +20,10 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 
 from fedsw.accounting import Ledger
+from fedsw.deploy import executor
 from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.local import LocalFederation, node_name
 from fedsw.deploy.processes import Processes
-from fedsw.deploy.warm import executor
 from fedsw.engines.deployed import follow
 from fedsw.federation import wire
 from fedsw.federation.origin import ORIGIN

@@ -17,12 +17,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedsw.accounting import Ledger
+from fedsw.deploy import superlink
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key, write_certificates
-from fedsw.deploy.warm import superlink
 from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import origin
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node.account import held_open
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, NotFromServer, SigningGrid, digest, require_server, signing
 from fedsw.federation.server.federation import Job, federate

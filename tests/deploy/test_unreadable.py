@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-from fedsw.deploy.warm import executor, serverapp
+from fedsw.deploy import executor, serverapp
 from fedsw.engines import inprocess
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, answers_to, exchange
 from tests.deploy.envelopes import KINDS, Carrier, Envelope, broken, grid_of

@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from fedsw.accounting import Ledger
 from fedsw.engines import inprocess
 from fedsw.federation import messages
-from fedsw.federation.client.app import app
+from fedsw.federation.client import app
 from fedsw.federation.messages import (
     Broadcast,
     MaskedSketchAsked,
@@ -24,10 +24,10 @@ from fedsw.federation.messages import (
     Terms,
 )
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
-from fedsw.federation.trust.distributed import ranked, sketch_client
+from fedsw.federation.trust.distributed import ranked, sketching
 from fedsw.federation.trust.distributed.budget import attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
-from fedsw.federation.trust.sketch.server import stage_with
+from fedsw.federation.trust.sketch.sides import stage_with
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federations import small
@@ -143,9 +143,7 @@ class Sites:
 
     def sketch_sum(self, cohort: Cohort, weights=None, stage: int = 1):
         """What all sites work out of an attempt at a stage."""
-        return sketch_client.sum_of(
-            self.task, cohort, stage_with(stage, torch.zeros(0) if weights is None else weights)
-        )
+        return sketching.sum_of(self.task, cohort, stage_with(stage, torch.zeros(0) if weights is None else weights))
 
     def directions(self, round_: int, attempt: int):
         return self.task.all_directions(round_, attempt)

@@ -12,11 +12,10 @@ import fedsw
 from fedsw.accounting import Ledger
 from fedsw.cli.app import main
 from fedsw.engines import driver
-from fedsw.errors import FederationError
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.privacy.masks import MaskKey
-from fedsw.settings import ExperimentError
+from fedsw.settings import ExperimentError, FederationError
 from tests.distributed.sites import experiment_of
 from tests.federations import Saboteur, numbers, small
 from tests.server.local_runs import attempts_in, kind_of, parameters_of

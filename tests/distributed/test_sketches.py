@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.accounting import Ledger, Step, epsilon_by
-from fedsw.audit.record import noise
-from fedsw.audit.recorded import audit
-from fedsw.errors import FederationError
+from fedsw.audit.record import audit, noise
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire
-from fedsw.federation.budgets.sketches import PART
+from fedsw.federation.budgets.local import PART
 from fedsw.federation.node.node import join
-from fedsw.federation.trust.distributed import sketch_client
+from fedsw.federation.trust.distributed import sketching
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.own_data.synthesis import as_synthesis
@@ -29,6 +27,7 @@ from fedsw.planning.words import rows
 from fedsw.privacy.masks import MaskKey
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
+from fedsw.settings import FederationError
 from fedsw.sketches import learnt
 from fedsw.sketches.law import Law
 from fedsw.sketches.learnt import flat_bytes
@@ -278,12 +277,12 @@ def test_all_planned_attempts_at_all_stages_together_cost_what_was_asked_for(eps
     law = Law(2, (GaussianKernel((0.5,), 4),), classes=3)
     many = attempts_at_one(chosen)
     assert many == math.ceil(1 + failing)
-    budgets = [sketch_client.budget_of(chosen, law, 1e-6, Stage(number)) for number in range(1, stages + 2)]
+    budgets = [sketching.budget_of(chosen, law, 1e-6, Stage(number)) for number in range(1, stages + 2)]
     steps = Counter(Step(each.charge.sampling_rate, each.charge.sensitivity / each.sigma) for each in budgets)
     spent = epsilon_by("pld", Counter({step: many * count for step, count in steps.items()}), 1e-6)
     assert spent <= epsilon == budgets[0].epsilon
     assert sum(many / each.multiplier**2 for each in budgets) == pytest.approx(budgets[0].whole ** -2, rel=1e-9)
-    whole = sketch_client.budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
+    whole = sketching.budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
     assert budgets[0].whole == pytest.approx(whole, rel=2e-2)
 
 
@@ -302,7 +301,7 @@ def test_no_sum_of_records_is_beyond_what_the_grid_is_for(counts, epsilon, clien
         for place, many in enumerate(clients)
     ]
     cohort = Cohort.model_validate({"records": sum(clients), "parties": parties})
-    found = sketch_client.sum_of(task, cohort, Stage())
+    found = sketching.sum_of(task, cohort, Stage())
     drawn = law_of_problem(task).drawn(task.dtype)
     for share, many in zip(found.shares(PART), clients, strict=True):
         rows = torch.zeros((many, 2), dtype=task.dtype)
@@ -335,5 +334,5 @@ def test_an_account_is_asked_for_all_attempts_at_all_stages(tmp_path):
         sites.run_id,
         {"partition-id": 0, "num-partitions": 4},
     )
-    steps = sketch_client.planned(node, 1e-5)
+    steps = sketching.planned(node, 1e-5)
     assert sum(steps.values()) == 4 and 4.98 < epsilon_by("pld", steps, 1e-5) <= 5.0

@@ -10,10 +10,11 @@ import pytest
 
 import fedsw
 from fedsw.experiment.trust import trust_models
-from fedsw.federation.trust import NAMES
+from fedsw.federation.trust import FOLDERS
 
 PACKAGE = Path(fedsw.__file__).parent
-OWN = {PACKAGE / "federation" / "trust" / name.replace("-", "_") for name in NAMES}
+NAMES = tuple(trust_models())
+OWN = {PACKAGE / "federation" / "trust" / folder for folder in FOLDERS}
 WORDS = {"none", "central", "sketch"}
 """Names that are words for other things, too: of a clip, a noise, a section. They count where trust is spoken of."""
 

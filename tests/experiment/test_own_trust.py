@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.accounting import Ledger
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, trust
 from fedsw.experiment.trust import register, trust_models

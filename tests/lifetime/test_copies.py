@@ -14,7 +14,7 @@ from fedsw.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, spe
 from fedsw.accounting.journal import Journal
 from fedsw.accounting.lifetime import About, DatasetAccount, Reservation, cost_of_ledger
 from fedsw.engines.pool import settle_run
-from fedsw.errors import FederationError
+from fedsw.settings import FederationError
 from tests.federations import Federation
 from tests.lifetime.test_runs import counted, failing
 

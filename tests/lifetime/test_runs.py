@@ -15,9 +15,9 @@ from fedsw.audit.record.folder import read_folder
 from fedsw.cli.app import main
 from fedsw.engines import driver
 from fedsw.engines.pool import settle_run
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.accounts import Budgeted
+from fedsw.settings import FederationError
 from tests.federations import SMALL, Federation, Saboteur
 from tests.server.sketch_runs import SKETCH
 from tests.server.test_local_slices import RELEASE, SLICES

@@ -18,7 +18,7 @@ from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.partition import held_out_records, held_records
-from fedsw.federation.node.units import held_back
+from fedsw.federation.node.sample import held_back
 from fedsw.metrics import accuracy, predictions
 from fedsw.own_data.evaluate import evaluate
 from fedsw.report.screens import group_cell

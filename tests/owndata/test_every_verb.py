@@ -18,7 +18,6 @@ from fedsw.experiment.preset import left_open
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import find_run
 
-TARGETS = ("bought", "price")
 OWN = ("own.toml", "--data-dir", "DATA")
 
 
@@ -83,16 +82,12 @@ def test_a_draft_goes_unchanged_through_the_verbs_of_many_runs(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_draft_goes_unchanged_to_real_processes_that_settle_the_same_settings(tmp_path, monkeypatch, capsys, target):
-    """In this process, and as processes of this machine or a server and clients that are started apart."""
+def test_a_draft_goes_unchanged_to_real_processes_that_settle_the_same_settings(tmp_path, monkeypatch, capsys):
+    """In this process, and as a server and clients that are started apart."""
     monkeypatch.chdir(tmp_path)
-    file = drafted(target)
+    file = drafted("bought")
     follow([["run", *OWN, "--quiet"]], capsys, file)
-    if target == "price":
-        follow([["deploy", "local", *OWN, "--quiet"]], capsys, file)
-    else:
-        serve()
+    serve()
     one, other = (RunDirectory(place).read_config()[0] for place in sorted(Path("runs/own").iterdir()))
     assert not left_open(one) and not left_open(other) and Path("own.toml").read_bytes() == file
     assert (one.training, one.clip, one.privacy.moments) == (other.training, other.clip, other.privacy.moments)

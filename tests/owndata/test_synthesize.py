@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedsw.accounting import Ledger
-from fedsw.audit.record import model
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit, model
 from fedsw.cli.app import main
 from fedsw.data import read_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment

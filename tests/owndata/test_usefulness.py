@@ -9,7 +9,7 @@ import torch
 
 from fedsw.cli.app import main
 from fedsw.data import Records
-from fedsw.own_data.usefulness import REAL, SYNTHETIC, usefulness
+from fedsw.own_data.synthesis import REAL, SYNTHETIC, usefulness
 from tests.owndata.test_synthesize import place, run_of, synthesize  # noqa: F401  (place is a fixture)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.deploy.warm import executor, superlink
+from fedsw.deploy import executor, superlink
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 
 TESTS = [
@@ -18,9 +18,7 @@ TESTS = [
     "tests/simulations/test_flower_names.py",
     "tests/simulations/test_warm_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
     "tests/simulations/test_warm_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
-    "tests/simulations/test_deploy.py",
-    "tests/deploy/test_bundle.py",
-    "tests/server/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running",
+    "tests/server/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
     "tests/simulations/test_deployed_engine.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
     "tests/simulations/test_deployed_engine.py::test_flower_s_own_executors_end_with_the_same_model",
     "tests/simulations/test_deployed_engine.py::test_an_unknown_node_key_is_refused[False]",

@@ -56,7 +56,7 @@ def study(name: str) -> Study:
             [f"{s} class {y}" for s in ("paper's settings", "best") for y in (0, 1)],
             4,
         ),
-        ("rll/fig15", curves.losses, ["paper's settings", "best"], 2),
+        ("rll/fig15", curves.losses, ["paper's settings", "best"], 4),
         ("rll/fig17", scatter.predictions, ["paper's settings", "best"], 4),
         ("rll/fig19", scatter.codes, ["paper's settings", "best"], 4),
         ("rll/fig21", curves.paired, ["paper's settings"], 4),
@@ -73,6 +73,16 @@ def test_a_picture_has_a_panel_for_every_point_and_the_same_axes_in_all(name, dr
             assert len(figure.axes) == panels and all(axes.has_data() for axes in figure.axes)
             assert figure.axes[0].get_shared_x_axes().joined(figure.axes[0], figure.axes[1])
             assert figure.get_suptitle().startswith(load_figure(name).source)
+
+
+def test_below_loss_curves_stands_what_privacy_changes():
+    with house_style():
+        figure = curves.losses(study("rll/fig15"))["best"]
+    half = len(figure.axes) // 2
+    for above, below in zip(figure.axes[:half], figure.axes[half:], strict=True):
+        heights = {line.get_label(): np.asarray(line.get_ydata()) for line in above.lines}
+        for line in below.lines:
+            np.testing.assert_allclose(line.get_ydata(), heights[line.get_label()] - heights["ε = ∞"])
 
 
 def test_the_titles_name_noise_objective_and_the_papers_indices():

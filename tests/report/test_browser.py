@@ -15,7 +15,7 @@ from fedsw.compare.page import read_comparison
 from fedsw.planning.words import plan_document
 from fedsw.report.page.page import WhatIfs, page
 from fedsw.runs.record import read_run
-from fedsw.use.card import write_card
+from fedsw.use.export import write_card
 from tests.browser import BROWSER, MISSING, opened
 from tests.report.test_documents import plan
 from tests.simulations.comparing import table_of

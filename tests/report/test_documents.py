@@ -24,7 +24,7 @@ from fedsw.report.facts import Facts
 from fedsw.report.page.page import Code, Document, Listed, Section, Strong
 from fedsw.report.page.pictures import Picture
 from fedsw.runs.files import read_json
-from fedsw.use.card import write_card
+from fedsw.use.export import write_card
 from tests.report.test_page import MOST_BYTES, Outline
 from tests.simulations.comparing import table_of
 

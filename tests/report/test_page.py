@@ -13,11 +13,10 @@ import pytest
 from markupsafe import Markup
 
 from fedsw.cli.app import main
-from fedsw.report.page import content, person
+from fedsw.report.page import content, pictures
 from fedsw.report.page.content import shareable
 from fedsw.report.page.page import WhatIfs, page
-from fedsw.report.page.person import percent
-from fedsw.report.page.pictures import Picture
+from fedsw.report.page.pictures import Picture, percent
 from fedsw.report.plots import draw_metrics
 from fedsw.runs.accounts import spent_by
 from fedsw.runs.files import read_json, read_lines
@@ -66,7 +65,7 @@ def drawn(*directories: Path) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures out: they take most of the time."""
-    for where in (content, person):
+    for where in (content, pictures):
         monkeypatch.setattr(where, "picture", lambda figure, caption, **_: Picture(caption, Markup(""), 100))
 
 

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fedsw.engines.inprocess import InProcessGrid
-from fedsw.errors import FederationError
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers, small
 
 STATE = "fedsw"

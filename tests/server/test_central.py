@@ -8,8 +8,7 @@ import torch
 
 from fedsw.accounting import Ledger
 from fedsw.federation.exchange.cohort import Site, whole
-from fedsw.federation.trust.central.rounds import Aggregate
-from fedsw.federation.trust.central.server import release
+from fedsw.federation.trust.central.rounds import Aggregate, release
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.privacy.noise import spacing
 from fedsw.randomness import Stream

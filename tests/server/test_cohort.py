@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fedsw.engines.inprocess import InProcessGrid, node_configs
-from fedsw.errors import FederationError
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node.account import held_open
 from fedsw.federation.server.federation import Job, federate
+from fedsw.settings import FederationError
 from tests.federations import small
 
 

@@ -11,12 +11,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.errors import FederationError
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node import node
-from fedsw.federation.trust.central import server as central
+from fedsw.federation.trust.central import rounds as central
 from fedsw.privacy import release as door
 from fedsw.runs import checkpoint
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, counts_of, numbers, small
 from tests.server.local_runs import parameters_of
 

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.runs import checkpoint
 from fedsw.runs.observer import NoObserver
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
 
@@ -144,7 +144,7 @@ def _keys(tree) -> set[str]:
 
 def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
     """The un-noised sums, the outputs and the batch keys of a run are searched for in every file it leaves."""
-    from fedsw.federation.trust.central import server as central
+    from fedsw.federation.trust.central import rounds as central
     from fedsw.federation.trust.plan import Draw
 
     hidden: list[bytes] = []

@@ -10,7 +10,6 @@ import torch
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.held_out import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY
@@ -18,11 +17,12 @@ from fedsw.federation.messages.table import trusts_of
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records
-from fedsw.federation.server.held_out import keep
-from fedsw.federation.trust.held_out import client
+from fedsw.federation.server.moments import keep
+from fedsw.federation.trust import held_out
 from fedsw.federation.trust.local_gradient.client import promise
 from fedsw.own_data.evaluate import evaluate
 from fedsw.runs.recovery import StorageFault
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
@@ -123,7 +123,7 @@ def test_no_record_is_both_trained_on_and_counted_and_neither_moves_the_other(tm
     for asked in (chosen, other):
         nodes._nodes.clear()
         node = nodes.join(asked.model_dump_json(), "run", 1, SITE)
-        found.append(client.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32)))
+        found.append(held_out.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32)))
     assert torch.equal(*found)
 
 
@@ -147,19 +147,19 @@ def test_replacing_one_kept_unit_moves_the_sums_by_no_more_than_is_charged(tmp_p
         for asked in (chosen, other):
             nodes._nodes.clear()
             node = nodes.join(asked.model_dump_json(), "run", 1, SITE)
-            found.append(client.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32)))
+            found.append(held_out.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32)))
         worst = max(worst, float(torch.linalg.vector_norm((found[0] - found[1]).double())) * 2.0**-26)
     budget = held_out_budget(chosen, tally_of(task), 1.0, 1e-5)
     assert 0.99 * budget.sensitivity.value / 1.001 < worst <= budget.sensitivity.value
 
 
 def test_a_clients_own_counts_are_of_one_row_of_each_kept_person(tmp_path, monkeypatch):
-    seen, genuine = [], client.tally_of_records
-    monkeypatch.setattr(client, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
+    seen, genuine = [], held_out.tally_of_records
+    monkeypatch.setattr(held_out, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
     chosen = kept_run(tables(tmp_path / "data", 40, 40, 40, rows=3), *LOCAL, unit="patient")
     node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)
-    client.noised_tally(node, tmp_path / "client-0.sqlite", theta, 3, 0, 120)
+    held_out.noised_tally(node, tmp_path / "client-0.sqlite", theta, 3, 0, 120)
     assert len(seen[0]) == len(seen[0].unit.unique()) == len(node.kept.units) == 10 < len(node.kept.records)
 
 
@@ -215,7 +215,7 @@ def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeyp
 
     directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
     with monkeypatch.context() as patch, pytest.raises(StorageFault):
-        patch.setattr("fedsw.federation.server.held_out.keep", failing)
+        patch.setattr("fedsw.federation.server.moments.keep", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     assert keep is not failing
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
@@ -270,7 +270,7 @@ def test_a_client_answers_nothing_of_kept_records_in_a_run_that_releases_nothing
     node = nodes.join(chosen.model_dump_json(), "run", 1, SITE)
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="agreed to a run that releases nothing of them"):
-        client.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32))
+        held_out.steps_of_kept(node, theta, torch.ones(3), np.empty(0, np.int64), bytes(32))
 
 
 def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
@@ -278,11 +278,11 @@ def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
     nodes._nodes.clear()
     node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
     theta, place = torch.zeros(node.task.parameters, dtype=torch.float64), tmp_path / "client-0.sqlite"
-    released = client.noised_tally(node, place, theta, 3, 0, 180)
+    released = held_out.noised_tally(node, place, theta, 3, 0, 180)
     assert released.value.shape == (2, 4) and released.sigma > 0
     for round_, attempt in ((3, 0), (3, 1), (1, 0), (9, 5)):
         with pytest.raises((BudgetExhausted, AlreadySpent)):
-            client.noised_tally(node, place, theta, round_, attempt, 180)
+            held_out.noised_tally(node, place, theta, round_, attempt, 180)
     assert sum(entry.sampling_rate for entry in entries(place) if entry.group == HELD_OUT) == 1.0
 
 
@@ -293,10 +293,10 @@ def test_a_run_does_not_go_on_under_another_split_so_nobody_is_both_trained_on_a
     config = {"partition-id": 0, "num-partitions": 3}
     first = nodes.join(kept_run(data, *LOCAL).model_dump_json(), "run", 1, config)
     theta = torch.zeros(first.task.parameters, dtype=torch.float64)
-    client.noised_tally(first, place, theta, 3, 0, 180)
+    held_out.noised_tally(first, place, theta, 3, 0, 180)
     other = nodes.join(kept_run(data, *LOCAL, **change).model_dump_json(), "run", 2, config)
     with pytest.raises(ValueError, match="accounts for another run"):
-        client.noised_tally(other, place, theta, 3, 1, 180)
+        held_out.noised_tally(other, place, theta, 3, 1, 180)
     with pytest.raises(ValueError, match="accounts for another run"):
         spent_epsilon(place, lambda delta: promise(other, delta))
 

@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedsw.accounting import Ledger
 from fedsw.engines.inprocess import InProcessGrid
-from fedsw.errors import FederationError
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.server.federation import Job, federate
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 from tests.server.local_runs import TRUST, attempts_in, kind_of
 

@@ -169,14 +169,3 @@ def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_l
     federation.run(small(*TRUST, "seed=5"), directory=cold, app=Saboteur(lambda message, context: nodes._nodes.clear()))
     assert torch.equal(parameters_of(warm), parameters_of(cold))
     assert all(attempts_in(cold, client) == attempts_in(warm, client) for client in range(3))
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_on_ray_every_client_keeps_its_ledger_in_the_runs_folder(tmp_path):
-    from fedsw.engines.driver import run as drive
-
-    experiment = small(*TRUST, "training.rounds=3", "federation.timeout=600.0", "seed=5")
-    ours, theirs = drive(experiment, runs=tmp_path / "ours"), drive(experiment, engine="ray", runs=tmp_path / "ray")
-    assert torch.equal(parameters_of(ours.directory), parameters_of(theirs.directory))
-    assert all(attempts_in(theirs.directory, client) == [(1, 0), (2, 0), (3, 0)] for client in range(3))

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.federation import wire
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, client_of, kind_of
 
@@ -137,7 +137,7 @@ def test_a_replayed_request_is_refused_and_nothing_more_is_released(run, kind):
 
 @pytest.mark.parametrize("asked", [wire.OUTPUTS, wire.GRADIENTS])
 def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
-    from fedsw.federation.client.app import app as client_app
+    from fedsw.federation.client import app as client_app
 
     seen = []
 
@@ -157,7 +157,7 @@ def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
 
 
 def test_a_second_greeting_with_another_experiment_is_refused(run):
-    from fedsw.federation.client.app import app as client_app
+    from fedsw.federation.client import app as client_app
 
     refused = []
 

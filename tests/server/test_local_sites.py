@@ -11,7 +11,6 @@ import torch
 
 from fedsw import files
 from fedsw.accounting import AlreadySpent, Ledger
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node import account
 from fedsw.federation.node import node as node_module
@@ -21,6 +20,7 @@ from fedsw.federation.trust.local_gradient import site
 from fedsw.federation.trust.local_gradient.client import Request
 from fedsw.objectives import histograms as tables
 from fedsw.privacy import release as door
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur, small
 from tests.noises import require_gaussian

@@ -13,16 +13,16 @@ from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
 from fedsw.federation import wire
 from fedsw.federation.node.node import join
-from fedsw.federation.trust.local_slices import client as local_slices
+from fedsw.federation.trust.local_slices import sides as local_slices
 from fedsw.privacy.noise import spacing
 from fedsw.privacy.records import RecordRelease, project_ball
 from fedsw.report.screens import summary_panel
 from fedsw.runs.record import read_run
+from fedsw.settings import FederationError
 from fedsw.tasks.measures import measure
 from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur

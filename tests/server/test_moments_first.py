@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
-from fedsw.audit.recorded import audit
-from fedsw.errors import FederationError
+from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
 from fedsw.federation.budgets.split import budget_split
@@ -21,8 +20,9 @@ from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, MomentsAsked, Term
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
-from fedsw.federation.trust.moments import client
+from fedsw.federation.trust import moments
 from fedsw.runs.observer import NoObserver
+from fedsw.settings import FederationError
 from fedsw.tasks.moments import STEP, sums_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
@@ -271,18 +271,18 @@ def test_a_client_gives_exact_moments_to_no_server_that_it_does_not_trust(federa
 def test_a_client_answers_nothing_about_moments_in_a_run_that_releases_none():
     node = nodes.join(small().model_dump_json(), "run", 1, SITE)
     with pytest.raises(RuntimeError, match="agreed to a run that releases none"):
-        client.steps_of_moments(node, torch.ones(3), np.empty(0, np.int64), bytes(32))
+        moments.steps_of_moments(node, torch.ones(3), np.empty(0, np.int64), bytes(32))
 
 
 def test_a_client_that_is_asked_again_and_again_never_exceeds_its_epsilon(tmp_path):
     node = nodes.join(small(*FIRST, *LOCAL).model_dump_json(), "run", 1, ALONE)
     place = tmp_path / "client-0.sqlite"
-    client.noised_moments(node, place, 0, 600)
+    moments.noised_moments(node, place, 0, 600)
     with pytest.raises(AlreadySpent):
-        client.noised_moments(node, place, 0, 600)
+        moments.noised_moments(node, place, 0, 600)
     with pytest.raises(BudgetExhausted):
         for attempt in range(1, 9):
-            client.noised_moments(node, place, attempt, 600)
+            moments.noised_moments(node, place, attempt, 600)
     assert rows_of(place)[1] <= 1.0 + 1e-9
 
 

@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.federation.exchange.exchange import exchange
 from fedsw.runs.checkpoint import Checkpoints
+from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers
 from tests.server.local_runs import attempts_in, client_of, kind_of
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment

@@ -10,15 +10,15 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from fedsw.engines import inprocess
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import left_open
 from fedsw.federation import messages, wire
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Terms
 from fedsw.federation.node import node as nodes
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.runs.directory import RunDirectory
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.clients.test_messages import GENERATION
 from tests.federations import SMALL, Federation, Saboteur

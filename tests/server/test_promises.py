@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
+from fedsw.settings import FederationError
 from tests.federations import small
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=5.0")

@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from fedsw import files
 from fedsw.accounting import Ledger, LedgerReplaced
 from fedsw.cli.app import main
-from fedsw.errors import FederationError
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.checkpoint import CheckpointDamaged
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, StorageFault
+from fedsw.settings import FederationError
 from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federations import Saboteur, small
 from tests.server.crashes import Host

@@ -11,11 +11,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange import cohort
 from fedsw.federation.messages import Malformed, Terms
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.clients.test_messages import GENERATION
 from tests.federations import Saboteur, array, numbers, small

@@ -12,15 +12,15 @@ from fedsw.accounting import AlreadySpent, Charge, Ledger, LedgerReplaced, epsil
 from fedsw.accounting.lifetime import DatasetAccount
 from fedsw.accounting.profiles import Step
 from fedsw.engines.inprocess import InProcessGrid
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import OUTPUTS, SUM
 from fedsw.federation.node.answered import FIRST, LAST, AlreadyAnswered, Answered
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.server.lost import Remembered, largest_rates, lost_attempts
 from fedsw.federation.trust.plan import make_plan
 from fedsw.runs.directory import RunDirectory
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import SMALL, Saboteur, sites_of, small
 from tests.lifetime.test_runs import failing

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from scipy import stats
 
 from fedsw.accounting import Ledger
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.exchange.cohort import Present, Site
 from fedsw.federation.messages import Malformed, Refusal, addressed, opened, packed, unpacked
@@ -24,6 +23,7 @@ from fedsw.federation.node.partition import clients_of, held_records
 from fedsw.federation.node.sample import sampled
 from fedsw.federation.trust.plan import draw, make_plan
 from fedsw.randomness import Stream
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.clients.test_own_data import own, write
 from tests.federations import Saboteur, small
@@ -255,7 +255,7 @@ def test_a_federation_that_does_not_fit_together_is_refused_when_it_is_loaded(ov
 
 def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(federation):
     from fedsw.engines.inprocess import InProcessGrid, node_configs
-    from fedsw.federation.client.app import app
+    from fedsw.federation.client import app
     from fedsw.federation.server.federation import Job, federate
 
     grid = InProcessGrid(app, node_configs(4, federation.folder)[:2])

@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets.sketches import sketch_budget
+from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.messages.table import trusts_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.synthesis import settings_of
-from fedsw.federation.trust.sketch import client
+from fedsw.federation.trust.sketch import sides
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
+from fedsw.settings import FederationError
 from fedsw.sketches.fit import CheckpointRefused, fit_generator
 from fedsw.sketches.law import STEP
 from fedsw.sketches.noised import bits_per_number
@@ -109,11 +109,11 @@ def test_a_client_that_is_asked_twice_refuses_and_is_charged_once(tmp_path):
     task = Problem.from_experiment(sketched(LOCAL))
     node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 3}), "run")
     place = tmp_path / "client-0.sqlite"
-    first = client.noised_sketch(node, place, FIRST, 600)
+    first = sides.noised_sketch(node, place, FIRST, 600)
     assert first.value.shape == (5, 25) and first.spent <= 5.0 + 1e-9
     for _ in range(2):
         with pytest.raises((BudgetExhausted, ValueError)):
-            client.noised_sketch(node, place, FIRST, 600)
+            sides.noised_sketch(node, place, FIRST, 600)
     assert len(entries(place)) == 1
 
 

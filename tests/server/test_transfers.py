@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedsw.engines.inprocess import node_configs
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment, sources
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.runs import checkpoint
 from fedsw.runs.evaluation import Evaluator
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.federations import SMALL, Federation
 from tests.pretended import ELSEWHERE, DirectGrid, Pretended

@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from fedsw.audit.record import noise, promise, published, spent
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit, noise, promise, published, spent
 from tests.federations import Federation
 from tests.server.kept_runs import LOCAL, NOBODY, kept_run, tables
 from tests.simulations.test_audit_recorded import change_json, failed, forge, without_seconds

@@ -20,7 +20,7 @@ from fedsw.cli.app import main
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.substitution import exchanged
+from fedsw.federation.node.simulated import exchanged
 from fedsw.privacy import release as door
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.trainer import Trainer

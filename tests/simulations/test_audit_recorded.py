@@ -16,23 +16,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit import recorded
+from fedsw.audit import record
 from fedsw.audit.finding import Finding
 from fedsw.audit.record import model, noise, promise, published, spent
 from fedsw.audit.record.folder import ledgers
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.cli.app import app
 from fedsw.cli.options import invoke
-from fedsw.errors import FederationError
 from fedsw.federation import wire
 from fedsw.runs import recovery
+from fedsw.settings import FederationError
 from fedsw.text import downward, upward
 from tests.federations import Federation, Saboteur, small
 from tests.server.local_runs import kind_of
 from tests.server.sketch_runs import LOCAL, NOISELESS, sketched
 from tests.server.test_local_slices import FLOW, RELEASE, SLICES, experiment
 
-audit = functools.partial(recorded.audit, allow_modules=["tests.single.examples"])
+audit = functools.partial(record.audit, allow_modules=["tests.single.examples"])
 
 SEVERAL = (
     "objective.task=tests.single.examples:ScoreTask",

@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import model, noise, promise, published
+from fedsw.audit.record import audit, model, noise, promise, published
 from fedsw.audit.record.sensitivity import least_sensitivity
-from fedsw.audit.recorded import audit
 from fedsw.engines.driver import run
 from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import law_of_problem

@@ -212,7 +212,7 @@ def test_of_two_runs_at_once_the_one_that_stops_names_its_own_folder(fake_runs: 
 def test_a_federation_that_refuses_before_its_plan_is_bad_input(
     fake_runs: FakeRuns, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsw.errors import FederationError
+    from fedsw.settings import FederationError
 
     def refuse(*_: object, **__: object) -> None:
         raise FederationError("a client could not join: row 3, column 'age' is NaN")

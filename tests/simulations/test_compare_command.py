@@ -16,8 +16,8 @@ import pytest
 
 from fedsw.cli import app as cli
 from fedsw.cli import compare as cli_compare
-from fedsw.compare import figure
 from fedsw.compare import grid as runner
+from fedsw.compare import page
 from fedsw.compare.grid import (
     Cell,
     make_grid,
@@ -157,7 +157,7 @@ def test_a_tiny_comparison_trains_and_keeps_what_it_says(here: Path) -> None:
     assert 0 <= row["metrics"]["accuracy"]["mean"] <= 1
     assert (here / row["directories"][0] / "ledger.sqlite").is_file()
     write_table(here, table)
-    assert figure.draw_table(here, table) == [here / "figure.png"]
+    assert page.draw_table(here, table) == [here / "figure.png"]
 
 
 @pytest.mark.slow

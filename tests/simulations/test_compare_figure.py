@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from fedsw.compare.figure import draw_utility, wide_limits
+from fedsw.compare.page import draw_utility, wide_limits
 
 HEADING = "protects each record of every client, against readers of the models and of this record, not of counts per "
 METHODS = [f"a-method-{number}" for number in range(9)]

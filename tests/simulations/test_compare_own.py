@@ -9,8 +9,8 @@ import pytest
 
 from fedsw.accounting.lifetime import account_named
 from fedsw.cli.app import main
-from fedsw.compare.figure import draw_utility
 from fedsw.compare.grid import make_grid, read_grid, run_cell, write_grid
+from fedsw.compare.page import draw_utility
 from fedsw.compare.table import make_table
 from fedsw.experiment import ExperimentError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedsw.compare import figure
+from fedsw.compare import page
 from fedsw.compare import table as screen
 from fedsw.compare.grid import (
     make_grid,
@@ -136,7 +136,7 @@ def test_the_screen_shows_every_group_under_its_heading(tmp_path: Path) -> None:
 
 def test_the_figure_has_a_curve_for_each_private_method_and_a_dashed_line_for_none(tmp_path: Path) -> None:
     table = table_of(tmp_path, make_grid("fair-classification", epsilons=[1, 3, 10], seeds=2))
-    drawn = figure.draw_utility(table)
+    drawn = page.draw_utility(table)
     assert drawn is not None
     left, right = drawn.axes
     curves = {line.get_label(): line for line in left.get_lines() if line.get_label() in FAIR}
@@ -153,7 +153,7 @@ def test_planar_samples_have_a_panel_for_each_method(tmp_path: Path) -> None:
     for cell in grid.cells:
         directory = leave_run(tmp_path, cell, points)
         write_result(tmp_path, cell, summary=summary_of(cell.experiment), directory=directory)
-    drawn = figure.draw_all_samples(tmp_path, make_table(tmp_path))
+    drawn = page.draw_all_samples(tmp_path, make_table(tmp_path))
     assert drawn is not None
     titles = [axes.get_title() for axes in drawn.axes]
     assert [title.split("\n")[0] for title in titles] == ["none, no privacy", "central, ε = 3", "dp-swd, ε = 3"]

@@ -17,18 +17,18 @@ from typing import Any
 import psutil
 import pytest
 
+from fedsw.deploy import executor as warm_executor
 from fedsw.deploy import processes as deploy_processes
+from fedsw.deploy import superlink as warm_superlink
 from fedsw.deploy.node_file import Follower
 from fedsw.deploy.processes import MARK, Processes, free_port
-from fedsw.deploy.warm import executor as warm_executor
-from fedsw.deploy.warm import superlink as warm_superlink
 from fedsw.deploy.watchdog import marked
 from fedsw.engines import deployed
 from fedsw.engines.driver import resume
-from fedsw.errors import FederationError
 from fedsw.federation import OFFLINE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, held
+from fedsw.settings import FederationError
 from tests.federations import small
 from tests.simulations.conftest import Watcher
 
@@ -277,7 +277,7 @@ def test_a_server_without_its_clients_says_so_in_one_line_and_shows_no_traceback
     output = (
         "Start `flwr-serverapp` process\nERROR : ServerApp raised an exception\nTraceback (most recent call last):\n"
         '  File "app.py", line 26, in main\n    federate(grid)\n'
-        "fedsw.errors.FederationError: 0 of 2 clients are online after 8 s; start the others\nExit Code: 201\n"
+        "fedsw.settings.FederationError: 0 of 2 clients are online after 8 s; start the others\nExit Code: 201\n"
     )
     said = deployed._why("never started", output)
     assert isinstance(said, FederationError)

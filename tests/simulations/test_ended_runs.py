@@ -18,7 +18,7 @@ from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import found_json
-from fedsw.use.card import write_card
+from fedsw.use.export import write_card
 from tests.processes import interruptible
 
 COMMAND = [sys.executable, "-c", "import sys; from fedsw.cli.app import main; sys.exit(main())"]

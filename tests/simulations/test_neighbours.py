@@ -29,7 +29,7 @@ import torch
 
 from fedsw.accounting import ledger as ledgers
 from fedsw.accounting.lifetime import account as accounts
-from fedsw.audit.recorded import audit
+from fedsw.audit.record import audit
 from fedsw.cli.app import main
 from fedsw.data import as_records
 from fedsw.engines import deployed, driver
@@ -461,7 +461,7 @@ OF_THE_RELEASE = frozenset(
 """Keys of what is computed from the release alone, which differs as noised numbers do."""
 
 
-REAL = ("central, classification", "local-gradient, classification", "sketch-local, table")
+REAL = ("central, classification", "sketch-local, table")
 
 
 @pytest.mark.slow

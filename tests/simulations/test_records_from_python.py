@@ -18,16 +18,16 @@ from fedsw.data import DeclaredRecords, as_records
 from fedsw.data.records import Records
 from fedsw.engines.driver import resume, run
 from fedsw.engines.inprocess import InProcessGrid, node_configs
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment
 from fedsw.experiment.sources import load_shape
-from fedsw.federation.client.app import app as client_app
+from fedsw.federation.client import app as client_app
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.node import join
 from fedsw.federation.node.partition import node_records
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import command_for
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 
 COLUMNS = {

@@ -21,7 +21,7 @@ from fedsw.runs.record import read_run
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import RegressionSums
 from fedsw.text import json_text, measured, number, to_float
-from fedsw.use.card import card
+from fedsw.use.export import card
 from tests.federations import small
 
 MakeRun = Callable[..., Path]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.errors import FederationError
 from fedsw.report.status import read_status
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import read_run
+from fedsw.settings import FederationError
 from tests.federations import Federation, Saboteur, small
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedsw.audit import canary, one_run
-from fedsw.audit.recorded import audit as recomputed
+from fedsw.audit.record import audit as recomputed
 from fedsw.cli.app import main
 from fedsw.data import BadRecords, as_records
 from fedsw.data.units import Units

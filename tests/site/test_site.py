@@ -26,7 +26,7 @@ LOOKED_AT = (
     "start",
     "choose",
     "glossary",
-    "api/index",
+    "api/audit",
     "guarantees/index",
     "tutorials/own-tables",
     "gallery/index",

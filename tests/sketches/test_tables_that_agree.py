@@ -197,6 +197,14 @@ def test_a_later_stage_makes_the_tables_that_it_measures_better():
     assert better < noisy
 
 
+def test_a_noisy_table_does_not_spoil_a_good_one():
+    exact, pair = consistent(sketched(0.0)).pairs[1, 2], (1, 2)
+    for seed in range(3):
+        good, noisy = sketched(4.0, seed), again((pair,), 400.0, seed)
+        alone, together = (float((consistent(*each).pairs[pair] - exact).norm()) for each in ([good], [good, noisy]))
+        assert together < 1.2 * alone
+
+
 def test_the_pairs_that_a_later_stage_measures_are_the_trees_and_those_that_tell_most():
     assert next_pairs([sketched(10.0)], 3) == ((0, 2), (1, 2), (1, 3))
     assert len(next_pairs([sketched(10.0)], 5)) == 5 and set(next_pairs([sketched(10.0)], 5)) > {(0, 2), (1, 2), (1, 3)}

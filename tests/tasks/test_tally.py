@@ -20,7 +20,7 @@ from tests.federations import small
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(2, 5), st.lists(ANYTHING, min_size=10, max_size=10), st.integers(0, 4), st.integers(0, 4))
 def test_one_record_moves_counts_by_at_most_the_root_of_two_whatever_the_model_says(classes, numbers, one, other):
     tally, d = Counts(2, classes), 1 if classes == 2 else classes
@@ -30,7 +30,7 @@ def test_one_record_moves_counts_by_at_most_the_root_of_two_whatever_the_model_s
     assert tally.fits((vectors.sum(0)[None] * ONE).long().repeat(2, 1), torch.tensor([2, 2]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 3), st.lists(ANYTHING, min_size=12, max_size=12))
 def test_one_record_moves_moments_by_at_most_the_stated_bound_whatever_the_model_says(targets, numbers):
     tally, values = RegressionSums(2, targets), torch.tensor(numbers)
@@ -66,7 +66,7 @@ def test_counts_that_no_such_records_make_do_not_fit():
     assert not moments.fits(sums, torch.tensor([2]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=8, max_size=8), st.integers(0, 40), st.integers(1, 40))
 def test_counts_are_moved_alike_to_what_is_public_and_never_cut(values, one, other):
     records, seen = np.array([one, other]), np.array(values).reshape(2, 4)

@@ -13,11 +13,11 @@ from fedsw.accounting import selection as renyi
 from fedsw.accounting.lifetime import Cost, DatasetAccount, LimitReached, one_cost
 from fedsw.accounting.selection import Repetitions
 from fedsw.cli.app import main
-from fedsw.errors import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.planning import selection as private
 from fedsw.planning.search import Candidate
 from fedsw.randomness import Stream
+from fedsw.settings import FederationError
 from tests.federations import SMALL
 from tests.owndata.test_check import write
 from tests.tuning.test_search import OWN

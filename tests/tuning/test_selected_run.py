@@ -23,16 +23,16 @@ from fedsw.accounting import ledger as ledgers
 from fedsw.accounting import selection as renyi
 from fedsw.accounting.lifetime import account as accounts
 from fedsw.accounting.selection import Repetitions
-from fedsw.audit import recorded
+from fedsw.audit import record
 from fedsw.audit.record import spent
 from fedsw.cli.app import main
 from fedsw.engines import driver
-from fedsw.errors import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.planning import selection as private
 from fedsw.planning.search import Candidate
 from fedsw.privacy import release
 from fedsw.runs.files import CONFIG, LEDGER, LOG, METRICS, SUMMARY
+from fedsw.settings import FederationError
 from tests.federations import SMALL
 from tests.simulations.test_neighbours import same_numbers
 
@@ -343,14 +343,14 @@ def state_less_everywhere(folder: Path) -> None:
     ],
 )
 def test_an_audit_fails_a_selected_run_that_states_less_or_does_not_say_so(chosen, spoil, failed):
-    assert recorded.audit(chosen).passed
+    assert record.audit(chosen).passed
     spoil(chosen)
-    found = recorded.audit(chosen)
+    found = record.audit(chosen)
     assert not found.passed and failed <= set(found.details["failed"])
 
 
 def test_an_audit_fails_rows_that_the_selection_did_not_pay_for(chosen):
-    book = recorded.read_folder(chosen).books[0]
+    book = record.read_folder(chosen).books[0]
     for plan in ({"times": 3}, {"rate": 0.1}, {"mu": 0.2}):
         stored = book.promise["selection"]
         less = {**stored, "plans": [{**stored["plans"][0], **plan}]}

@@ -13,8 +13,7 @@ import fedsw
 from fedsw.cli.app import main
 from fedsw.runs.files import read_json
 from fedsw.text import measured
-from fedsw.use.card import write_card
-from fedsw.use.export import export
+from fedsw.use.export import export, write_card
 
 
 @pytest.mark.parametrize("kind", ["classifier", "regression"])

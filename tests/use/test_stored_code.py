@@ -185,7 +185,7 @@ def test_a_function_of_the_standard_library_is_not_called_by_a_stored_run(receiv
 
 
 def test_python_entries_run_no_code_of_a_stored_run(received, marker):
-    from fedsw.audit.recorded import audit
+    from fedsw.audit.record import audit
     from fedsw.engines.driver import resume
     from fedsw.own_data.evaluate import evaluate
     from fedsw.report.plots import draw_run

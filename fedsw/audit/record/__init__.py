@@ -1,6 +1,113 @@
-"""The checks of `fedsw audit RUN`, a file for each subject.
+"""`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation; a file for each subject.
 
 They compute apart from what they check, and read the folder apart from what wrote it (`fedsw.runs.files`), but for
 three things: the replay, which is fedsw's own accountant on purpose; the shape of model and data, from
 `fedsw.tasks.problem`; and the public directions of an attempt, where their spread is not known in advance.
 """
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+from fedsw.audit.finding import Finding
+from fedsw.audit.record import model, noise, promise, published, spent
+from fedsw.audit.record.folder import Book, Check, Folder, made, read_folder
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.stored import CodeRefused
+
+CHECKS = (
+    (model.CHAIN, model.check_chain),
+    (spent.REPLAY, spent.check_replay),
+    (spent.INDEPENDENT, spent.check_independent),
+    (noise.NAME, noise.check),
+    (published.NAME, published.check),
+    (model.NAME, model.check),
+    (promise.NAME, promise.check),
+)
+
+
+def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
+    """Check a run's folder, finished, stopped or broken off; every check is made, whatever another one finds.
+
+    What is shown is the epsilon of the recorded rows by an accountant that shares nothing with fedsw's; it is not
+    random, so it has no confidence. Nothing here can tell rows that were never written, noise that was never added,
+    or a folder that was put back as a whole from an earlier copy.
+
+    Args:
+        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+
+    Raises:
+        CodeRefused: if the settings name another module; none of its code has run.
+        ValueError: if the folder is no run, or the run is going on.
+    """
+    folder = read_folder(directory, allow_modules)
+    _require_allowed(folder)
+    checks = [made(name, of, folder) for name, of in CHECKS]
+    failed = [check.name for check in checks if check.passed is False]
+    left = [check.name for check in checks if check.passed is None]
+    worst = _worst(folder)
+    return Finding(
+        kind="record",
+        subject=str(directory),
+        claimed=folder.claimed,
+        delta=folder.delta,
+        shown=_shown(folder, worst),
+        confidence=None,
+        passed=not failed,
+        verdict=_verdict(failed, left, len(checks)),
+        rows=[("run", _described(folder)), *((check.name, check.line) for check in checks)],
+        details={
+            "experiment": folder.experiment["name"],
+            "trust": folder.trust,
+            "status": folder.summary.get("status", "no summary"),
+            "nominal": folder.experiment.get("seed") is not None,
+            "failed": failed,
+            "not_checked": left,
+            "checks": [check.as_dict() for check in checks],
+        },
+        draw=functools.partial(spent.draw, folder, worst) if worst and spent.drawable(worst) else None,
+    )
+
+
+def _require_allowed(folder: Folder) -> None:
+    """Refuse settings whose code is not allowed; what else is wrong with them, a check says."""
+    try:
+        _ = folder.settings
+    except CodeRefused:
+        raise
+    except (ExperimentError, LookupError):
+        return
+
+
+def _verdict(failed: list[str], left: list[str], count: int) -> str:
+    if failed:
+        sentence = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
+    else:
+        sentence = f"nothing in the folder contradicts the claim ({count - len(left)} of {count} checks)"
+    return f"{sentence}; not checked: {', '.join(left)}" if left else sentence
+
+
+def _described(folder: Folder) -> str:
+    status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
+    seeded = ", nominal (seeded)" if folder.experiment.get("seed") is not None else ""
+    return f"{folder.experiment['name']}, trust {folder.trust}{seeded}: {status}"
+
+
+def _worst(folder: Folder) -> Book | None:
+    """The ledger that spent most by the independent accountant; None if nothing can be reported."""
+    try:
+        return max(folder.books, key=lambda book: spent.independent(book).epsilon, default=None)
+    except Exception:  # the check of the same name says why
+        return None
+
+
+def _shown(folder: Folder, worst: Book | None) -> float:
+    if worst is not None:
+        return spent.independent(worst).epsilon
+    return math.inf if not folder.noisy else math.nan
+
+
+__all__ = ["CHECKS", "Check", "audit"]

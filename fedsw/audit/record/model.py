@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -137,7 +136,7 @@ def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
     Releases are only there in a run that is going on or broke off: its parameters are those before them.
     """
     path, released = directory / "checkpoint.pt", directory / "checkpoint.released"
-    stored = read_checkpoint(path)
+    stored = sensitivity.read_titled(path, _TITLE)
     if stored is not None and released.is_file():
         state = path.read_bytes().partition(b"\n")[2]
         for round_, head in _releases(released.read_bytes(), hashlib.sha256(state).digest()):
@@ -158,17 +157,6 @@ def _releases(content: bytes, before: bytes) -> Iterator[tuple[int, dict[str, An
             {"sequence": sequence, "digest": of_row} if int(of_row, 16) else None,
         )
         before = digest
-
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """A file's title, the SHA-256 of what follows, and torch's own format; None if there is no whole file."""
-    if not path.is_file():
-        return None
-    title, _, content = path.read_bytes().partition(b"\n")
-    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
-        return None
-    stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    return stored
 
 
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:

@@ -203,7 +203,7 @@ def model(folder: Folder, name: str) -> Check:
     done = [number for number in range(2, 1 + stages) if (folder.directory / f"sketch-{number}.safetensors").is_file()]
     last = max(done, default=1)
     training = "generator.pt" if last == 1 else f"generator-{last}.pt"
-    stored = _training(folder.directory / training)
+    stored = read_titled(folder.directory / training, _TITLE)
     if stored is None:
         faults.require(False, f"{training} is missing or damaged, and model.safetensors is there")
         return faults.check(name, "")
@@ -270,12 +270,16 @@ def _cells(folder: Folder) -> int:
     return classes * (len(shape.groups) if sketch["groups"] else 1)
 
 
-def _training(path: Path) -> dict[str, Any] | None:
-    """A file's title, the SHA-256 of what follows, and torch's own format; None if there is no whole file."""
+def read_titled(path: Path, begun: bytes) -> dict[str, Any] | None:
+    """What a file holds: a title that has begun so and ends with the SHA-256 of what follows, then torch's own format.
+
+    Returns:
+        None if there is no whole file.
+    """
     if not path.is_file():
         return None
     title, _, content = path.read_bytes().partition(b"\n")
-    if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
+    if title != begun + hashlib.sha256(content).hexdigest().encode():
         return None
     stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
     return stored

@@ -47,14 +47,12 @@ def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor, factors: Tensor) -> di
     sums = {}
     if a.dim() == 2 and layer.in_features < layer.out_features:
         # The narrower factor is scaled, and leads: the product of transposes takes a multiple of the time.
-        scaled = [times(factors, a)] if trains(layer, "weight") else []
-        total = (torch.cat([*scaled, factors.unsqueeze(1)], dim=1).T @ delta).T
         if trains(layer, "bias"):
-            sums["bias"] = total[:, -1]
-        if scaled:
-            sums["weight"] = total[:, :-1]
+            sums["bias"] = factors @ delta
+        if trains(layer, "weight"):
+            sums["weight"] = (a.mul_(factors.unsqueeze(1)).T @ delta).T
         return sums
-    delta = times(factors, delta).reshape(-1, layer.out_features)
+    delta = delta.mul_(factors.reshape(-1, *[1] * (delta.dim() - 1))).reshape(-1, layer.out_features)
     if trains(layer, "weight"):
         sums["weight"] = delta.T @ a.reshape(-1, layer.in_features)
     if trains(layer, "bias"):

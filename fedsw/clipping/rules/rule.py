@@ -46,14 +46,11 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _pair(first: Tensor, second: Tensor) -> Tensor:
-    """Gram matrices (n, 2, 2) of two columns: bmm would take longer to stack them in float64 than all of this.
-
-    Products across are rounded to the columns' precision before they are summed in float64: an error of half a unit of
-    it relative to ||first|| ||second||, and so to the Gram matrix.
-    """
-    across = (first * second).sum(1, dtype=torch.float64)
-    entries = [squared_norms(first), across, across, squared_norms(second)]
-    return torch.stack(entries, 1).reshape(-1, 2, 2)
+    """Gram matrices (n, 2, 2) of two columns, converted once: bmm would take longer to stack them than all of this."""
+    one, other = first.to(torch.float64), second.to(torch.float64)
+    squares = squared_norms(one), squared_norms(other)
+    across = torch.mul(one, other, out=None if one is first else one).sum(1)
+    return torch.stack([squares[0], across, across, squares[1]], 1).reshape(-1, 2, 2)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -153,7 +150,7 @@ class Factored:
     Attributes:
         gram: (layer, input, d backprops) to the Gram matrices (n, d, d) of the layer's parameters, float64.
         gradient: (layer, input, backprop, factors) to the sum over records, each times its factor (n,), by parameter
-            name; all of it finite and in float64.
+            name; all of it finite and in float64. It may overwrite input and backprop.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
             part is a sum of, which may cancel; None where there is nothing to cancel.
         shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of

@@ -14,11 +14,11 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsw.errors import FederationError
 from fedsw.experiment import Federation
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Message, Sizes, Terms
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 
 Counts = NDArray[np.int64]

@@ -1,9 +1,20 @@
 """What travels between server and clients: one table of messages, by which both sides encode and decode."""
 
 from fedsw.federation.messages.arrays import Broadcast
-from fedsw.federation.messages.codec import Message, declared, decode, decode_one, encode, fields_of
-from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS
-from fedsw.federation.messages.envelopes import Refusal, addressed, opened, packed, unpacked
+from fedsw.federation.messages.codec import (
+    Message,
+    Refusal,
+    addressed,
+    declared,
+    decode,
+    decode_one,
+    encode,
+    fields_of,
+    opened,
+    packed,
+    unpacked,
+)
+from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS, Greeting, Joined, Sizes, SizesAsked
 from fedsw.federation.messages.exchanges import (
     EXCHANGES,
     GRADIENTS,
@@ -31,8 +42,6 @@ from fedsw.federation.messages.exchanges import (
     Exchange,
 )
 from fedsw.federation.messages.fields import Malformed, Seen
-from fedsw.federation.messages.greetings import Greeting, Joined, Sizes, SizesAsked
-from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
     NoisedContribution,
@@ -44,18 +53,28 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.masked import (
+from fedsw.federation.messages.sums import (
+    ExactMoments,
+    ExactTally,
     MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
     MaskedSumAsked,
     MaskedTableAsked,
     MaskedTallyAsked,
+    MomentsAsked,
+    NoisyMoments,
+    NoisyMomentsAsked,
+    NoisySketch,
+    NoisyTally,
+    NoisyTallyAsked,
     Ready,
     ReadyAsked,
+    SketchAsked,
+    SumOfRecords,
+    SumOfRecordsAsked,
+    TallyAsked,
 )
-from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
-from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.terms import Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 

@@ -7,8 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from fedsw.federation import wire
 from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.greetings import Greeting, Joined, Sizes, SizesAsked
-from fedsw.federation.messages.held_out import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
+from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.federation.messages.local import (
     LocalGradientAsked,
     NoisedContribution,
@@ -19,18 +18,28 @@ from fedsw.federation.messages.local import (
     SlicesAsked,
     TableAsked,
 )
-from fedsw.federation.messages.masked import (
+from fedsw.federation.messages.sums import (
+    ExactMoments,
+    ExactTally,
     MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
     MaskedSumAsked,
     MaskedTableAsked,
     MaskedTallyAsked,
+    MomentsAsked,
+    NoisyMoments,
+    NoisyMomentsAsked,
+    NoisySketch,
+    NoisyTally,
+    NoisyTallyAsked,
     Ready,
     ReadyAsked,
+    SketchAsked,
+    SumOfRecords,
+    SumOfRecordsAsked,
+    TallyAsked,
 )
-from fedsw.federation.messages.moments import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
-from fedsw.federation.messages.sketched import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
 
 Down = TypeVar("Down", bound=Message)

@@ -11,7 +11,7 @@ from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.exchanges import EXCHANGES, HELLO, SIZES, Exchange
 from fedsw.federation.messages.fields import SEEN, Field
 from fedsw.federation.messages.terms import SYMBOLS
-from fedsw.markdown import table
+from fedsw.text import table
 
 BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
 """Lines between which a document holds the table."""

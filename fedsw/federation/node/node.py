@@ -32,9 +32,8 @@ from fedsw.federation.node.limits import (
     withholds_records,
 )
 from fedsw.federation.node.partition import Held, held_out_records, held_records, require_agreement
-from fedsw.federation.node.sample import sampled
+from fedsw.federation.node.sample import cells_of_units, require_units, sampled
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.federation.node.units import cells_of_units, require_units
 from fedsw.objectives.groups import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero

@@ -16,9 +16,8 @@ from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own import numbered
 from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_tables
-from fedsw.federation.node.simulated import is_simulated
-from fedsw.federation.node.substitution import with_substitutes
-from fedsw.federation.node.units import held_back
+from fedsw.federation.node.sample import held_back
+from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.tasks.problem import Problem
 
 

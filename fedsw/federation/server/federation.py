@@ -21,16 +21,13 @@ from fedsw.experiment.preset import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.held_out import with_held_out
 from fedsw.federation.budgets.moments import FIRST, require_moments
-from fedsw.federation.exchange.availability import Availability
+from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.exchange.spending import Spending
 from fedsw.federation.origin import signing
-from fedsw.federation.server.held_out import measure_kept
-from fedsw.federation.server.job import Job
-from fedsw.federation.server.lifetime import budgeted
+from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.lost import take_up
-from fedsw.federation.server.moments import prepared, release_moments, said_of, unprepared
+from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
 from fedsw.federation.server.synthesis import synthesise

@@ -1,14 +1,33 @@
-"""What a server is to run."""
+"""What a server is to run, and the account of a data set that it reserves for it before its ledger exists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsw.accounting import Step
+from fedsw.accounting.lifetime import (
+    NO_NOISE,
+    About,
+    Cost,
+    Counts,
+    DatasetAccount,
+    accounts_folder,
+    added,
+    one_cost,
+    planned,
+)
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment
+from fedsw.experiment.load import unprotected
+from fedsw.federation.budgets.held_out import covering, held_out_budget, tally_of
+from fedsw.federation.budgets.moments import planned_moments
+from fedsw.federation.trust.plan import Plan
+from fedsw.runs.accounts import Budgeted, reserving
 from fedsw.runs.evaluation import Metric
+from fedsw.runs.files import ACCOUNT, AGREED
 from fedsw.runs.observer import NoObserver, Observer
 
 
@@ -26,3 +45,45 @@ class Job:
     resume: bool = False
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     selection: Selection | None = None
+
+
+def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
+    """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
+
+    This run and those beside it, `runs/<name>/<time>/`, remember the account.
+
+    Raises:
+        LimitReached, LedgerReplaced: as `fedsw.runs.accounts.reserving`.
+    """
+    experiment = plan.task.experiment
+    data = None if experiment.privacy.local else experiment.data.account
+    if data is None:
+        return nullcontext(Budgeted(directory, None, run, resumed=resume))
+    return reserving(
+        directory,
+        DatasetAccount(accounts_folder(), data),
+        run,
+        planned_cost(plan),
+        About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
+        resumed=resume,
+        agreed=resume and (directory / AGREED).exists(),
+        remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{ACCOUNT}")),
+    )
+
+
+def planned_cost(plan: Plan) -> Cost:
+    """What a run costs at most: all rounds, or for records that are kept out of training what is released of them."""
+    tally = tally_of(plan.task)
+    if tally is None:
+        return one_cost(_of_rounds(plan))
+    return covering(_of_rounds(plan), held_out_budget(plan.task.experiment, tally, plan.epsilon, plan.delta))
+
+
+def _of_rounds(plan: Plan) -> Counts:
+    """Moments and all rounds, at the largest rate that an attempt of the plan may have."""
+    if not plan.multiplier:
+        return {step: plan.rounds + bool(plan.task.experiment.privacy.moments) for step in NO_NOISE}
+    training = plan.task.experiment.training
+    largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
+    rounds = planned(Step(max(largest, *plan.rates), 1 / plan.multiplier), plan.rounds)
+    return added(rounds, planned_moments(plan.moments))

@@ -1,4 +1,4 @@
-"""The moments that a run releases before its first round: asked for once, stored, and made into where rounds begin."""
+"""What a run releases once besides its rounds: moments before the first, sums over kept records after the last."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsw.accounting import BudgetExhausted
 from fedsw.experiment.sources import load_class_names
+from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import FIRST, moments_layout
-from fedsw.federation.trust.model import MomentsSide
+from fedsw.federation.trust.model import MomentsSide, TallySide
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import MOMENTS, read_json, write_json
+from fedsw.runs.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 from fedsw.tasks.moment_facts import columns_used, constant_of
 from fedsw.tasks.moments import Moments
 from fedsw.tasks.preparation import Preparation, folded, prepare, started
@@ -115,3 +120,43 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "classes": list(names),
         "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns)],
     }
+
+
+def measure_kept(
+    task: Problem,
+    method: Callable[[], TallySide],
+    theta: Tensor,
+    steps: int,
+    directory: RunDirectory,
+    log: logging.Logger,
+) -> tuple[HeldOut, dict[str, Any]]:
+    """Metrics of the released model, and what the summary says of the release.
+
+    A run that has the release takes it. One that cannot get it has no metrics and says why: the model stays.
+
+    Args:
+        method: asks the clients.
+        theta: the released model (r,).
+        steps: rounds that it is the model of; the exchange has the number of the next planned one.
+    """
+    tally = tally_of(task)
+    assert tally is not None
+    found = kept(directory)
+    if found is None:
+        asking = method()
+        recovery.require_space(directory.path, 32 * tally.groups * tally.width)
+        try:
+            outcome = asking.round(task.experiment.training.rounds + 1, theta)
+        except (FederationError, BudgetExhausted) as fault:
+            said = fault.recorded if isinstance(fault, FederationError) else str(fault)
+            log.warning("nothing of kept records was released: %s", fault, extra=event("nothing released"))
+            return HeldOut(missing=f"nothing is known of the records that clients kept out of training: {said}"), {}
+        assert outcome.sigma is not None
+        values = outcome.vector.reshape(tally.groups, tally.width).numpy()
+        found = Tallied(
+            values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, round=steps
+        )
+        keep(directory, found)
+        lines = event("kept records released", attempt=found.attempt, clients=found.clients, epsilon=found.spent)
+        log.info("counts and sums over kept records released", extra=lines)
+    return held_out_of(task, tally, found), {"held_out_release": found.said()}

@@ -15,7 +15,6 @@ import torch
 
 from fedsw.accountants import accountant_named
 from fedsw.accounting.selection import Selection
-from fedsw.errors import FederationError
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.experiment.trust import trust_model
@@ -25,6 +24,7 @@ from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on
 from fedsw.runs.verdict import signal_to_noise, warnings_of
+from fedsw.settings import FederationError
 from fedsw.text import upward
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")

@@ -1,24 +1,38 @@
-"""What a trust model's side at the server is made of: a run's grid, plan, clients, folder and ledger, in one object."""
+"""What a trust model's side at the server is made of: a run in one object, and how its sites are asked.
+
+Asking, reading what they answer, losing who does not, and whether enough are left: for every trust model.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
+import numpy as np
+import torch
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.accounting import Ledger
+from fedsw.federation import messages
 from fedsw.federation.budgets.held_out import HELD_OUT
 from fedsw.federation.budgets.moments import FIRST
-from fedsw.federation.exchange.availability import Availability
-from fedsw.federation.exchange.cohort import Site
-from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.exchange.availability import Availability, Away
+from fedsw.federation.exchange.cohort import Present, Site, too_few
+from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.trust.plan import Plan, clients_of
+from fedsw.randomness import Stream
 from fedsw.runs.releases import Releases
+from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 
 
 @dataclass
@@ -94,3 +108,220 @@ class AtServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ledger.close()
+
+
+_log = logging.getLogger("fedsw.server")
+_Down = TypeVar("_Down", bound=messages.Message)
+_Up = TypeVar("_Up", bound=messages.Message)
+
+
+class Collector:
+    """Asks the sites of a run, in attempts, each with a number that no other attempt of its round ever had.
+
+    Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
+    has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
+    on; whoever was lost in a round is not asked in its further attempts.
+
+    Args:
+        kept: what is kept when too few clients are left, for the message.
+
+    Attributes:
+        least: clients that are enough.
+    """
+
+    def __init__(self, context: Context, *, kept: str) -> None:
+        self._context, self._kept = context, kept
+        settings = context.plan.task.experiment.federation
+        self.least = settings.min_clients or settings.clients
+        self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+        self._lost = Away()
+
+    def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
+        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough.
+
+        Raises:
+            FederationError: when fewer clients than `federation.min_clients` are there.
+        """
+        availability, self._lost = self._context.availability, Away()
+        for _ in range(self._max_attempts):
+            present = availability.present(self.least, without=self._lost)
+            self.require_enough(round_, clients_of(present), availability.away.joined(self._lost))
+            yield self._context.begin(round_), present
+
+    def gave_up(self, round_: int) -> FederationError:
+        """What to raise when the last attempt came to nothing."""
+        reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
+        return FederationError(f"{reason}. {self._lost.describe(self._context.sites)}", recorded=reason)
+
+    def require_enough(self, round_: int, count: int, away: Away) -> None:
+        """Refuse to go on with fewer clients than `federation.min_clients`.
+
+        Raises:
+            FederationError: naming who is away.
+        """
+        if count < self.least:
+            left = too_few(round_, count, sum(len(site.clients) for site in self._context.sites), self.least)
+            raise FederationError(
+                f"{left}. {away.describe(self._context.sites)} {self._kept}: mend the clients, then resume the run",
+                recorded=left,
+            )
+
+    def ask(
+        self,
+        kind: Exchange[_Down, _Up],
+        present: Sequence[Present],
+        asked: Sequence[_Down],
+        terms: Sequence[Terms],
+        fault: Callable[[Present, _Up], str | None] = lambda each, answer: None,
+    ) -> dict[int, _Up]:
+        """Ask every site, and read the answers, by node; who does not answer, or not what was asked, is lost.
+
+        Args:
+            asked: the message to each site.
+            terms: what is known of each answer beforehand.
+            fault: why an answer that can be read cannot be right; None if it can. It never quotes it.
+        """
+        requests = [
+            Request(each.site.node, messages.encode(own, known))
+            for each, own, known in zip(present, asked, terms, strict=True)
+        ]
+        replies = exchange(
+            self._context.grid,
+            kind.kind,
+            requests,
+            group=kind.kind,
+            timeout=self._timeout,
+            traffic=self._context.traffic,
+        )
+        answers: dict[int, _Up] = {}
+        for each, known in zip(present, terms, strict=True):
+            answer = read(kind, replies[each.site.node], known)
+            if not isinstance(answer, Fault) and (wrong := fault(each, answer)) is not None:
+                answer = Fault(wrong)
+            if isinstance(answer, Fault):
+                self.lose(each.site, answer)
+            else:
+                answers[each.site.node] = answer
+        return answers
+
+    def lose(self, site: Site, fault: Fault) -> None:
+        """Count a site as lost: for this round, and until it has answered another greeting."""
+        self._lost.lose(site, fault.reason)
+        self._context.availability.away.lose(site, fault.reason)
+        first, last = int(site.clients[0]), int(site.clients[-1])
+        lines = event("client lost", client=first, code=fault.code)
+        who = f"client {first}" if first == last else f"site of clients {first} to {last}"
+        _log.warning("%s lost: %s", who, fault.reason, extra=lines)
+
+
+def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _Up | Fault:
+    """What a reply says, or why nothing that was asked for."""
+    if isinstance(reply, Fault):
+        return reply
+    try:
+        return messages.decode(kind.up, reply, terms)
+    except messages.Malformed as fault:
+        return Fault(f"unreadable answer: {fault}")
+
+
+class Partial(Protocol):
+    """An answer that says which of its site's clients are not in it."""
+
+    @property
+    def lost(self) -> Tensor:
+        """Positions of clients, (L,)."""
+
+
+def who_is_in(each: Present, answer: Partial) -> NDArray[np.bool_] | None:
+    """Which of a site's clients are in its answer, (S,); None if it names lost ones that it does not have."""
+    there, lost = each.here.copy(), answer.lost.numpy()
+    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
+        return None
+    there[lost] = False
+    return there
+
+
+class Sums(Protocol):
+    """An answer with sums of whole steps, and which of the site's clients are not in them."""
+
+    @property
+    def steps(self) -> Tensor:
+        """Whole numbers by block, (b, w) int64."""
+
+    @property
+    def lost(self) -> Tensor:
+        """Positions of clients, (L,)."""
+
+
+@dataclass(frozen=True)
+class Once:
+    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
+
+    multiplier: float
+    plan: Plan
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise of an attempt comes from; secret."""
+        return self.plan.noise_stream(round_, attempt)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """A site's sums, in whole steps, and which of its clients are in them, (S,)."""
+
+    site: Site
+    steps: Tensor
+    there: NDArray[np.bool_]
+
+
+class ExactSums(Generic[_Down, _Up]):
+    """Asks until enough clients are in the sums; nothing is released here, and a further attempt costs nothing.
+
+    Args:
+        kind: the exchange; its answer has `steps` and `lost` (`Sums`).
+        request: the message to a site, by round, attempt and, for each of its clients, whether it is asked (S,).
+        fault: why a site's sums are none of its clients' that are in them; None if they can be. Never quotes them.
+        sizes: lengths of its answer that the task does not say.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        kind: Exchange[_Down, _Up],
+        request: Callable[[int, int, Tensor], _Down],
+        fault: Callable[[SiteSums], str | None],
+        **sizes: int,
+    ) -> None:
+        self._sizes = sizes
+        self._task, self._kind, self._request, self._fault = context.plan.task, kind, request, fault
+        self._collector = Collector(context, kept="The ledger is kept")
+
+    def collect(self, round_: int) -> tuple[int, list[SiteSums]]:
+        """The attempt, and the sums of all sites that answered as they may, in client order.
+
+        Raises:
+            FederationError: when fewer clients than `federation.min_clients` answer.
+        """
+        for attempt, present in self._collector.attempts(round_):
+            asked = [each for each in present if each.count]
+            terms = [Terms.of(self._task, S=len(each.here), **self._sizes) for each in asked]
+            content = [self._request(round_, attempt, torch.from_numpy(each.here.astype(np.int64))) for each in asked]
+            answers = self._collector.ask(self._kind, asked, content, terms, self._wrong)
+            found = [_sums_of(each, answers[each.site.node]) for each in asked if each.site.node in answers]
+            if sum(int(each.there.sum()) for each in found) >= self._collector.least:
+                return attempt, [each for each in found if bool(each.there.any())]
+        raise self._collector.gave_up(round_)
+
+    def _wrong(self, each: Present, answer: _Up) -> str | None:
+        """Why a site's sums cannot be right: what no such records make is refused, and never quoted."""
+        if who_is_in(each, cast(Sums, answer)) is None:
+            return "unreadable answer: its lost clients are none of its clients"
+        return self._fault(_sums_of(each, answer))
+
+
+def _sums_of(each: Present, answer: messages.Message) -> SiteSums:
+    sums = cast(Sums, answer)
+    there = who_is_in(each, sums)
+    assert there is not None
+    return SiteSums(each.site, sums.steps, there)

@@ -13,7 +13,6 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.cohort import Member, too_few
@@ -23,6 +22,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
+from fedsw.settings import FederationError
 
 _log = logging.getLogger("fedsw.server")
 _Down = TypeVar("_Down", bound=messages.Message)

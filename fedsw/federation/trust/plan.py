@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.accounting import Charge
-from fedsw.errors import FederationError
 from fedsw.experiment import planned_releases, resolve_delta
 from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.local import local_accountant
@@ -21,6 +20,7 @@ from fedsw.federation.messages import Broadcast
 from fedsw.privacy import plan as plans
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, hypergeometric, split_sample
+from fedsw.settings import FederationError
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sensitivity import planned_spreads, sensitivities

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw.report import facts
 from fedsw.report.facts import Facts
-from fedsw.report.page.person import Person, person_of
-from fedsw.report.page.pictures import Picture, draw_worth, headline, picture
+from fedsw.report.page.pictures import Person, Picture, draw_worth, headline, person_of, picture
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.report.screens import rounds_of, target_epsilon

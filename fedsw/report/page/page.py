@@ -17,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedsw import files
-from fedsw.markdown import table
 from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.content import Article, article, shareable, verdict
@@ -25,7 +24,7 @@ from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, installed_version, json_text, measured, upward
+from fedsw.text import harmless, installed_version, json_text, measured, table, upward
 
 
 @dataclass(frozen=True)

@@ -23,22 +23,30 @@ _INFINITE = "inf"
 def losses(study: Study) -> Mapping[str, Figure]:
     """(1 - alpha) loss + alpha W2^2 on held-out records over the rounds: a panel an alpha, a curve an epsilon.
 
-    Needs the measure `outputs.curves`; a picture for each series, with the same axes in its panels.
+    Curves lie on each other, so that the row below has what privacy changes: their differences to epsilon = infinity.
+    Needs the measure `outputs.curves`; a picture for each series, with the same axes in the panels of a row.
     """
     found = {}
     for series in study.series:
         alphas, epsilons = study.along("alpha", series), study.along("epsilon", series)
-        size = (2.9 * len(alphas) + 0.5, 2.9)
-        figure, panels = new_panels(1, len(alphas), size=size, sharex=True, sharey=True)
-        for axes, alpha in zip(panels, alphas, strict=True):
+        figure, panels = new_panels(2, len(alphas), size=(2.9 * len(alphas) + 0.5, 4.6), sharex=True, sharey="row")
+        for column, alpha in enumerate(alphas):
+            above, below = panels[column], panels[len(alphas) + column]
             for position, epsilon in enumerate(epsilons):
                 for result in study.of(series, alpha=alpha, epsilon=epsilon)[:1]:
-                    line = axes.plot(result.arrays["rounds"], objective(result), color=colour(position), linewidth=1.1)
-                    line[0].set_label(name_of("epsilon", epsilon))
-            axes.set_title(name_of("alpha", alpha))
-            axes.set_xlabel("round")
+                    style: dict[str, Any] = {
+                        "color": colour(position),
+                        "linewidth": 1.1,
+                        "label": name_of("epsilon", epsilon),
+                    }
+                    above.plot(result.arrays["rounds"], objective(result), **style)
+                    for free in study.of(series, alpha=alpha, epsilon=_INFINITE)[:1]:
+                        below.plot(result.arrays["rounds"], objective(result) - objective(free), **style)
+            above.set_title(name_of("alpha", alpha))
+            below.set_xlabel("round")
         panels[0].set_ylabel("(1 - α) loss + α W₂²")
-        panels[-1].legend()
+        panels[len(alphas)].set_ylabel("difference to ε = ∞")
+        panels[len(alphas) - 1].legend()
         figure.suptitle(f"{study.figure.source}, {series}: held-out objective over the rounds")
         found[series] = figure
     return found

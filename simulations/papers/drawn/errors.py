@@ -28,6 +28,7 @@ def against_sigma(study: Study) -> Mapping[str, Figure]:
         for position, series in enumerate(study.series):
             sigmas = [study.of(series, epsilon=value)[0].sigma for value in study.along("epsilon", series)]
             _curve(axes, study, series, "epsilon", metric, position, places=sigmas)
+        _floor(axes, study)
         axes.set(title=title, xlabel="scale σ of the noise (pixels in [0, 1])")
     panels[0].set_ylabel("W₂ of generated images")
     panels[1].legend(fontsize=8)
@@ -47,6 +48,8 @@ def against_records(study: Study) -> Mapping[str, Figure]:
             for part, style in (("train", "-"), ("test", "--")):
                 name = f"{series}, {part}"
                 _curve(axes, study, series, "most_records", f"{metric}_{part}", line, style=style, name=name)
+        if metric == "w2":
+            _floor(axes, study)
         axes.set(title=title, xlabel="records n", xscale="log")
     panels[0].legend(fontsize=8)
     figure.suptitle(f"{study.figure.source}: error against the number of records")
@@ -92,6 +95,13 @@ def against_epsilon_by_data(study: Study) -> Mapping[str, Figure]:
 _SIDES = {"w2_train": "to the private images (outside the guarantee)", "w2_test": "to held-out images"}
 _WORKS = 0.1
 """Sliced W_2 at which samples of a ring of radius 3/4 look like one; points at the origin are at .53."""
+
+
+def _floor(axes: Axes, study: Study) -> None:
+    """A line at what real training images have; it is no least value, since blurred images can be nearer."""
+    found = [number for series in study.series for number in study.numbers("w2_between", series, {})]
+    if found:
+        axes.axhline(float(np.mean(found)), color="0.35", linestyle=":", linewidth=1.2, label="real training images")
 
 
 def _curve(

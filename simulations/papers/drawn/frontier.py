@@ -1,4 +1,4 @@
-"""Error against demographic-parity violation: a curve for each method over its penalty's weight."""
+"""Demographic-parity violation against error: a curve for each method over its penalty's weight."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ def baselines(study: Study) -> Mapping[str, Figure]:
         for epsilon in study.along("epsilon"):
             if isinstance(epsilon, float) and epsilon in DP_FERMI:
                 errors, violations = zip(*DP_FERMI[epsilon], strict=True)
-                axes.plot(errors, violations, "x:", color="0.35", label="DP-FERMI as printed (protects sex alone)")
-        axes.set(xlabel="error", title=f"{wide[kind]}, {name_of('epsilon', study.along('epsilon')[0])}")
+                axes.plot(violations, errors, "x:", color="0.35", label="DP-FERMI as printed (protects sex alone)")
+        axes.set(
+            xlabel="demographic-parity violation",
+            title=f"{wide[kind]}, {name_of('epsilon', study.along('epsilon')[0])}",
+        )
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize="small", handlelength=3.0)
-    panels[0].set_ylabel("demographic-parity violation")
+    panels[0].set_ylabel("error")
     figure.suptitle(f"{study.figure.source}: {study.figure.title}")
     return {"": figure}
 
@@ -48,10 +51,10 @@ def _curve(axes: Any, study: Study, series: str, position: int) -> None:
     error, violation = (np.array([_spread(group, name) for group in groups]) for name in ("error", "violation"))
     stated = _stated(groups[0][0], "relation")
     axes.errorbar(
-        error[:, 0],
         violation[:, 0],
-        xerr=error[:, 1],
-        yerr=violation[:, 1],
+        error[:, 0],
+        xerr=violation[:, 1],
+        yerr=error[:, 1],
         color=colour(position),
         marker=marker(position),
         markersize=4,

@@ -33,10 +33,10 @@ def accuracy(run: Finished) -> Measured:
     real = test.features[:, :-classes]
     values = {
         "perceptron_accuracy": classifier_accuracy(made, labels, real, test.target, epochs=10),
-        "logistic_accuracy": _logistic(made[:_FOR_LOGISTIC], labels[:_FOR_LOGISTIC], real, test.target),
+        "logistic_accuracy": logistic_accuracy(made[:_FOR_LOGISTIC], labels[:_FOR_LOGISTIC], real, test.target),
     }
     shown = [made[labels == each][:_SHOWN] for each in range(classes)]
-    return Measured(values, {"images": np.stack([_bytes(each) for each in shown])})
+    return Measured(values, {"images": np.stack([as_bytes(each) for each in shown])})
 
 
 def beside_sketches(run: Finished) -> Measured:
@@ -60,7 +60,7 @@ def beside_sketches(run: Finished) -> Measured:
         own = made[labels == each][:4]
         shown[each, : len(own)] = own
     values = {"accuracy_generated": accuracy, "bytes": summary["bytes_up"], "minutes": summary["seconds"] / 60}
-    return Measured(values, {"images": _bytes(shown.flatten(0, 1))})
+    return Measured(values, {"images": as_bytes(shown.flatten(0, 1))})
 
 
 def generated(run: Finished, count: int) -> tuple[Tensor, Tensor]:
@@ -71,12 +71,14 @@ def generated(run: Finished, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat(images).float(), torch.cat(labels)
 
 
-def _logistic(images: Tensor, labels: Tensor, real: Tensor, target: Tensor) -> float:
+def logistic_accuracy(images: Tensor, labels: Tensor, real: Tensor, target: Tensor) -> float:
+    """Accuracy on real images of a logistic regression that was fitted to generated ones."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(max_iter=100).fit(images.numpy(), labels.numpy())
     return float(model.score(real.numpy(), target.numpy()))
 
 
-def _bytes(images: Tensor) -> np.ndarray:
+def as_bytes(images: Tensor) -> np.ndarray:
+    """Images in [0, 1] as bytes."""
     return (images.clamp(0, 1) * 255).round().to(torch.uint8).numpy()

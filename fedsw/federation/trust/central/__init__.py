@@ -1,4 +1,4 @@
-"""Trust model `central`: the server sees un-noised functions of outputs, and noises one sum a round."""
+"""Trust models `central`: the server sees un-noised functions of outputs, and noises one sum a round; and `none`."""
 
 from __future__ import annotations
 
@@ -41,28 +41,27 @@ class Central(Served):
 
     def server(self, context: Context) -> Prepared:
         """See `Served`."""
-        from fedsw.federation.trust.central.server import TrustedRounds
+        from fedsw.federation.trust.central.rounds import TrustedRounds
 
         return TrustedRounds(context)
 
     def moments(self, context: Context) -> MomentsSide:
         """See `Served`."""
-        from fedsw.federation.trust.moments.server import TrustedMoments
+        from fedsw.federation.trust.moments import TrustedMoments
 
         return TrustedMoments(context)
 
     def tally(self, context: Context) -> TallySide:
         """See `Served`."""
-        from fedsw.federation.trust.held_out.server import TrustedTally
+        from fedsw.federation.trust.held_out import TrustedTally
 
         return TrustedTally(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
+        from fedsw.federation.trust import held_out, moments
         from fedsw.federation.trust.central import client
-        from fedsw.federation.trust.held_out import client as held_out
-        from fedsw.federation.trust.moments import client as moments
 
         return {
             messages.MOMENTS: moments.answer_exactly,
@@ -73,4 +72,14 @@ class Central(Served):
         }
 
 
-TRUST_MODEL = Central()
+class Nobody(Central):
+    """As `central`, without noise: every other trust model is measured against it."""
+
+    name = "none"
+    noised = False
+    trusted_with = "everybody"
+    adds_noise = "none"
+    protects = "nobody"
+
+
+TRUST_MODELS = (Nobody(), Central())

@@ -1,4 +1,4 @@
-"""The two exchanges of one round: outputs up, cotangents down, contributions up; nothing is released here.
+"""Rounds of `central` and `none`: outputs up, cotangents down, contributions up, and the release of one noised sum.
 
 Ranks, checks and sums are computed on `training.device`. Messages are bytes, in the host's memory, so what crosses
 between the two in an attempt is: all outputs in one piece, the directions of each penalty, all cotangents in one piece,
@@ -15,24 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsw.accounting import Ledger
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present
+from fedsw.federation.exchange.cohort import Present, Site, totals
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Contribution, GradientsAsked, OutputsAsked, SumAsked, Terms
-from fedsw.federation.trust.central.rows import (
-    Part,
-    cut_by_site,
-    mean_loss,
-    most_rows,
-    stacked_outputs,
-    within_bounds,
-)
-from fedsw.federation.trust.collect import Collector, who_is_in
-from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.plan import Draw, Plan, clients_of, draw, prepared_by
+from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
+from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, most_drawn, prepared_by
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
-from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.privacy.release import Bounded, Released
+from fedsw.privacy.release import release as through_the_door
+from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
+from fedsw.runs.observer import Outcome
+from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
 from fedsw.tasks.sensitivity import sensitivities
 from fedsw.transport.sliced import spread
@@ -221,3 +217,107 @@ class Rounds:
                     part.site, Fault("its contribution weighs more than allowed, above its clip bound")
                 )
         return kept
+
+
+class TrustedRounds(AtServer):
+    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._rounds, self._plan = Rounds(context), context.plan
+
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
+        self._rounds.prepare(plan)
+        self._plan = plan
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `fedsw.federation.trust.model.Side`."""
+        aggregate = self._rounds.run(round_, theta)
+        released = release(aggregate, self._plan, self._ledger)
+        return Outcome(
+            released.value,
+            released.sigma,
+            released.spent,
+            aggregate.attempt,
+            aggregate.clients,
+            aggregate.training_loss,
+        )
+
+
+def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
+    """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
+
+    Guarantee: `fedsw.privacy.release.release`, each group at its own sampling rate and sensitivity.
+
+    Raises:
+        BudgetExhausted: before anything is released, when the round would exceed the ledger's epsilon.
+        ValueError: if no noise has that sigma; nothing is charged.
+    """
+    costs = charges(plan, aggregate.draw, aggregate.sensitivities)
+    bounded = Bounded(
+        aggregate.vector,
+        worst(aggregate.sensitivities),
+        round=aggregate.round,
+        attempt=aggregate.attempt,
+        charges=costs,
+    )
+    return through_the_door(bounded, plan, ledger)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A site's contribution, its vector (r,) on the device, the most it may weigh, and how many clients are in it."""
+
+    site: Site
+    answer: Contribution
+    vector: Tensor
+    most: float
+    clients: int
+
+
+def within_bounds(parts: Sequence[Part]) -> list[bool]:
+    """Which contributions weigh no more than they may: compared on the device, and read all together."""
+    if not parts:
+        return []
+    verdicts = torch.stack([torch.linalg.vector_norm(part.vector) <= part.most for part in parts])
+    found: list[bool] = verdicts.cpu().tolist()
+    return found
+
+
+def stacked_outputs(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
+    """Outputs (n_j, d) by cell j, in client order, without filler, projected again: a client's word is not a bound.
+
+    All of them go to the device in one piece.
+    """
+    rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
+    pieces = [torch.split(out[: sum(row)], row) for out, row in zip(outputs, rows, strict=True)]
+    joined = torch.cat([piece for cell in zip(*pieces, strict=True) for piece in cell]).to(task.device)
+    return [task.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
+
+
+def most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int]:
+    """Rows of each site's messages: more than it is ever asked for, so that their size tells no count."""
+    drawn = [int(counts.sum()) for counts in settled.counts]
+    if plan.task.experiment.privacy.sampling == "stratified":
+        return drawn  # fixed in advance, and public
+    sizes = totals(present)
+    held = [each.sizes.sum(axis=0).tolist() for each in present]
+    room = [sum(map(most_drawn, settled.batch, own, sizes)) for own in held]
+    return [max(most, own) for most, own in zip(room, drawn, strict=True)]
+
+
+def cut_by_site(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:
+    """Cotangents (n_s, d) by site, by cell and then by client; on the host, brought there in one piece."""
+    joined, sites = torch.cat(list(by_cell)).cpu(), len(settled.counts)
+    rows = np.stack([counts.sum(axis=0) for counts in settled.counts], axis=1)  # (cells, sites)
+    pieces = torch.split(joined, rows.reshape(-1).tolist())
+    return [torch.cat(pieces[site::sites]) for site in range(sites)]
+
+
+def mean_loss(parts: Sequence[Contribution]) -> float | None:
+    """The mean of the batch's losses as clients report them; a client that reports no loss or no count is left out."""
+    reported = [(part.training_loss, part.records) for part in parts]
+    known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
+    total = sum(count for _, count in known)
+    return sum(loss * count for loss, count in known) / total if total > 0 else None

@@ -91,27 +91,27 @@ class Distributed(Served):
 
     def moments(self, context: Context) -> MomentsSide:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.once_server import MaskedMoments
+        from fedsw.federation.trust.distributed.once import MaskedMoments
 
         return MaskedMoments(context)
 
     def tally(self, context: Context) -> TallySide:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.once_server import MaskedTally
+        from fedsw.federation.trust.distributed.once import MaskedTally
 
         return MaskedTally(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import client, once_client, site
+        from fedsw.federation.trust.distributed import client, once, site
 
         return {
             messages.READY: site.ready,
-            messages.MASKED_MOMENTS: once_client.masked_moments,
+            messages.MASKED_MOMENTS: once.masked_moments,
             messages.MASKED_TABLES: client.masked_tables,
             messages.MASKED_SUM: client.masked_sum,
-            messages.MASKED_TALLY: once_client.masked_tally,
+            messages.MASKED_TALLY: once.masked_tally,
         }
 
     def promise(self, node: Node, delta: float) -> Promise:
@@ -177,35 +177,35 @@ class DistributedSketch(Distributed):
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.sketch_server import make_plan
+        from fedsw.federation.trust.distributed.sketching import make_plan
 
         return make_plan(task, sites)
 
     def server(self, context: Context) -> OneRelease:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.sketch_server import MaskedSketch
+        from fedsw.federation.trust.distributed.sketching import MaskedSketch
 
         return MaskedSketch(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import site, sketch_client
+        from fedsw.federation.trust.distributed import site, sketching
 
-        return {messages.READY: site.ready, messages.MASKED_SKETCH: sketch_client.masked_sketch}
+        return {messages.READY: site.ready, messages.MASKED_SKETCH: sketching.masked_sketch}
 
     def promise(self, node: Node, delta: float) -> Promise:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.sketch_client import promise
+        from fedsw.federation.trust.distributed.sketching import promise
 
         return promise(node, delta)
 
     def planned(self, node: Node, delta: float) -> Counts:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.sketch_client import planned
+        from fedsw.federation.trust.distributed.sketching import planned
 
         return planned(node, delta)
 
 
 Distributed.sketching = DistributedSketch()
-TRUST_MODEL = Distributed()
+TRUST_MODELS = (Distributed(),)

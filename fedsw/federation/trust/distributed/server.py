@@ -12,7 +12,6 @@ import numpy as np
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.errors import FederationError
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.exchange.exchange import Fault
@@ -27,8 +26,7 @@ from fedsw.federation.messages import (
     ReadyAsked,
     Terms,
 )
-from fedsw.federation.trust.collect import Collector
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,
@@ -42,6 +40,7 @@ from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts,
 from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.privacy.masks import Whole, summed
 from fedsw.runs.observer import Outcome
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sensitivity import planned_spreads
 

@@ -61,27 +61,26 @@ class LocalGradients(Served):
 
     def moments(self, context: Context) -> MomentsSide:
         """See `Served`."""
-        from fedsw.federation.trust.moments.server import LocalMoments
+        from fedsw.federation.trust.moments import LocalMoments
 
         return LocalMoments(context)
 
     def tally(self, context: Context) -> TallySide:
         """See `Served`."""
-        from fedsw.federation.trust.held_out.server import LocalTallies
+        from fedsw.federation.trust.held_out import LocalTallies
 
         return LocalTallies(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.held_out import client as held_out
-        from fedsw.federation.trust.local_gradient import handlers
-        from fedsw.federation.trust.moments import client as moments
+        from fedsw.federation.trust import held_out, moments
+        from fedsw.federation.trust.local_gradient import site
 
         return {
             messages.NOISY_MOMENTS: moments.answer_noised,
-            messages.TABLES: handlers.noised_tables,
-            messages.LOCAL_GRADIENTS: handlers.local_gradients,
+            messages.TABLES: site.answer_tables,
+            messages.LOCAL_GRADIENTS: site.answer_gradients,
             messages.NOISY_TALLY: held_out.answer_noised,
         }
 
@@ -98,4 +97,4 @@ class LocalGradients(Served):
         return planned(node, delta)
 
 
-TRUST_MODEL = LocalGradients()
+TRUST_MODELS = (LocalGradients(),)

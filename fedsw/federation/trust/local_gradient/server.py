@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsw.errors import FederationError
 from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
@@ -19,6 +18,7 @@ from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.runs.observer import Outcome
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import orthogonal_spread
 

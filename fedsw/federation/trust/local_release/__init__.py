@@ -60,40 +60,40 @@ class LocalReleased(Served):
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.server import make_plan
+        from fedsw.federation.trust.local_release.sides import make_plan
 
         return make_plan(task, sites)
 
     def server(self, context: Context) -> Side:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.server import LocalRelease
+        from fedsw.federation.trust.local_release.sides import LocalRelease
 
         return LocalRelease(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.local_release.client import answer_release
+        from fedsw.federation.trust.local_release.sides import answer_release
 
         return {messages.RELEASE: answer_release}
 
     def promise(self, node: Node, delta: float) -> Promise:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.client import promise
+        from fedsw.federation.trust.local_release.sides import promise
 
         return promise(node, delta)
 
     def planned(self, node: Node, delta: float) -> Counts | Cost:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.client import planned
+        from fedsw.federation.trust.local_release.sides import planned
 
         return planned(node, delta)
 
     def require_ready(self, node: Node) -> None:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.client import require_ready
+        from fedsw.federation.trust.local_release.sides import require_ready
 
         require_ready(node)
 
 
-TRUST_MODEL = LocalReleased()
+TRUST_MODELS = (LocalReleased(),)

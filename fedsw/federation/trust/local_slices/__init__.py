@@ -47,34 +47,34 @@ class LocalSliced(Served):
 
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Served`."""
-        from fedsw.federation.trust.local_slices.server import make_plan
+        from fedsw.federation.trust.local_slices.sides import make_plan
 
         return make_plan(task, sites)
 
     def server(self, context: Context) -> Side:
         """See `Served`."""
-        from fedsw.federation.trust.local_slices.server import LocalSlices
+        from fedsw.federation.trust.local_slices.sides import LocalSlices
 
         return LocalSlices(context)
 
     def handlers(self) -> Mapping[AnyExchange, Handler]:
         """See `Served`."""
         from fedsw.federation import messages
-        from fedsw.federation.trust.local_slices.client import answer_slices
+        from fedsw.federation.trust.local_slices.sides import answer_slices
 
         return {messages.SLICES: answer_slices}
 
     def promise(self, node: Node, delta: float) -> Promise:
         """See `Served`."""
-        from fedsw.federation.trust.local_slices.client import promise
+        from fedsw.federation.trust.local_slices.sides import promise
 
         return promise(node, delta)
 
     def planned(self, node: Node, delta: float) -> Counts | Cost:
         """See `Served`."""
-        from fedsw.federation.trust.local_slices.client import planned
+        from fedsw.federation.trust.local_slices.sides import planned
 
         return planned(node, delta)
 
 
-TRUST_MODEL = LocalSliced()
+TRUST_MODELS = (LocalSliced(),)

@@ -1,4 +1,4 @@
-"""Trust model `distributed` at a site, before and after the rounds: moments of all records, sums over kept ones."""
+"""Trust model `distributed` before and after the rounds: masked sums of moments of all records, and over kept ones."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Error, Message
+from flwr.app import Context as Memory
+from flwr.app import Error, Message
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
+from fedsw.federation.budgets.held_out import PART as TALLY
 from fedsw.federation.budgets.held_out import tally_of
+from fedsw.federation.budgets.moments import PART as MOMENTS
 from fedsw.federation.budgets.moments import moments_budget, moments_layout
 from fedsw.federation.budgets.split import GROUP
-from fedsw.federation.messages import Exchange, MaskedMomentsAsked, MaskedNumbers, MaskedTallyAsked
+from fedsw.federation.messages import Broadcast, Exchange, MaskedMomentsAsked, MaskedNumbers, MaskedTallyAsked, Terms
 from fedsw.federation.node.answers import node_of, note, state_of_site
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed.budget import WholeSum, delta_of, planned_shares, tally_budget
 from fedsw.federation.trust.distributed.client import bytes_of
 from fedsw.federation.trust.distributed.cohort import Cohort, honest
+from fedsw.federation.trust.distributed.server import MaskedSums, Sums, summed_scale
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
-from fedsw.federation.trust.sketch.client import records_of
+from fedsw.federation.trust.local import column_sums
+from fedsw.federation.trust.sketch.sides import records_of
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.runs.observer import Outcome
 from fedsw.sketches.law import STEP
 from fedsw.tasks import moments
 from fedsw.tasks.measures import tally_of_records
@@ -32,7 +39,7 @@ _MOST_KEPT = 2.0**28
 """Records that a site keeps out of training, at most; how many they are is not in a cohort."""
 
 
-def masked_moments(message: Message, context: Context) -> Message:
+def masked_moments(message: Message, context: Memory) -> Message:
     """Before the first round: the moments of all records of the site's clients in the sum, of units a row each."""
 
     def vector(here: Answering[WholeSum], asked: MaskedMomentsAsked) -> Tensor:
@@ -45,7 +52,7 @@ def masked_moments(message: Message, context: Context) -> Message:
     return _answer(messages.MASKED_MOMENTS, message, context, moments_sum, vector, lambda asked: {})
 
 
-def masked_tally(message: Message, context: Context) -> Message:
+def masked_tally(message: Message, context: Memory) -> Message:
     """After the last round: sums over the kept records of the site's clients in the sum, of units a row each."""
 
     def vector(here: Answering[WholeSum], asked: MaskedTallyAsked) -> Tensor:
@@ -100,7 +107,7 @@ def tally_sum(task: Problem, cohort: Cohort) -> WholeSum:
 def _answer(
     exchange: Exchange[Any, MaskedNumbers],
     message: Message,
-    context: Context,
+    context: Memory,
     agree: Callable[[Problem, Cohort], WholeSum],
     vector: Callable[[Answering[WholeSum], Any], Tensor],
     sent: Callable[[Any], Mapping[str, bytes]],
@@ -122,3 +129,42 @@ def _answer(
     part = here.attempt.part
     bounded = Bounded(vector(here, asked), Sensitivity(part.sensitivity, part.name))
     return masked_reply(here, masked(here, bounded, part.name, asked, sent(asked)), message)
+
+
+class MaskedMoments(MaskedSums):
+    """The masked sum of the moments of all records; a `MomentsSide`."""
+
+    records: tuple[int, ...] = ()
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        layout, agreed = moments_layout(self._task), moments_sum(self._task, cohort)
+        assert layout is not None
+        asked = MaskedMomentsAsked(round_, attempt, cohort.model_dump_json())
+        step, length = agreed.shares(MOMENTS)[0].step, layout.cells * layout.width
+        vector = sites(messages.MASKED_MOMENTS, asked, step, length)
+        if vector is None:
+            return None
+        self.records = column_sums(row for party in cohort.parties for row in party.sizes)
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, sum(agreed.clients))
+
+
+class MaskedTally(MaskedSums):
+    """The masked sum over the records that clients kept out of training; a `TallySide`."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        tally = tally_of(self._task)
+        assert tally is not None
+        self._tally, self.records = tally, np.zeros(tally.groups, dtype=np.int64)
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        agreed, model = tally_sum(self._task, cohort), Broadcast.of(theta, Terms.of(self._task))
+        asked = MaskedTallyAsked(model, round_, attempt, cohort.model_dump_json())
+        step, length = agreed.shares(TALLY)[0].step, self._tally.groups * self._tally.width
+        vector = sites(messages.MASKED_TALLY, asked, step, length)
+        if vector is None:
+            return None
+        for site in self._context.sites:
+            assert site.kept is not None
+            self.records = self.records + site.kept[np.isin(site.clients, cohort.clients)].sum(axis=0)
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, sum(agreed.clients))

@@ -18,7 +18,7 @@ from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.node import participation
-from fedsw.federation.node.account import spent_epsilon
+from fedsw.federation.node.account import account_of, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
     COUNTED,
     STATE,
@@ -27,12 +27,11 @@ from fedsw.federation.node.answers import (
     asked_of,
     greeted,
     ledger_of,
+    refusing,
     state_of_node,
 )
-from fedsw.federation.node.lifetime import account_of, reserve
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node, join
-from fedsw.federation.node.refusals import refusing
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust.model import Handler, served

@@ -1,29 +1,35 @@
-"""Trust model `distributed` at a site of a run on a sketch: the sum over all of its records, a stage at a time."""
+"""Trust model `distributed` of a run on a sketch: one masked sum over all records, a stage at a time."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from flwr.app import Context, Error, Message
+from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets.sketches import PART, SketchBudget, sketch_budget
+from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
+from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.messages import MaskedSketchAsked
 from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.distributed.budget import WholeSum, attempts_at_one, delta_of
 from fedsw.federation.trust.distributed.cohort import Cohort, honest
+from fedsw.federation.trust.distributed.server import MaskedSums, Sums, summed_scale
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
-from fedsw.federation.trust.sketch.client import records_of, stage_of
+from fedsw.federation.trust.plan import Plan
+from fedsw.federation.trust.sketch import sides as trusted
+from fedsw.federation.trust.sketch.sides import records_of, stage_of
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK
+from fedsw.runs.observer import Outcome
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import bounded_sketch
 from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketcher_of
@@ -91,3 +97,31 @@ def _bounded(here: Answering[WholeSum], asked: MaskedSketchAsked, stage: Stage) 
     records = records_of(node, np.flatnonzero(here.there).tolist(), stream)
     features, cells = inputs_of(node.task, records), cells_of(node.task, records)
     return bounded_sketch(sketcher_of(node.task, stage), features, cells, round=asked.round, attempt=asked.attempt)
+
+
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+    """What is fixed before the first stage: that of a trusted server, for as many attempts as are planned."""
+    return trusted.make_plan(task, sites, attempts=attempts_at_one(task.experiment))
+
+
+class MaskedSketch(MaskedSums):
+    """One masked sum of all records a stage; a `OneRelease`. A stage that is released is not asked for again."""
+
+    grows = False
+    records = 0
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Empty: their sum alone is known."""
+        return {}
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        task, stage = self._task, trusted.stage_with(round_, theta)
+        agreed, sketcher = sum_of(task, cohort, stage), sketcher_of(task, stage)
+        asked = MaskedSketchAsked(round_, attempt, trusted.broadcast(task, theta), cohort.model_dump_json())
+        length = sketcher.law.cells * (sketcher.coordinates + 1)
+        vector = sites(messages.MASKED_SKETCH, asked, agreed.shares(PART)[0].step, length)
+        if vector is None:
+            return None
+        self.records = sum(sum(map(sum, party.sizes)) for party in cohort.parties)
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, sum(agreed.clients))

@@ -1,1 +1,0 @@
-"""After the last round: what the records that clients kept out of training say of the model, released once."""
