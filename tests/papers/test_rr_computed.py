@@ -9,6 +9,7 @@ import torch
 from fedsw.data.images import digits, resized
 from fedsw.report.figures import house_style
 from simulations.papers.computed import as_coded, classwise, legible
+from simulations.papers.drawn.labels import name_of
 from simulations.papers.drawn.samples import _fault as fault
 from simulations.papers.drawn.samples import of_cases
 from simulations.papers.figure import load_figure
@@ -68,3 +69,19 @@ def test_in_features_real_digits_are_nearer_to_held_out_ones_than_static_is(monk
     cases = [{"name": "static", "series": "shortened", "epsilon": 1.0}]
     found = legible.digits(figure="rco/fig7", cases=cases).values
     assert found["real_w2"] < found["static_w2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1000.0, "ε = 1000"),
+        (1.755, "ε = 1.76"),
+        ("inf", "ε = ∞"),
+        (3.0, "ε = 3"),
+        (999.2, "ε = 999.2"),
+        (999.99, "ε = 1000"),
+        (31268.4, "ε = 31269"),
+    ],
+)
+def test_an_epsilon_in_the_thousands_is_written_out(value: float | str, text: str) -> None:
+    assert name_of("epsilon", value) == text

@@ -39,6 +39,8 @@ def adult(study: Study) -> Mapping[str, Figure]:
 
 def one_number(study: Study) -> Mapping[str, Figure]:
     """Squared error against W2^2 and against Kolmogorov and Smirnov's distance, with weights and radii."""
+    from matplotlib.patheffects import withStroke
+
     figure, panels = new_panels(1, 2, size=(9.4, 4.4), sharex=True)
     for axes, (metric, title) in zip(panels, _UNFAIRNESS.items(), strict=True):
         marked = {series: _points(study, series, metric) for series in study.series}
@@ -47,9 +49,10 @@ def one_number(study: Study) -> Mapping[str, Figure]:
         for position, (series, (points, labels)) in enumerate(marked.items()):
             _line(axes, points, position, series)
             for place, text in _apart(points, labels, labelled, every):
-                axes.annotate(
+                label = axes.annotate(
                     text, place, xytext=(3, 3), textcoords="offset points", fontsize=6, color=colour(position)
                 )
+                label.set_path_effects([withStroke(linewidth=2, foreground="white")])  # lines go behind numbers
         axes.set_xlabel("mean squared error")
         axes.set_title(title, fontsize=9)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
