@@ -1,8 +1,9 @@
-"""Writes docs/reference/: every setting with its kind, default and limits, and every verb with its options.
+"""Writes docs/reference/: every setting with its kind, default and limits, every verb with its options, every message.
 
     .venv/bin/python .ci/reference.py
 
-Settings are those of the schema, with what the sections' docstrings say; verbs those of the parser.
+Settings are those of the schema, with what the sections' docstrings say; verbs those of the parser; messages those of
+the table that both sides encode and decode by, between marks in a document that says more.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ from pydantic import BaseModel
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
+from fedsw.federation.messages.codec import Message, fields_of
+from fedsw.federation.messages.exchanges import EXCHANGES, Exchange, trusts_of
+from fedsw.federation.messages.fields import SEEN, Field
+from fedsw.federation.messages.terms import SYMBOLS
 from fedsw.text import json_text, table
 
+BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
+_FIELDS = ("", "field", "what it is", "type and shape", "believed", "who may see it", "travels")
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 HEAD = "*Written by `.ci/reference.py`.*"
 _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxItems": "items ≤"}
@@ -29,7 +36,7 @@ _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 def pages() -> dict[str, str]:
     """The text of every page, by the name of its file."""
-    return {"settings.md": settings(), "commands.md": commands()}
+    return {"settings.md": settings(), "commands.md": commands(), "messages.md": messages()}
 
 
 def settings() -> str:
@@ -134,6 +141,30 @@ def _verbs(command: click.Command, words: str) -> Iterator[tuple[str, click.Comm
         yield words, command
     for name, below in getattr(command, "commands", {}).items():
         yield from _verbs(below, f"{words} {name}")
+
+
+def messages() -> str:
+    """The document about messages, with the table of all exchanges as it is."""
+    before, rest = (FOLDER / "messages.md").read_text(encoding="utf-8").split(BEGIN)
+    symbols = table(("symbol", "length"), [(f"`{name}`", meaning) for name, meaning in SYMBOLS.items()])
+    seen = table(("who may see it", "what"), [(each.value, meaning) for each, meaning in SEEN.items()])
+    about = "What the words of the last column but one mean:"
+    parts = [BEGIN, *map(_exchange, EXCHANGES), "Lengths in shapes:", symbols, about, seen, END]
+    return before + "\n\n".join(parts) + rest.split(END)[1]
+
+
+def _exchange(exchange: Exchange[Message, Message]) -> str:
+    trusts = ", ".join(f"`{trust}`" for trust in trusts_of(exchange))
+    rows = [_row("down", field) for field in fields_of(exchange.down).values()]
+    rows += [_row("up", field) for field in fields_of(exchange.up).values()]
+    return f"## `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_FIELDS, rows)}"
+
+
+def _row(way: str, field: Field) -> tuple[str, ...]:
+    believed = field.believed + ("; left out where it is something else" if field.spare else "")
+    travels = "always" if field.when is None else field.when.text
+    where = f"`{field.record}` `{field.name}`"
+    return way, where, field.about, field.kind, believed, field.seen.value, travels
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from fedsw.accounting import Charge
-from fedsw.accounting.accountants import gaussian_epsilon
+from fedsw.accounting.epsilons import gaussian_epsilon
 from fedsw.data.synthetic import gaussians, mode_centres
 from fedsw.privacy.release import Part, pay, release_paid
 from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices

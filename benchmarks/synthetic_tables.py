@@ -9,7 +9,7 @@ One table of declared columns (all of Adult's but `fnlwgt`, a sampling weight, a
 which `education-num` repeats), 33 916 private records and 11 306 held-out ones, delta = 1e-9. Logistic
 regression and gradient boosting learn from as many synthetic rows as there are private records, and are tested on the
 held-out real ones; the total variation is that of single columns and of pairs, class included, in the codes of the row.
-`--sketch` has settings of tables, and `public`: so many held-out records, on which then nothing is tested, are declared
+`--sketch` has settings of tables, `later`, the part of the budget of a second stage, and `public`: so many held-out records, on which then nothing is tested, are declared
 public, and numbers are cut at their quantiles. `sketch-local` has ten clients that trust nobody. MST and AIM are those of smartnoise-synth, in an
 environment of its own that `--python` names; they get the same codes of columns, so that no budget goes into bounds,
 and their epsilon is about a record that is there or not, the weaker promise of the two. `--aim` bounds the work of AIM by
@@ -27,6 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ from fedsw.sketches.fit import FitSettings, fit_generator
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.tables import Pairs
-from fedsw.sketches.trees import choose
+from fedsw.sketches.trees import choose, next_pairs
 from fedsw.tasks.measures import made_table
 
 RESULT = Path(__file__).parent / "results" / "synthetic_tables.json"
@@ -174,10 +175,11 @@ def _row(
             }
     else:
         clients = CLIENTS if method == "sketch-local" else 1
-        sketch = sketched(private, coded, part_of(coded, chosen), asked.epsilon, seed, clients=clients)
+        sketches = sketched(private, coded, chosen, asked.epsilon, seed, clients=clients)
         generator = chosen.get("generator", "network")
-        made, extra["from"] = learnt_from(sketch, columns, coded, len(private), seed, generator)
-        extra["sigma"], extra["bytes"] = round(sketch.sigma, 3), sketch.value.numel() * 8
+        made, extra["from"] = learnt_from(sketches, columns, coded, len(private), seed, generator)
+        extra["sigma"] = [round(each.sigma, 3) for each in sketches]
+        extra["bytes"] = sum(each.value.numel() for each in sketches) * 8
     spent = extra.pop("seconds", time.process_time() - began)
     found = {
         "method": method,
@@ -217,22 +219,33 @@ def part_of(coded: tuple[Coded, ...], chosen: dict[str, str]) -> Pairs:
 
 
 def sketched(
-    private: Records, coded: tuple[Coded, ...], part: Pairs, epsilon: float, seed: int, *, clients: int
-) -> NoisedSketch:
-    """One release of all records, or one of each client's with noise of its own, added up. Nominal: Adult is public."""
-    law = Law(ranges(coded)[-1][1], (part,), classes=len(CLASSES), counts=0.1)
-    sketcher, parts = law.drawn(), []
-    for client in range(clients):
-        own = private.take(torch.arange(client, len(private), clients))
-        plan = plan_sketch(law, records=len(own), delta=DELTA, epsilon=epsilon, seed=seed * clients + client)
-        codes = one_hot(codes_of(own, coded), coded)
-        with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "ledger.sqlite", plan) as ledger:
-            parts.append(release_sketch(sketcher, codes, own.target, plan, ledger))
-    return pooled(parts)
+    private: Records, coded: tuple[Coded, ...], chosen: dict[str, str], epsilon: float, seed: int, *, clients: int
+) -> list[NoisedSketch]:
+    """The releases of all records, or of each client's with noise of its own, added up. Nominal: Adult is public.
+
+    One, or, where `later` is a part of the budget, a second one of the pairs that the first one chose.
+    """
+    later, found = float(chosen.get("later", 0)), list[NoisedSketch]()
+    for number, share in enumerate((1 - later, later)):
+        if not share:
+            continue
+        part = part_of(coded, chosen) if not number else replace(part_of(coded, chosen), chosen=next_pairs(found, 15))
+        law = Law(ranges(coded)[-1][1], (part,), classes=len(CLASSES), counts=0.01 if number else 0.1)
+        sketcher, parts = law.drawn(), []
+        for client in range(clients):
+            own = private.take(torch.arange(client, len(private), clients))
+            whole = plan_sketch(law, records=len(own), delta=DELTA, epsilon=epsilon)
+            noise, random = whole.multiplier / share**0.5, seed * clients + client + 10_000 * number
+            plan = plan_sketch(law, records=len(own), delta=DELTA, noise_multiplier=noise, seed=random)
+            codes = one_hot(codes_of(own, coded), coded)
+            with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "ledger.sqlite", plan) as ledger:
+                parts.append(release_sketch(sketcher, codes, own.target, plan, ledger))
+        found.append(pooled(parts))
+    return found
 
 
 def learnt_from(
-    sketch: NoisedSketch, columns: Columns, coded: tuple[Coded, ...], rows: int, seed: int, generator: str
+    sketches: Sequence[NoisedSketch], columns: Columns, coded: tuple[Coded, ...], rows: int, seed: int, generator: str
 ) -> tuple[Records, dict[str, Any]]:
     """Rows learnt from the sketch, with the settings of `fedsw synthesize`, and what they were drawn from."""
     wanted: Literal["auto", "network", "tree"] = "auto" if generator == "auto" else "network"
@@ -240,8 +253,9 @@ def learnt_from(
     if generator == "tree":
         wanted = "tree"
     else:
-        fit_generator(sketch, network, FitSettings(STEPS, 500, seed, 0.005))
-    chosen = choose([sketch], network, wanted=wanted)
+        later = [(each, each.law.drawn()) for each in sketches[1:]]
+        fit_generator(sketches[0], network, FitSettings(STEPS, 500, seed, 0.005), later=later)
+    chosen = choose(sketches, network, wanted=wanted, sketchers=[None] * len(sketches))
     described = {"kind": chosen.kind, **{kind: round(each, 8) for kind, each in chosen.distances.items()}}
     return records_of_table(made_table(network, columns, coded, rows, seed=seed), columns), described
 

@@ -23,7 +23,7 @@ class Accountant:
         renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
         stated: whether a user registered it, and says that its epsilon is an upper bound.
         epsilon: of (steps, delta, device), none of which is without noise, costs nothing or is uncovered; a shipped
-            one's is the function of its name in `fedsw.accounting.accountants`.
+            one's is the function of its name in `fedsw.accounting.epsilons`.
     """
 
     name: str

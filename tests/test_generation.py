@@ -10,9 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.data import mode_centres
 from fedsw.randomness import Stream
-from fedsw.tasks.generation import classifier_accuracy, knn_labels, modes_covered, sliced_w2_to, uniform_ball
+from fedsw.tasks.generation import classifier_accuracy, knn_labels, sliced_w2_to, uniform_ball
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -58,19 +57,6 @@ def test_the_distance_agrees_with_pot_over_many_directions() -> None:
     theirs = ot.sliced_wasserstein_distance(x.numpy(), y.numpy(), n_projections=2_000, seed=0)
     assert sliced_w2_to(x, y, directions=1_500) == pytest.approx(theirs, rel=0.03)
     assert sliced_w2_to(x, y) == sliced_w2_to(x, y)
-
-
-def test_a_mode_is_covered_by_a_tenth_of_its_share_and_not_by_a_stray() -> None:
-    centres = mode_centres()
-    near = centres.repeat(20, 1) + 0.01 * normals(100, 2)
-    assert modes_covered(near, centres, radius=0.1) == 5
-    one_mode = centres[:1].repeat(100, 1)
-    assert modes_covered(one_mode, centres, radius=0.1) == 1
-    one_mode[0] = centres[3]
-    assert modes_covered(one_mode, centres, radius=0.1) == 1
-    one_mode[1] = centres[3]
-    assert modes_covered(one_mode, centres, radius=0.1) == 2
-    assert modes_covered(near + 0.5, centres, radius=0.1) == 0
 
 
 def test_labels_are_the_majority_of_the_nearest_codes() -> None:
@@ -120,8 +106,6 @@ X, Y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
         (lambda: uniform_ball(3, 0, 1.0, Stream.seeded(0)), "d = 0"),
         (lambda: uniform_ball(3, 2, 0.0, Stream.seeded(0)), "radius = 0.0; it must be finite and above 0"),
         (lambda: sliced_w2_to(X, X, directions=0), "directions = 0"),
-        (lambda: modes_covered(X, mode_centres(), radius=1.0), r"samples \(4, 3\) and centres \(5, 2\)"),
-        (lambda: modes_covered(X, X, radius=0.0), "radius = 0.0"),
         (lambda: knn_labels(X, X, Y, neighbours=5), "neighbours = 5; with 4 reference codes it is 1 .. 4"),
         (lambda: knn_labels(X, X, Y[:3], neighbours=1), r"labels of shape \(3,\) for 4 reference codes"),
         (lambda: classifier_accuracy(X, Y, X[:, :2], Y), r"test: images \(4, 2\).*\(n, 3\) and \(n,\)"),

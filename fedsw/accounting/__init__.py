@@ -6,7 +6,6 @@ and mu = Delta / sigma is its inverse.
 """
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.accounting.accountants import accountant, epsilon_by
 from fedsw.accounting.budget import budget_report
 from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
@@ -18,6 +17,7 @@ from fedsw.accounting.composition import (
     epsilon_bracket,
     lower_epsilon,
 )
+from fedsw.accounting.epsilons import accountant, epsilon_by
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger, Spending, spend_together
 from fedsw.accounting.profiles import Step, joint, step_profile

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from fedsw.accounting.accountants import compare
 from fedsw.accounting.calibration import noise_multiplier as calibrate
 from fedsw.accounting.calibration import steps as count_steps
 from fedsw.accounting.composition import epsilon as composed_epsilon
 from fedsw.accounting.composition import epsilon_bracket
+from fedsw.accounting.epsilons import compare
 from fedsw.accounting.profiles import Sampling, Step
 from fedsw.accounting.slicing import Slicing
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from fedsw.accounting.accountants import epsilon_by
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts
+from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.profiles import Sampling, Step
 from fedsw.accounting.slicing import Slicing
 

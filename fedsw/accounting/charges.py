@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from fedsw.accounting.accountants import epsilon_by
 from fedsw.accounting.composition import Composition, DeltaTooSmall
+from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.journal import LedgerDamaged
 from fedsw.accounting.profiles import Sampling, Step, stated_step
 from fedsw.accounting.selection import Selection

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedsw.accounting import Composition, Step, lower_epsilon
-from fedsw.accounting.accountants import gaussian_epsilon
+from fedsw.accounting.epsilons import gaussian_epsilon
 
 Scores = NDArray[np.float64]
 

@@ -123,7 +123,7 @@ class Finding(Short):
         return rows
 
     def _facts(self) -> Mapping[str, str]:
-        sure = "" if self.confidence is None else f", at confidence {_confidence(self.confidence)}"
+        sure = "" if self.confidence is None else f", at confidence {self.confidence:.6g}"
         recomputed = self.kind == "record"
         return {
             "audit": f"{self.kind} of {self.subject}",
@@ -148,7 +148,3 @@ def read_finding(path: Path) -> dict[str, Any]:
     """What `Finding.write` kept, from its JSON file."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
-
-
-def _confidence(value: float) -> str:
-    return f"{value:.6g}"

@@ -22,8 +22,8 @@ from fedsw.text import json_text, number, upward
 if TYPE_CHECKING:
     from fedsw.experiment import Experiment
     from fedsw.report.accounts import ClientStatus
+    from fedsw.report.facts import Status
     from fedsw.report.page.page import Document
-    from fedsw.report.status import Status
 
 
 What = Annotated[
@@ -81,7 +81,7 @@ def show_command(
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
-    from fedsw.report.status import read_status
+    from fedsw.report.facts import read_status
 
     if not watch:
         found = read_status(directory)
@@ -178,7 +178,7 @@ def status_view(status: Status) -> RenderableType:
 
 
 def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:
-    from fedsw.report.status import read_status
+    from fedsw.report.facts import read_status
 
     while True:
         found = read_status(directory)

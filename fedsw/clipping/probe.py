@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw.clipping.clip import full_precision
-from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.recording import unrehearsed
-from fedsw.clipping.refusals import UnsupportedModule, check
+from fedsw.clipping.refusals import OutputForm, UnsupportedModule, check
 from fedsw.clipping.tape import Tape
 
 Heads = Callable[[Any], Sequence[Tensor]]

@@ -17,8 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedsw.clipping.clip import full_precision
 from fedsw.clipping.gram import Block, Call
-from fedsw.clipping.outputs import OutputForm
-from fedsw.clipping.refusals import SEQUENTIAL, UnsupportedModule, check, describe, leaves, refuse_strays
+from fedsw.clipping.refusals import SEQUENTIAL, OutputForm, UnsupportedModule, check, describe, leaves, refuse_strays
 from fedsw.clipping.rules import RULES, Rule
 from fedsw.clipping.rules.attention import PROJECTION, Projection, attended, projections
 from fedsw.clipping.tape import Tape

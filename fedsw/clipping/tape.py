@@ -17,8 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from fedsw.clipping.clip import clean, finite, full_precision, require_cotangents, row_sums
 from fedsw.clipping.columns import columns
 from fedsw.clipping.gram import Block, Total, overlaps
-from fedsw.clipping.outputs import OutputForm
-from fedsw.clipping.refusals import UnsupportedModule, chained, require_head, units
+from fedsw.clipping.refusals import OutputForm, UnsupportedModule, chained, require_head, units
 
 Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
 ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]

@@ -322,7 +322,7 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     records = Records(
         features=torch.from_numpy(inputs.reshape(-1, len(FEATURES))),
         sensitive=torch.tensor([RACES.index(row["race1"]) for _, row in rows], dtype=torch.int64),
-        target=torch.from_numpy(_in_unit(grades).astype(np.float32)[:, None]),
+        target=torch.from_numpy(((grades - LOWEST) / (HIGHEST - LOWEST)).astype(np.float32)[:, None]),
         ids=torch.tensor([place for place, _ in rows], dtype=torch.int64),
     )
     train, test = held_out_split(records, 0.3, split_seed, str(path))
@@ -360,7 +360,3 @@ def _number(row: Mapping[str, str], column: str, where: str, low: float, high: f
     if not low <= value <= high:
         raise ValueError(f"{where}, column {column}: {text!r} is not a number from {low:g} to {high:g}")
     return value
-
-
-def _in_unit(grades: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return (grades - LOWEST) / (HIGHEST - LOWEST)

@@ -270,7 +270,7 @@ def run(server_app: ServerApp, client_app: ClientApp, nodes: int, ledgers: Path)
     """Run both apps in this process, with `nodes` simulated nodes whose clients keep their ledgers in a folder."""
     grid = InProcessGrid(client_app, node_configs(nodes, ledgers))
     try:
-        server_app(grid=grid, context=_server_context(grid))
+        server_app(grid=grid, context=context(grid.run_id, SERVER_NODE, {}))
     finally:
         grid.close()
 
@@ -279,10 +279,6 @@ def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
     """The configuration of each simulated node: with fewer of them than clients, each holds several."""
     state = str(ledgers.resolve())
     return [{"partition-id": node, "num-partitions": nodes, "state-dir": state} for node in range(nodes)]
-
-
-def _server_context(grid: InProcessGrid) -> Context:
-    return context(grid.run_id, SERVER_NODE, {})
 
 
 def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:

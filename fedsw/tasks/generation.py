@@ -66,25 +66,6 @@ def _public_directions(d: int, k: int) -> Tensor:
     return unit_directions(d, k, normals=torch.from_numpy(normals).reshape(shape))
 
 
-def modes_covered(generated: Tensor, centres: Tensor, *, radius: float, least: float = 0.1) -> int:
-    """How many centres (k, d) have their part of the generated samples (m, d) within `radius`.
-
-    A centre is covered if at least `least` times m / k samples lie in the ball about it: one sample that strayed
-    there does not cover a mode.
-
-    Raises:
-        ValueError: if widths differ, there is no sample, or `radius` or `least` is not above 0.
-    """
-    if generated.ndim != 2 or centres.ndim != 2 or generated.shape[1] != centres.shape[1] or not len(generated):
-        raise ValueError(
-            f"samples {tuple(generated.shape)} and centres {tuple(centres.shape)}; (m, d) and (k, d) are expected"
-        )
-    if not (radius > 0 and least > 0):
-        raise ValueError(f"radius = {radius}, least = {least}; both must be above 0")
-    near = torch.cdist(generated.double(), centres.double()) <= radius
-    return int((near.double().mean(dim=0) >= least / len(centres)).sum())
-
-
 def knn_labels(codes: Tensor, reference: Tensor, labels: Tensor, *, neighbours: int = 5) -> Tensor:
     """Labels (m,) int64 of generated codes (m, d): the majority among their nearest reference codes (n, d).
 

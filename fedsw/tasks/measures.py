@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw import metrics
-from fedsw.clipping.outputs import OutputForm
+from fedsw.clipping.refusals import OutputForm
 from fedsw.columns.declaration import Coded, Columns
 from fedsw.data import Records
 from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.clipping import UnsupportedModule
-from fedsw.clipping.outputs import OutputForm
 from fedsw.clipping.probe import EXACT, ROUNDED, copied, examine, moved, unmoved_generators
+from fedsw.clipping.refusals import OutputForm
 from fedsw.experiment import Experiment, ExperimentError, Objective
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit

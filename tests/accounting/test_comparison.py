@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedsw.accounting import ACCOUNTANTS, Slicing, Step, epsilon, epsilon_by
-from fedsw.accounting.accountants import compare, gaussian_epsilon
+from fedsw.accounting.epsilons import compare, gaussian_epsilon
 
 # sampling rate, steps, delta, sigma / Delta, RDP-WOR, GDP-CLT uniform, GDP-CLT Poisson
 TABLE = [

@@ -21,7 +21,7 @@ from fedsw.accounting import (
     noise_multiplier,
     steps,
 )
-from fedsw.accounting.accountants import compare, gaussian_epsilon
+from fedsw.accounting.epsilons import compare, gaussian_epsilon
 from fedsw.accounting.slicing import Slicing
 from tests.accounting.brute import bracket_of_delta
 

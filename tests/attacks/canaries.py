@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsw import audit
-from fedsw.accounting.accountants import gaussian_epsilon as epsilon_of_gaussian
+from fedsw.accounting.epsilons import gaussian_epsilon as epsilon_of_gaussian
 
 __all__ = ["CONFIDENCE", "epsilon_of_gaussian", "shown_mu"]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import Records, owners
-from fedsw.federation.budgets.held_out import held_out_budget, tally_of
+from fedsw.federation.budgets.moments import held_out_budget, tally_of
 from fedsw.federation.node import sample as node_units
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import Held

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.accounting.accountants import gaussian_epsilon
+from fedsw.accounting.epsilons import gaussian_epsilon
 from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, rate_at_least, rate_at_most, shown_epsilon, shown_mu
 
 

@@ -15,9 +15,8 @@ from typing import Self
 import psutil
 
 from fedsw.deploy.flower_processes import SuperLink
-from fedsw.deploy.local import LocalFederation, node_name
 from fedsw.deploy.processes import Processes
-from fedsw.engines.deployed import follow
+from fedsw.engines.deployed import LocalFederation, follow, node_name
 from fedsw.experiment import Experiment
 from fedsw.files import private_folder
 from fedsw.runs.observer import NoObserver

@@ -13,13 +13,12 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import left_open
-from fedsw.federation.budgets.held_out import tally_of
-from fedsw.federation.budgets.moments import moments_layout
+from fedsw.federation.budgets.moments import moments_layout, tally_of
 from fedsw.federation.budgets.split import own_batch
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.exchanges import trusts_of
 from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
-from fedsw.federation.messages.table import trusts_of
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage

@@ -1,4 +1,4 @@
-"""Laws of the table of messages: what it says is what both sides hold each other to, and what the documents show."""
+"""Laws of the table of messages: what it says is what both sides hold each other to."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Malformed, Message, OutputsAsked, Terms, fields_of, table
+from fedsw.federation.messages import Malformed, Message, OutputsAsked, Terms, fields_of
 from fedsw.federation.messages.arrays import ArrayField
+from fedsw.federation.messages.exchanges import trusts_of
 from fedsw.federation.messages.fields import Limits, Seen, Whole
-from fedsw.federation.messages.table import trusts_of
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
@@ -239,22 +239,6 @@ def test_every_trust_model_is_in_the_table_and_a_field_is_optional_exactly_where
                 if attribute != "nonce":
                     optional = type(None) in typing.get_args(hints[attribute])
                     assert optional == (field.when is not None or field.spare), (kind, attribute)
-
-
-def test_the_documents_show_the_table_that_the_product_has():
-    document = DOCUMENT.read_text(encoding="utf-8")
-    assert table.written(document) == document, f"run python -m fedsw.federation.messages.table {DOCUMENT}"
-
-
-def test_a_field_that_is_not_in_the_documents_is_noticed(tmp_path, capsys):
-    document = DOCUMENT.read_text(encoding="utf-8")
-    old = tmp_path / "old.md"
-    old.write_text("".join(line for line in document.splitlines(True) if "task-weight" not in line), encoding="utf-8")
-    assert old.read_text(encoding="utf-8") != document
-    assert table.main([str(old)]) == 0 and old.read_text(encoding="utf-8") == document
-    old.write_text(document.replace(table.END, ""), encoding="utf-8")
-    assert table.main([str(old)]) == 1 and table.END in capsys.readouterr().err
-    assert table.main([]) == 2
 
 
 def test_the_size_of_a_request_does_not_follow_its_secret_counts():

@@ -22,9 +22,8 @@ from flwr.proto.node_pb2 import Node as NodeProto
 from fedsw.accounting import Ledger
 from fedsw.deploy import executor
 from fedsw.deploy.flower_processes import NodeSettings
-from fedsw.deploy.local import LocalFederation, node_name
 from fedsw.deploy.processes import Processes
-from fedsw.engines.deployed import follow
+from fedsw.engines.deployed import LocalFederation, follow, node_name
 from fedsw.federation import wire
 from fedsw.federation.origin import ORIGIN
 from fedsw.files import private_folder

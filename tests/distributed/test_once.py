@@ -11,9 +11,8 @@ import torch
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.cli.app import main
 from fedsw.federation import wire
-from fedsw.federation.budgets.held_out import HELD_OUT
-from fedsw.federation.budgets.held_out import PART as TALLY
-from fedsw.federation.budgets.moments import moments_layout
+from fedsw.federation.budgets.moments import HELD_OUT, moments_layout
+from fedsw.federation.budgets.moments import TALLY_PART as TALLY
 from fedsw.federation.messages import (
     MASKED_MOMENTS,
     MASKED_SUM,

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation.budgets.held_out import tally_of
+from fedsw.federation.budgets.moments import tally_of
 from fedsw.federation.node.partition import held_out_records
 from fedsw.models import flatten
 from fedsw.runs.files import MODEL

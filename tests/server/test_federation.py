@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import Ledger
 from fedsw.runs import checkpoint
+from fedsw.runs.observer import NoObserver
 from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
@@ -165,12 +166,19 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
     draw_key = client.batch_key
     monkeypatch.setattr(client, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])
-    federation.run(small(), app=Saboteur(after=keep))
+    directory, on_the_way = federation.folder / "run1", list[bytes]()
+
+    class Looking(NoObserver):
+        def round_done(self, record):
+            on_the_way.append((directory / checkpoint.RELEASED).read_bytes())
+
+    federation.run(small(), app=Saboteur(after=keep), observer=Looking())
     assert len(keys) == 12 and len(hidden) == 8 + 12
-    for path in (federation.folder / "run1").iterdir():
-        content = path.read_bytes()
+    assert [len(content) > 0 for content in on_the_way] == [False, True, True, True]
+    left = {path.name: path.read_bytes() for path in directory.iterdir()}
+    for name, content in [*left.items(), *((checkpoint.RELEASED, content) for content in on_the_way)]:
         for secret in hidden + keys:
-            assert secret not in content and secret.hex().encode() not in content, path.name
+            assert secret not in content and secret.hex().encode() not in content, name
 
 
 def test_the_checkpoint_holds_released_vectors_only(federation):

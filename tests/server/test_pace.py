@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fedsw.report.status import read_status
+from fedsw.report.facts import read_status
 from fedsw.runs.files import round_seconds, total_seconds
 from fedsw.runs.telemetry import LOG
 from tests.federations import small

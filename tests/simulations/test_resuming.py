@@ -15,8 +15,8 @@ from fedsw.cli.options import RunStopped
 from fedsw.cli.show import status_view
 from fedsw.engines.driver import Engine, resume
 from fedsw.federation.server.app import job_from
+from fedsw.report.facts import read_status
 from fedsw.report.screens import summary_panel
-from fedsw.report.status import read_status
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import command_for, read_run
 from fedsw.settings import FederationError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.report.status import read_status
+from fedsw.report.facts import read_status
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import read_run

@@ -17,7 +17,7 @@ GENERATED = {
     "docs/performance.md": "make bench",
     "docs/plan-results.md": "benchmarks.forecast",
     "docs/reference/commands.md": "make reference",
-    "docs/reference/messages.md": "fedsw.federation.messages.table",
+    "docs/reference/messages.md": ".ci/reference.py",
     "docs/reference/settings.md": "make reference",
     "docs/results.md": "benchmarks.report",
     **dict.fromkeys(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from fedsw.experiment.trust import answering, names_of, trust_models
 from fedsw.federation import wire
 from fedsw.federation.messages.codec import Message
 from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
@@ -205,3 +206,12 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     TALLY,
     NOISY_TALLY,
 )
+
+
+def trusts_of(exchange: AnyExchange) -> tuple[str, ...]:
+    """The trust models under which a client answers it."""
+    if exchange is HELLO:
+        return tuple(trust_models())
+    if exchange is SIZES:
+        return names_of(gradients=True)
+    return answering(exchange.kind)

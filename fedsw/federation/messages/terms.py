@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from fedsw.accounting import Slicing
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.budgets.held_out import tally_of
-from fedsw.federation.budgets.moments import moments_layout
+from fedsw.federation.budgets.moments import moments_layout, tally_of
 from fedsw.federation.budgets.split import asks_tables
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.preparation import Preparation

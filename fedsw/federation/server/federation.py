@@ -19,8 +19,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.accounting.selection import Selection
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
-from fedsw.federation.budgets.held_out import with_held_out
-from fedsw.federation.budgets.moments import FIRST, require_moments
+from fedsw.federation.budgets.moments import FIRST, require_moments, with_held_out
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather
 from fedsw.federation.exchange.exchange import Traffic

@@ -22,8 +22,7 @@ from fedsw.accounting.lifetime import (
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
-from fedsw.federation.budgets.held_out import covering, held_out_budget, tally_of
-from fedsw.federation.budgets.moments import planned_moments
+from fedsw.federation.budgets.moments import covering, held_out_budget, planned_moments, tally_of
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.accounts import Budgeted, reserving
 from fedsw.runs.evaluation import Metric

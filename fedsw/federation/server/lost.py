@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsw.accounting import Charge, Ledger, LedgerReplaced
-from fedsw.federation.budgets.held_out import held_out_budget, idle, tally_of
-from fedsw.federation.budgets.moments import FIRST, moments_budget
+from fedsw.federation.budgets.moments import FIRST, held_out_budget, idle, moments_budget, tally_of
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.answered import LAST
 from fedsw.federation.trust.plan import Plan

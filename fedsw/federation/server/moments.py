@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.experiment.sources import load_class_names
-from fedsw.federation.budgets.held_out import tally_of
-from fedsw.federation.budgets.moments import FIRST, moments_layout
+from fedsw.federation.budgets.moments import FIRST, moments_layout, tally_of
 from fedsw.federation.trust.model import MomentsSide, TallySide
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten

@@ -18,8 +18,8 @@ from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.budgets.held_out import PUBLIC
 from fedsw.federation.budgets.local import local_accountant
+from fedsw.federation.budgets.moments import PUBLIC
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
-from fedsw.federation.budgets.held_out import HELD_OUT
-from fedsw.federation.budgets.moments import FIRST
+from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.budgets.held_out import PART, HeldOutBudget, held_out_budget, tally_of
+from fedsw.federation.budgets.moments import TALLY_PART, HeldOutBudget, held_out_budget, tally_of
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.messages import Broadcast, ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked, Terms
@@ -86,7 +86,7 @@ def noised_tally(
     records = kept.everybody(_stream(node, round_, attempt, "tally rows"))
     steps = tally_of_records(kept.task, tally, records, kept.task.prepared(node.model, theta))
     bounded = Bounded(steps.double() * STEP, _budget(node, tally, federation).sensitivity)
-    return release_paid(bounded, paid, PART, _stream(node, round_, attempt, "tally noise"))
+    return release_paid(bounded, paid, TALLY_PART, _stream(node, round_, attempt, "tally noise"))
 
 
 def tally_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:

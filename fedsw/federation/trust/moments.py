@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.budgets.held_out import idle
-from fedsw.federation.budgets.moments import FIRST, PART, MomentsBudget, moments_budget, moments_layout
+from fedsw.federation.budgets.moments import FIRST, PART, MomentsBudget, idle, moments_budget, moments_layout
 from fedsw.federation.budgets.split import GROUP, budget_of
 from fedsw.federation.exchange.cohort import Member
 from fedsw.federation.messages import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked, Terms

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedsw.accounting import Charge
 from fedsw.experiment import planned_releases, resolve_delta
-from fedsw.federation.budgets.held_out import idle
 from fedsw.federation.budgets.local import local_accountant
-from fedsw.federation.budgets.moments import shares
+from fedsw.federation.budgets.moments import idle, shares
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.messages import Broadcast
 from fedsw.privacy import plan as plans

@@ -8,11 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedsw.report.facts import Facts
+from fedsw.report.facts import Facts, Status, read_status
 from fedsw.report.page.page import page, render
 from fedsw.report.page.pictures import Picture, picture
 from fedsw.report.plots import draw_metrics, draw_privacy
-from fedsw.report.status import Status, read_status
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import number, upward
 

@@ -16,15 +16,17 @@ from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.held_out import (
+from fedsw.federation.budgets.moments import (
     HeldOutBudget,
+    Shares,
     covering,
     held_out_budget,
+    planned_moments,
     run_with_split,
+    shares,
     tally_of,
     with_held_out,
 )
-from fedsw.federation.budgets.moments import Shares, planned_moments, shares
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked

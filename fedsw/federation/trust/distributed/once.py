@@ -12,10 +12,9 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
-from fedsw.federation.budgets.held_out import PART as TALLY
-from fedsw.federation.budgets.held_out import tally_of
 from fedsw.federation.budgets.moments import PART as MOMENTS
-from fedsw.federation.budgets.moments import moments_budget, moments_layout
+from fedsw.federation.budgets.moments import TALLY_PART as TALLY
+from fedsw.federation.budgets.moments import moments_budget, moments_layout, tally_of
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.messages import Broadcast, Exchange, MaskedMomentsAsked, MaskedNumbers, MaskedTallyAsked, Terms
 from fedsw.federation.node.answers import node_of, note, state_of_site

@@ -14,8 +14,15 @@ from fedsw.accounting import Step, lifetime
 from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment.sections import TableSettings
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.held_out import covering, held_out_budget, idle, run_with_split, tally_of, with_held_out
-from fedsw.federation.budgets.moments import planned_moments
+from fedsw.federation.budgets.moments import (
+    covering,
+    held_out_budget,
+    idle,
+    planned_moments,
+    run_with_split,
+    tally_of,
+    with_held_out,
+)
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective

@@ -22,7 +22,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import TableSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.held_out import idle
+from fedsw.federation.budgets.moments import idle
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import Up, ledger_of, ledgers_of, released, state_of_client, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key

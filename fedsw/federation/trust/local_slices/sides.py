@@ -106,7 +106,8 @@ def planned(node: Node, delta: float) -> Counts:
 
 
 def _plan(node: Node, delta: float) -> SlicesPlan:
-    return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=_rate(node), delta=delta)
+    rate = sampling_rate(node.sizes, _fraction(node))
+    return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=rate, delta=delta)
 
 
 def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attempt: int) -> BoundedSlices:
@@ -139,10 +140,6 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
         pieces = map(task.given, task.chunks(records))
         parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)
-
-
-def _rate(node: Node) -> float:
-    return sampling_rate(node.sizes, _fraction(node))
 
 
 def _fraction(node: Node) -> float:

@@ -1,4 +1,4 @@
-"""What each accountant says of the same steps, and whether it is a guarantee; open to a user's own.
+"""Epsilon of the same steps by each accountant, and whether it is a guarantee; open to a user's own.
 
 Their names and what is known of each without a computation are in `fedsw.accountants`.
 """
