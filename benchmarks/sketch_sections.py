@@ -49,8 +49,8 @@ def synthetic_tables(stored: dict[str, Any]) -> str:
             "the first seed by these scores on the held-out records. `public=2000`: so many held-out records are declared public, "
             "numbers are cut at their quantiles, and nothing is tested on them. Settings of the tree are from theory, none was chosen "
             "by scores. Adult is public. AIM's work is bounded by the settings in its row, so that it ends: that is not what it can "
-            "do. `later=0.5`: half of the budget goes to a second release, of pairs that the first one chose. The goals at ε = 1, .838 and .888, .855 and .912, are missed, and not for noise: ε = 3 "
-            "does not do better. Trees are fedsw's own: "
+            "do. `later=0.5`: half of the budget goes to a second release, of pairs that the first one chose. The goals at ε = 1, .838 and .888, .855 and .912, are missed. "
+            "Noise is not what limits the network: ε = 3 does not do better than 1. More steps were not tried. Trees are fedsw's own: "
             "`mbi` 2 needs JAX. MST and AIM of `dpmm` were not run.\n",
             text.table(("learnt from", "ε", *scores, "processor seconds", "seeds"), rows),
             f"\nNot measured: {', '.join(missing)}." if missing else "",
