@@ -37,7 +37,7 @@ def synthetic_tables(stored: dict[str, Any]) -> str:
                 real = method == "real"
                 seconds = "" if real else f"{statistics.mean(row['cpu_seconds'] for row in found):.0f}"
                 measured = (_over([row[name] for row in found]) if name in found[0] else "–" for name in names)
-                rows.append([named, "" if real else f"{epsilon:g}", *measured, seconds, len(found)])
+                rows.append([named, "" if real else text.upward(epsilon), *measured, seconds, len(found)])
     missing = [title for method, title in _SYNTHETIC.items() if all(row["method"] != method for row in stored["rows"])]
     scores = ("logistic: accuracy", "AUC", "boosting: accuracy", "AUC", "one-way", "two-way")
     return "\n".join(

@@ -49,7 +49,7 @@ def test_the_recipes_apply_and_their_tests_pass(tmp_path):
 def test_the_table_of_changes_says_how_many_files_each_touches_and_it_is_at_most_three():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("## Ten changes")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| an? [^|]+\| (\d+) \| [^|]+\| (\d+) \| \[[^]]+\]\(([^)]+)\) \|$", table, flags=re.MULTILINE)
+    rows = re.findall(r"^\| an? [^|]+\| (\d+) \| (\d+) \| \[[^]]+\]\(([^)]+)\) \|$", table, flags=re.MULTILINE)
     assert len(rows) == 10
     for before, now, shown in rows:
         place = (ROOT / "docs" / shown).resolve()
