@@ -102,7 +102,7 @@ def test_a_delta_in_the_number_of_records_is_read():
 
 
 def test_the_independent_part_imports_nothing_that_it_audits():
-    """But for what makes of a release what the run made of it: prepared parameters, and the tree of a table's columns."""
+    """But for what makes of a release what the run made of it: prepared parameters, the tree of a table."""
     folder = Path(record.__file__).parent
     for name in ("steps.py", "sensitivity.py", "model.py"):
         tree = ast.parse((folder / name).read_text(encoding="utf-8"))
