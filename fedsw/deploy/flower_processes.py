@@ -20,7 +20,7 @@ from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.federation.origin import SERVER_KEY, SIGNING_KEY
 from fedsw.settings import require_data_set
 
-_WARM_LINK = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "superlink.py"))
+_WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
 _START_SECONDS = 90.0
 
@@ -135,7 +135,7 @@ def profile(address: str, authority: Path) -> str:
     )
 
 
-_WARM_NODE = (sys.executable, "-P", str(Path(__file__).parent / "warm" / "executor.py"))
+_WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py")))
 
 
 @dataclass(frozen=True)
