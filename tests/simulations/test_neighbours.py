@@ -456,6 +456,7 @@ OF_THE_RELEASE = frozenset(
     {
         *("held_out", "held_out_by_group", "held_out_standard_errors", "distance"),
         *("snr", "gradient_norm", "signal_to_noise"),
+        "generator",  # of a table: network or tree, whichever is nearer to the released sketch
     }
 )
 """Keys of what is computed from the release alone, which differs as noised numbers do."""
