@@ -17,7 +17,7 @@ test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/pytest -n auto --dist loadfile -m slow
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m slow
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants

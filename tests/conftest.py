@@ -37,6 +37,9 @@ def same_draws_wherever_a_test_runs() -> None:
 
 
 LONG = (
+    *("packaging/test_newest_flower", "simulations/test_deployed_engine", "packaging/test_wheel", "site/test_site"),
+    *("simulations/test_chaos_deployed", "server/test_engines_agree", "simulations/test_stock_bytes"),
+    *("attacks/test_federation_attack", "report/test_browser", "deploy/test_hostile_member"),
     *(
         "simulations/test_warm_executor",
         "forecast/test_forecast",

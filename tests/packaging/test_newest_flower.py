@@ -20,7 +20,6 @@ TESTS = [
     "tests/simulations/test_warm_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/server/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
     "tests/simulations/test_deployed_engine.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
-    "tests/simulations/test_deployed_engine.py::test_flower_s_own_executors_end_with_the_same_model",
     "tests/simulations/test_deployed_engine.py::test_an_unknown_node_key_is_refused[False]",
 ]
 
