@@ -82,10 +82,10 @@ def next_pairs(sketches: Sequence[NoisedSketch], count: int) -> tuple[Pair, ...]
     Guarantee: post-processing of the sketches (cells, F + 1) that were released.
     """
     tables = consistent(*sketches)
-    told = informations(tables)
-    parents, _ = spanning_tree(told, len(tables.singles))
+    information = informations(tables)
+    parents, _ = spanning_tree(information, len(tables.singles))
     edges = {(min(edge), max(edge)) for edge in enumerate(parents) if NONE not in edge}
-    ranked = sorted(told, key=lambda pair: (pair not in edges, -told[pair]))
+    ranked = sorted(information, key=lambda pair: (pair not in edges, -information[pair]))
     return tuple(sorted(ranked[:count]))
 
 
