@@ -248,19 +248,19 @@ def fit_generator(
     mark = _mark([sketch, *(each for each, _ in later)], network, settings, target)
     done = 0 if path is None else _restored(path, mark, network, optimizer)
     network.train()
-    total, counted = 0.0, 0
+    parts, distances = target.proportions.cpu(), list[Tensor]()
     for step in range(done + 1, settings.steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
-        total += _step(step, conditional, targets, settings, optimizer)
-        counted += 1
+        distances.append(_step(step, conditional, targets, parts, settings, optimizer))
         if step % every == 0 or step == settings.steps:
             if path is not None:
                 _save(path, mark, step, network, optimizer)
             if observer is not None:
-                observer(Progress(step, total / counted, network))
+                seen = torch.stack(distances).cpu().tolist()  # read together: each read waits for a device
+                observer(Progress(step, sum(seen) / len(seen), network))
                 network.train()
-            total, counted = 0.0, 0
+            distances.clear()
     return network.eval()
 
 
@@ -292,14 +292,14 @@ def _step(
     step: int,
     network: Conditional,
     targets: Sequence[Compared],
+    proportions: Tensor,
     settings: FitSettings,
     optimizer: torch.optim.Optimizer,
-) -> float:
-    """One step; returns the batch's distance before it, summed over stages."""
+) -> Tensor:
+    """One step; returns the batch's distance before it, summed over stages. `proportions` (cells,) are on the host."""
     generator = seeded_generator(settings.seed, "generator training", step)
     target = targets[0].target
     device = target.blocks.device
-    proportions = target.proportions.cpu()
     each = stratified(proportions, settings.batch)
     whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
     if not whole:
@@ -319,7 +319,7 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
-    return float(loss.detach())
+    return loss.detach()
 
 
 def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
@@ -345,7 +345,7 @@ def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSet
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
     laws = [repr(sketch.law) for sketch in sketches]
-    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
+    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.cpu().tolist())):
         digest.update(part.encode() + b"\0")
     for sketch in sketches:
         digest.update(sketch.value.cpu().numpy().tobytes())

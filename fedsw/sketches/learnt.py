@@ -164,11 +164,11 @@ def taught(network: Classifier, teacher: nn.Module, proportions: Tensor, groups:
             group["lr"] = lessons.learning_rate * (1 + math.cos(math.pi * step / lessons.steps)) / 2
         features, cells = generate(teacher, proportions, lessons.batch, seed=step)
         generator = seeded_generator(step, "lessons", 0)
-        seen = features.cpu()
+        seen = features
         if side**2 == seen.shape[1]:
             rolled = torch.randint(-lessons.shifts, lessons.shifts + 1, (2,), generator=generator).tolist()
             seen = torch.roll(seen.reshape(-1, side, side), rolled, dims=(1, 2)).flatten(1)
-        seen = seen + lessons.noise * torch.randn(seen.shape, generator=generator)
+        seen = seen + (lessons.noise * torch.randn(seen.shape, generator=generator)).to(seen)
         like = next(network.parameters())
         labels = torch.div(cells, groups, rounding_mode="floor").to(like.device)
         loss = F.cross_entropy(network(seen.to(like)), labels, label_smoothing=lessons.smoothing)
