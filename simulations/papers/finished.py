@@ -43,7 +43,7 @@ class Finished:
     @functools.cached_property
     def problem(self) -> Problem:
         """The run's task on its data."""
-        return Problem.from_experiment(self.experiment)
+        return Problem.from_experiment(self.experiment.on_host())
 
     @functools.cached_property
     def dataset(self) -> Dataset:
