@@ -72,7 +72,7 @@ def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     def part_gram(part: slice) -> Tensor:
         return outer_gram(a[part], [each[part] for each in deltas], kernel=kernel)
 
-    return tiled(a.shape[0], floats, part_gram, a.device)
+    return tiled(a.shape[0], floats, a.device, part_gram)
 
 
 def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
@@ -114,7 +114,7 @@ def _embedding_gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) ->
     def part_gram(part: slice) -> Tensor:
         return inner_products([_merge(layer, index[part], slots[part], delta[part]) for delta in deltas])
 
-    return tiled(a.shape[0], floats, part_gram, a.device)
+    return tiled(a.shape[0], floats, a.device, part_gram)
 
 
 def _embedding_gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
