@@ -396,7 +396,7 @@ def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSet
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
     laws = [repr(sketch.law) for sketch in sketches]
-    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
+    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.cpu().tolist())):
         digest.update(part.encode() + b"\0")
     for sketch in sketches:
         digest.update(sketch.value.cpu().numpy().tobytes())

@@ -18,9 +18,17 @@ from fedsw.runs.record import RunRecord, read_run
 from fedsw.tasks.problem import Problem
 
 
+def on_device(experiment: Experiment, device: str) -> Experiment:
+    """The same experiment, computed on "cpu" or "cuda"."""
+    return experiment.model_copy(update={"training": experiment.training.model_copy(update={"device": device})})
+
+
 @dataclass(frozen=True)
 class Finished:
-    """A run in its folder. What a measure reads of private records is outside the run's guarantee: it must say so."""
+    """A run in its folder. What a measure reads of private records is outside the run's guarantee: it must say so.
+
+    Whatever the run was made on, it is measured on the processor.
+    """
 
     directory: Path
 
@@ -38,7 +46,7 @@ class Finished:
         """
         found = self.record.experiment
         require_allowed_code(found, (), stored=self.directory)
-        return found
+        return found.on_host()
 
     @functools.cached_property
     def problem(self) -> Problem:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from fedsw.clipping import Term, clipped_sum, record
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
 from fedsw.models import flatten
@@ -93,6 +95,21 @@ def test_a_contribution_never_weighs_more_than_its_clip_bound(precision, steep):
     q = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     vector, _ = node.contribution(batch, q, 0.5 / 40)
     assert 0 < float(vector.norm()) <= node.task.most_pulled(q, 0.5 / 40)
+
+
+@pytest.mark.parametrize("grouped", [1, 2])
+def test_clipped_sums_of_convolutions_are_the_processors(grouped):
+    torch.manual_seed(4)
+    network = nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, groups=grouped), nn.Tanh(), nn.ConvTranspose2d(4, 2, 3, groups=grouped)),
+        *(nn.Flatten(), nn.Linear(128, 2)),
+    ).double()
+    images, q = torch.randn(23, 2, 8, 8, dtype=torch.float64), torch.randn(23, 2, dtype=torch.float64)
+    found = []
+    for device in DEVICES:
+        tape = record(network.to(device), images.to(device))
+        found.append(clipped_sum(tape, [Term(tape.raw, q.to(device), 0.4)]).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("ties", ["shared", "stable"])
