@@ -19,6 +19,7 @@ from fedsw.experiment.sources import load_public, load_shape
 from fedsw.grid import attempt, finish
 from fedsw.text import installed_version
 from simulations.papers.cells import Cell, Computation, cells_of, computation_of
+from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
 from simulations.papers.finished import Finished, on_device
 from simulations.papers.store import Measured, Stored, read, write
@@ -160,7 +161,7 @@ def _computed(computation: Computation) -> Stored:
         "settings": dict(computation.settings),
         "seconds": time.perf_counter() - began,
         "versions": {"python": platform.python_version(), "fedsw": installed_version()},
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": device_name()},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     return Stored(about, {HELD_OUT: found})

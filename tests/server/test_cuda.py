@@ -15,6 +15,7 @@ from fedsw.tasks.problem import Problem
 from fedsw.transport.ranks import ranked
 from fedsw.transport.sliced import cotangents, directions, sliced_w2
 from tests.federations import Federation, small
+from tests.server.sketch_runs import sketched
 from tests.server.test_matching_runs import GENERATOR, experiment
 
 DEVICES = ("cpu", "cuda")
@@ -41,6 +42,26 @@ def test_a_seeded_run_ends_where_the_processors_ends(tmp_path, asked):
         ends.append(checkpoint.load(federation.folder / "run1").theta)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
     assert shown[1] == pytest.approx(shown[0], abs=1e-6)
+
+
+def test_a_seeded_sketch_in_stages_teaches_what_it_teaches_on_the_processor(tmp_path):
+    shown = []
+    for number, device in enumerate(DEVICES):
+        federation = Federation(tmp_path / str(number))
+        more = ("seed=3", "training.precision=float64", f"training.device={device}", "privacy.device=cpu")
+        parts = "{kind='features', map='learnt'}, {kind='moments', map='learnt', projected=4}"
+        stages = (
+            "sketch.hidden=5",
+            "sketch.averaging=0.5",
+            "training.rounds=3",
+            f"sketch.stages=[{{parts=[{parts}]}}]",
+        )
+        shown.append(federation.run(sketched(*stages, *more)))
+    here, there = shown
+    assert there["held_out"]["sw2"] == pytest.approx(here["held_out"]["sw2"], rel=1e-3)
+    assert there["sketch"]["distance"] == pytest.approx(here["sketch"]["distance"], rel=1e-3)
+    (own,), (other,) = here["sketch"]["later"], there["sketch"]["later"]
+    assert other["distance"] == pytest.approx(own["distance"], rel=1e-2)
 
 
 def _node(device: str, *overrides: str) -> Node:
