@@ -142,7 +142,7 @@ def _sketch(quick: bool, device: str) -> Iterator[Row]:
 
 
 def _fitting(quick: bool, device: str) -> Iterator[Row]:
-    law, steps = (_law(40), 2) if quick else (_law(4800), 100)
+    law, steps = (_law(40), 2) if quick else (_law(4800), 50)
     drawn = law.drawn()
     values = torch.zeros(law.cells, drawn.coordinates + 1, dtype=torch.float64)
     values[:, -1] = 6000.0
@@ -162,7 +162,7 @@ def _fitting(quick: bool, device: str) -> Iterator[Row]:
 def _rounds(quick: bool, device: str) -> Iterator[Row]:
     images = 1_200 if quick else 60_000
     cases: list[tuple[int, int, int, str]] = [(12, 2, 1, "")] if quick else [
-        (600, 20, 2, ""), (600, 20, 2, "cpu"), (6000, 4, 1, ""),
+        (600, 12, 2, ""), (600, 12, 2, "cpu"), (6000, 4, 1, ""),
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         _write_images(Path(folder) / "mnist", images)
