@@ -21,7 +21,9 @@ from fedsw.tasks.problem import Problem
 def on_device(experiment: Experiment, device: str) -> Experiment:
     """The same experiment, computed on "cpu" or "cuda"; its ε is the processor's where it is not the clients' own."""
     training = experiment.training.model_copy(update={"device": device})
-    privacy = experiment.privacy if experiment.privacy.local else experiment.privacy.model_copy(update={"device": "cpu"})
+    privacy = (
+        experiment.privacy if experiment.privacy.local else experiment.privacy.model_copy(update={"device": "cpu"})
+    )
     return experiment.model_copy(update={"training": training, "privacy": privacy})
 
 
