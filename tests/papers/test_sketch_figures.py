@@ -32,7 +32,7 @@ class Replayed(nn.Module):
     def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
         pick = torch.special.ndtr(noise[:, 0])
         found = [self._by_class[c][int(u * len(self._by_class[c]))] for c, u in zip(cells.tolist(), pick, strict=True)]
-        return torch.stack(found)
+        return torch.stack(found).to(noise)
 
 
 @pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.8, 1.0), (1, 0.0, 0.2)])

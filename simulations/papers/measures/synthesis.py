@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsw.models import mlp
 from fedsw.models.labelled import generate, proportions_of
@@ -27,8 +27,8 @@ def labelled(run: Finished) -> Measured:
     class by class. Nothing but the released generator and held-out records is looked at.
     """
     classes, summary = run.problem.classes, run.record.summary
-    made, labels = generate(run.model, proportions_of(run.model), run.experiment.sketch.generated)
-    features, target = _held_out(run, made.device)
+    model, features, target = _placed(run)
+    made, labels = generate(model, proportions_of(model), run.experiment.sketch.generated)
     accuracy = classifier_accuracy(made.float(), labels, features, target, epochs=_EPOCHS)
     shown = [_bytes(made[labels == each][:_SHOWN]) for each in range(classes)]
     values = {
@@ -46,9 +46,8 @@ def with_shifts(run: Finished) -> Measured:
     see 3000 batches of 200 fresh samples of the generator; no more than three times as many as the generator took steps
     in a stage. Also what generators are chosen by: `distance`, squared, of its samples to the sketch, over all stages.
     """
-    model, classes, sketch = run.model, run.problem.classes, run.record.summary["sketch"]
-    like = next(model.parameters())
-    features, target = _held_out(run, like.device)
+    model, features, target = _placed(run)
+    like, classes, sketch = next(model.parameters()), run.problem.classes, run.record.summary["sketch"]
     lessons = Lessons(steps=min(_LESSONS, 3 * run.experiment.training.rounds))
     lenet = Classifier(features.shape[1], classes, _LENET_HIDDEN)
     values = {"distance": sum(each["distance"] for each in (sketch, *sketch.get("later", ())))}
@@ -58,10 +57,10 @@ def with_shifts(run: Finished) -> Measured:
     return Measured(values)
 
 
-def _held_out(run: Finished, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Held-out features and targets, where the run's model is."""
-    test = run.dataset.test
-    return test.features.to(device), test.target.to(device)
+def _placed(run: Finished) -> tuple[nn.Module, Tensor, Tensor]:
+    """The released model, held-out features and targets, on a GPU where there is one: classifiers are trained here."""
+    device, test = "cuda" if torch.cuda.is_available() else "cpu", run.dataset.test
+    return run.model.to(device), test.features.to(device), test.target.to(device)
 
 
 def _bytes(images: Tensor) -> np.ndarray:
