@@ -1,4 +1,4 @@
-"""The generator of a table: a network of chances, or a tree of conditional tables that rows are drawn along."""
+"""The generator of a table: a network of chances, rows of chances, or a tree of tables that rows are drawn along."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from fedsw.models.labelled import Proportioned, VectorGenerator
 
 NONE = -1
 """The parent of a column that has none."""
+ROWS = 2000
+"""Rows of chances of all cells together, at least one of each."""
 
 
 class TableGenerator(Proportioned):
     """Rows of a table, as codes of its columns side by side (m, q), of noise and a cell.
 
-    A network makes chances of every column's codes. Once `follow` has given it a tree, it draws codes instead, one
-    column after the other: each by a table of its chances, given the cell and the code of one column before it.
+    A network makes chances of every column's codes. Once it has rows of chances (`take`) it picks one of the cell's.
+    Once `follow` has given it a tree, it draws codes instead, one column after the other: each by a table of its
+    chances, given the cell and the code of one column before it.
 
     Args:
         codes: ranges (first, end) of the columns' codes, one after the other.
@@ -27,11 +30,14 @@ class TableGenerator(Proportioned):
 
     Attributes:
         latent: width of the noise: what the network takes, or a number a column where these are more.
+        moved, rows: (), whether one of the rows (cells, R, q) of chances is picked.
         drawn: (), whether codes are drawn along the tree.
         parents, order: (K,), of the tree: the column that a column depends on, or NONE; and who comes after whom.
         chances: (cells, q, widest column): of every code of a column, given each code of its parent.
     """
 
+    moved: Tensor
+    rows: Tensor
     drawn: Tensor
     parents: Tensor
     order: Tensor
@@ -51,6 +57,8 @@ class TableGenerator(Proportioned):
         self.network = VectorGenerator(width, cells, latent=latent, hidden=hidden, codes=codes, seed=seed)
         self.codes = tuple(codes)
         widest = max(end - first for first, end in codes)
+        self.register_buffer("moved", torch.tensor(False))
+        self.register_buffer("rows", torch.zeros(cells, max(1, ROWS // cells), width))
         self.register_buffer("drawn", torch.tensor(False))
         self.register_buffer("parents", torch.full((len(codes),), NONE))
         self.register_buffer("order", torch.arange(len(codes)))
@@ -77,8 +85,17 @@ class TableGenerator(Proportioned):
             self.chances[:, first:end, : table.shape[1]] = table.transpose(1, 2).to(self.chances)
         self.drawn.fill_(True)
 
+    def take(self, rows: Tensor) -> None:
+        """Pick one of these rows of chances (cells, R, q) from now on, each as often as the others of its cell."""
+        self.rows.copy_(rows)
+        self.moved.fill_(True)
+
     def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
         """Chances, or codes, (m, q) of noise (m, latent) and cells (m,)."""
+        if not bool(self.drawn) and bool(self.moved):
+            among = self.rows.shape[1]
+            picked = (torch.special.ndtr(noise[:, 0].to(torch.float64)) * among).long().clamp(max=among - 1)
+            return self.rows[cells, picked]
         if not bool(self.drawn):
             chances: Tensor = self.network(noise[:, : self.network.latent], cells)
             return chances

@@ -1,7 +1,8 @@
-"""A tree of pairs of columns, chosen from noised tables, and whether it or the network is nearer to the sketch."""
+"""What rows of a table are drawn from: the network's chances, moved to the sketches, or a tree of pairs of columns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,18 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.models.labelled import generate, proportions_of
+from fedsw.models.labelled import generate, proportions_of, seeded_generator
 from fedsw.models.tables import NONE, TableGenerator
 from fedsw.randomness import Stream
 from fedsw.sketches.consistent import Tables, consistent, with_margins
 from fedsw.sketches.fit import sketch_distance
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.tables import Pair
+from fedsw.sketches.tables import Pair, pairs_measured
 
 _DRAWS = 2
 """Tables of independent columns with fresh noise, by which mutual informations are corrected."""
 _JUDGED = 20_000
+_MOVES, _RATE = 300, 0.05
+"""At most so many steps of rows of chances, and the rate of the first."""
 
 Kind = Literal["network", "tree"]
 
@@ -31,7 +34,7 @@ class Chosen:
     """What rows are drawn from.
 
     Attributes:
-        kind: the network of chances, or the tree.
+        kind: the network's chances, moved, or the tree.
         distances: squared distances to the sketch, noise taken off, by kind.
         edges: of the tree, (parent, column).
     """
@@ -49,18 +52,20 @@ def choose(
     sketchers: Sequence[Sketcher | None] = (None,),
     proportions: Tensor | None = None,
 ) -> Chosen:
-    """Fit a tree to sketches of tables, and let rows be drawn from it where it is nearer to them than the network.
+    """Move the network's chances to sketches of tables, and draw from a tree in their place where that is nearer.
 
     Guarantee: post-processing; the choice reads the released sketch and generated rows, no record.
 
     Args:
         sketches: whose only part is `Pairs`, of each stage.
         network: trained on them; changed in place where the tree is chosen.
-        wanted: one of them whatever their distances are, or "auto".
+        wanted: one of them whatever their distances are, or "auto". Where a tree is wanted nothing is moved.
         sketchers: the sketches' laws, drawn, where they are there already.
         proportions: (cells,), of what is generated, in place of those of the tables.
     """
     trained = network.proportions.clone()
+    if wanted != "tree":
+        move_rows(sketches, network)
     distances = {"network": _distance(sketches, network, sketchers)}
     tables = consistent(*sketches)
     parents, order = spanning_tree(informations(tables), len(tables.singles))
@@ -74,6 +79,69 @@ def choose(
         network.proportions.copy_(trained)
     edges = tuple((parents[column], column) for column in order if parents[column] != NONE)
     return Chosen(kind, distances, edges)
+
+
+def move_rows(sketches: Sequence[NoisedSketch], network: TableGenerator) -> None:
+    """Take rows of chances that the network makes, and move them until the sketches tell them from records no more.
+
+    The law of rows, picked evenly, has exact tables, sums over rows of products of chances: gradients of its squared
+    distance to the sketches move all rows at once, and no batch adds noise of its own. It ends where the distance,
+    noise taken off, is 0: what is left is as large as the noise, and would be learnt with it.
+
+    Guarantee: post-processing of the sketches (cells, F + 1) that were released.
+
+    Sources: Aydore and others 2021 (relaxed tables of chances); Morozov 1966 (to end at the size of the noise).
+    """
+    targets = [TablesOf(sketch) for sketch in sketches]
+    network.moved.fill_(False)
+    logits = _rows_of(network).clamp(min=1e-6).log().requires_grad_()
+    optimizer = torch.optim.Adam([logits], lr=_RATE, betas=(0.9, 0.99))
+    for step in range(_MOVES):
+        chances = _chances(logits, network)
+        distance = torch.stack([target.distance(chances) for target in targets]).sum()
+        if float(distance.detach()) <= 0:
+            break
+        optimizer.param_groups[0]["lr"] = _RATE * (1 + math.cos(math.pi * step / _MOVES)) / 2
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(distance)
+        optimizer.step()
+    network.take(_chances(logits.detach(), network))
+
+
+class TablesOf:
+    """A sketch's sums as squares (cells, q, q) of products and rows (cells, q) of single codes, on the processor."""
+
+    def __init__(self, sketch: NoisedSketch) -> None:
+        measured, blocks = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
+        codes, column = len(measured.column), measured.column
+        self.proportions = sketch.proportions.cpu().to(torch.float64)
+        self.alone, self.single = blocks[:, :codes], measured.single[column]
+        self.weights = measured.pair[column][:, column].triu()
+        self.square = torch.zeros(len(blocks), codes, codes, dtype=torch.float64)
+        self.square[:, measured.first, measured.second] = blocks[:, codes:]
+        self.noise = sketch.deviation**2 * sketch.coordinates * len(blocks)
+
+    def distance(self, chances: Tensor) -> Tensor:
+        """The squared distance, noise taken off, of the law that picks rows of chances (cells, R, q) evenly."""
+        share = self.proportions[:, None, None]
+        products = torch.bmm(chances.transpose(1, 2), chances) / chances.shape[1] * share * self.weights
+        singles = chances.mean(dim=1) * share[:, 0] * self.single
+        return (self.square - products).square().sum() + (self.alone - singles).square().sum() - self.noise
+
+
+def _rows_of(network: TableGenerator) -> Tensor:
+    """Rows of chances that the network makes of every cell, (cells, R, q) float64."""
+    cells, among, _ = network.rows.shape
+    noise = torch.randn(cells * among, network.latent, generator=seeded_generator(0, "rows of chances"))
+    where = torch.arange(cells).repeat_interleave(among).to(network.rows.device)
+    with torch.no_grad():
+        made = network.eval()(noise.to(network.rows), where)
+    return made.cpu().to(torch.float64).reshape(network.rows.shape)
+
+
+def _chances(logits: Tensor, network: TableGenerator) -> Tensor:
+    """Chances of every column's codes, of logits side by side."""
+    return torch.cat([logits[..., first:end].softmax(dim=-1) for first, end in network.codes], dim=-1)
 
 
 def next_pairs(sketches: Sequence[NoisedSketch], count: int) -> tuple[Pair, ...]:

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from fedsw.models.labelled import generate, proportions_of
 from fedsw.models.tables import NONE, TableGenerator
 from fedsw.randomness import Stream
+from fedsw.sketches import trees
 from fedsw.sketches.consistent import consistent, projected, with_margins
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.tables import Pairs
-from fedsw.sketches.trees import choose, informations, next_pairs, spanning_tree
+from fedsw.sketches.trees import TablesOf, choose, informations, move_rows, next_pairs, spanning_tree
 
 SIZES = (2, 4, 3, 3)
 RANGES = ((0, 2), (2, 6), (6, 9), (9, 12))
@@ -137,16 +138,54 @@ def test_rows_drawn_along_the_tree_have_the_tables_of_its_edges():
         torch.testing.assert_close(found.double() / m, tables.pairs[i, j], rtol=0, atol=4 * 0.5 / m**0.5)
 
 
-def test_the_nearer_one_is_chosen_and_a_wish_is_a_wish():
-    untrained = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
-    before = untrained.proportions.clone()
-    chosen = choose([sketched()], untrained, sketchers=[SKETCHER])
-    assert chosen.kind == "tree" and chosen.distances["tree"] < chosen.distances["network"]
-    assert bool(untrained.drawn)
+def test_the_nearer_one_is_chosen_and_a_wish_is_a_wish(monkeypatch):
+    for moved in (True, False):
+        if not moved:
+            monkeypatch.setattr(trees, "move_rows", lambda sketches, network: None)
+        network = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
+        before = network.proportions.clone()
+        chosen = choose([sketched()], network, sketchers=[SKETCHER])
+        assert chosen.kind == min(chosen.distances, key=chosen.distances.get)
+        assert bool(network.drawn) == (chosen.kind == "tree")
+    assert chosen.kind == "tree"
     again = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
     assert choose([sketched()], again, wanted="network", sketchers=[SKETCHER]).kind == "network"
     assert not bool(again.drawn)
     torch.testing.assert_close(again.proportions, before)
+
+
+def moved(sigma: float) -> tuple[TableGenerator, list[float], float]:
+    """A network whose rows were moved; their distances before and after, noise taken off; the noise's own."""
+    network, target = TableGenerator(RANGES, 2, latent=3, hidden=(4,)), TablesOf(sketched(sigma))
+    before = generate(network, torch.full((2,), 0.5), 2000)[0].double()
+    move_rows([sketched(sigma)], network)
+    found = [float(target.distance(rows.double())) for rows in (before.reshape(2, 1000, -1), network.rows)]
+    return network, found, target.noise
+
+
+def test_the_distance_of_rows_of_chances_is_that_of_their_mean_vector():
+    sketch, rows = sketched(), torch.rand(2, 5, 12, dtype=torch.float64)
+    rows = torch.cat([rows[..., a:b] / rows[..., a:b].sum(dim=-1, keepdim=True) for a, b in RANGES], dim=-1)
+    noise = float(sketch.deviation) ** 2 * sketch.coordinates * 2
+    exact = sum(
+        float(
+            (sketch.blocks[cell] - sketch.proportions[cell] * SKETCHER.parts[0](rows[cell]).mean(dim=0)).square().sum()
+        )
+        for cell in range(2)
+    )
+    assert float(TablesOf(sketch).distance(rows)) == pytest.approx(exact - noise, rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [2.0, 30.0])
+def test_rows_are_moved_to_the_noise_and_not_into_it(sigma):
+    network, (before, after), noise = moved(sigma)
+    assert after < 0.02 * before and after > -0.1 * noise
+    exact = TablesOf(sketched(0.0))
+    learnt = float(exact.distance(network.rows.double()))
+    rows, cells = generate(network, proportions_of(network), 20_000)
+    assert learnt < 0.1 * before and set(cells.tolist()) == {0, 1}
+    sums = [rows[cells == cell].mean(dim=0) for cell in (0, 1)]
+    torch.testing.assert_close(torch.stack(sums), network.rows.mean(dim=1), rtol=0, atol=0.03)
 
 
 def test_once_the_sketch_is_fixed_poisoned_records_change_nothing(monkeypatch):

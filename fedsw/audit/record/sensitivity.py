@@ -296,7 +296,7 @@ def tensors_of(path: Path) -> Mapping[str, Tensor]:
     return tensors
 
 
-_OF_TREE = ("drawn", "parents", "order", "chances", "proportions")
+_OF_TREE = ("moved", "rows", "drawn", "parents", "order", "chances", "proportions")
 _ROOM = 1e-5
 """What other processors may make of the same sums."""
 
