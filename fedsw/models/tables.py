@@ -13,7 +13,7 @@ from fedsw.models.labelled import Proportioned, VectorGenerator
 
 NONE = -1
 """The parent of a column that has none."""
-ROWS = 2000
+ROWS = 1000
 """Rows of chances of all cells together, at least one of each."""
 
 

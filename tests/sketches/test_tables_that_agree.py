@@ -139,9 +139,8 @@ def test_rows_drawn_along_the_tree_have_the_tables_of_its_edges():
 
 
 def test_the_nearer_one_is_chosen_and_a_wish_is_a_wish(monkeypatch):
-    for moved in (True, False):
-        if not moved:
-            monkeypatch.setattr(trees, "move_rows", lambda sketches, network: None)
+    for moves in (30, 0):  # an untrained network is far, unless its rows are moved
+        monkeypatch.setattr(trees, "_MOVES", moves)
         network = TableGenerator(RANGES, 2, latent=3, hidden=(4,))
         before = network.proportions.clone()
         chosen = choose([sketched()], network, sketchers=[SKETCHER])
@@ -190,6 +189,7 @@ def test_rows_are_moved_to_the_noise_and_not_into_it(sigma):
 
 def test_once_the_sketch_is_fixed_poisoned_records_change_nothing(monkeypatch):
     sketch, made = sketched(), []
+    monkeypatch.setattr(trees, "_MOVES", 30)
     for poison in (False, True):
         if poison:
 
