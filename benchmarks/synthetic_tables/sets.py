@@ -99,12 +99,12 @@ def adult_table(data_dir: Path, public: int) -> Table:
 
 
 def communities_table(data_dir: Path, public: int) -> Table:
-    """Eight census figures of communities in eight equal bins of [0, 1], a group, and whether crimes are above the median.
+    """Eight census figures of communities in bins of [0, 1], a group, and whether violent crimes are above the median.
 
     1 396 private records and 598 held-out ones; nothing of it needs public records.
     """
     if public:
-        raise SystemExit("communities has equal bins and too few records for public ones: --public 0")
+        raise SystemExit("communities has bins of its own and too few records for public ones: --public 0")
     found = communities(data_dir)
     columns = Columns.model_validate(
         {
