@@ -107,13 +107,14 @@ def _settings(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> str:
     if not measured:
         return "They were not run."
     changed = sorted({each for row in measured if row["method"] == "aim" for each in row["settings"]})
-    named = f", but {', '.join(changed)}" if changed else ""
+    smaller = "so that it ends on two cores that others use: its authors want 80 MB for comparisons"
+    named = f", but {', '.join(changed)}, {smaller}" if changed else ""
     largest = max((row["model_mb"] for row in measured if "model_mb" in row), default=0.0)
     commits = ", ".join(sorted({row["commit"] for row in measured}))
     versions = ", ".join(f"{name} {version}" for name, version in measured[-1]["versions"].items())
     return (
-        f"AIM's settings are its program's (all pairs of columns, models of at most 80 MB, 16 rounds a column){named}, so "
-        f"that it ends on two cores that others use: its authors want 80 MB for comparisons. Its largest model had {largest:.2g} MB. Commit {commits}; {versions}."
+        f"AIM's settings are its program's (all pairs of columns, models of at most 80 MB, 16 rounds a column){named}. Its "
+        f"largest model had {largest:.2g} MB. Commit {commits}; {versions}."
     )
 
 
