@@ -47,7 +47,7 @@ def number(message: Message, message_id: str) -> None:
 
 
 def delivered(message: Message) -> Message:
-    """The message as its receiver gets it: its own record tree over the same arrays (immutable bytes, not copied)."""
+    """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
     body = _twin(message.content)
     body.__dict__["_data"] = {key: _shallow(record) for key, record in message.content.items()}
     letter = _twin(message)

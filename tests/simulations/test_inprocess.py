@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import time
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid
+from fedsw.federation import wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.messages import Broadcast, bytes_in
+from fedsw.federation.messages.arrays import Shared
+from tests.federations import Federation, Saboteur, numbers, small
 
 
 def _app(behaviour):
@@ -58,6 +65,61 @@ def test_arrays_are_handed_over_without_a_copy():
     (request,) = _requests(grid, [1.0])
     (reply,) = _exchange(grid, [request]).values()
     assert seen[0] is request.content["arrays"]["x"].data is reply["arrays"]["x"].data
+
+
+def test_who_changes_the_numbers_that_it_sent_or_got_changes_nobody_elses():
+    sent = torch.arange(4.0)
+    array = Shared(sent)
+    sent += 1
+    got = [Broadcast(array).tensor() for _ in range(2)]
+    got[0] += 1
+    array.data  # noqa: B018
+    assert all(torch.equal(each, torch.arange(4.0)) for each in (got[1], Broadcast(array).tensor()))
+
+
+@pytest.mark.parametrize("values", [torch.zeros(0, 2), torch.arange(6.0).reshape(3, 2), torch.arange(5)])
+def test_an_array_of_this_process_is_counted_compared_and_stored_as_the_bytes_that_it_would_send(values):
+    shared, plain = Shared(values), Array(*wire.encode(values))
+    assert (shared.dtype, shared.shape, shared.stype, bytes_in(shared)) == (*wire.encode(values)[:3], bytes_in(plain))
+    copies = [pickle.loads(pickle.dumps(shared)), copy.deepcopy(shared)]
+    assert "data" in vars(shared), "the bytes were asked for"
+    for each in (*copies, shared):
+        assert type(each) is Array and each == shared and bytes_in(each) == bytes_in(plain) == len(plain.data)
+        assert torch.equal(torch.from_numpy(numbers(each)), values)
+    assert Shared(values).deflate().startswith(b"Array ")
+
+
+@pytest.mark.parametrize("change", [{"shape": (6,)}, {"dtype": "int64"}, {"data": wire.encode(torch.ones(2, 3))[3]}])
+def test_an_array_that_was_changed_on_its_way_is_what_its_bytes_say(change):
+    values = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    array, plain = Shared(values), Array(*wire.encode(values))
+    for name, value in change.items():
+        setattr(array, name, value)
+        setattr(plain, name, value)
+    if "data" in change:
+        for each in (array, plain):
+            with pytest.raises(ValueError, match="bytes"):
+                Broadcast(each).tensor()
+        return
+    found = Broadcast(array).tensor()
+    assert found.dtype == Broadcast(plain).tensor().dtype and torch.equal(found, Broadcast(plain).tensor())
+
+
+def test_a_run_in_process_makes_no_bytes_and_ends_with_the_bits_and_the_traffic_of_one_that_does(tmp_path, monkeypatch):
+    def opened(message, context=None):
+        for record in message.content.values():
+            for array in record.values() if isinstance(record, ArrayRecord) else ():
+                array.data  # noqa: B018
+        return message
+
+    federation, settings = Federation(tmp_path), small("seed=3", "federation.sites=2")
+    bytewise = federation.run(settings, app=Saboteur(opened, after=lambda message, reply: opened(reply)))
+    monkeypatch.setattr(wire, "encode", lambda tensor: pytest.fail("bytes were made"))
+    shared = federation.run(settings)
+    for name in ("bytes_up", "bytes_down", "epsilon_spent", "held_out"):
+        assert shared[name] == bytewise[name]
+    models = [(federation.folder / run / "model.safetensors").read_bytes() for run in ("run1", "run2")]
+    assert models[0] == models[1]
 
 
 def test_a_client_that_changes_its_message_does_not_change_the_servers():

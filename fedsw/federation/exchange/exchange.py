@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import wire
+from fedsw.federation.messages import bytes_in
 from fedsw.text import shown
 
 _log = logging.getLogger("fedsw.server")
@@ -155,4 +156,4 @@ def content_of(message: Message) -> RecordDict | Fault:
 def bytes_of(content: RecordDict) -> int:
     """Bytes of the arrays in a message."""
     arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
-    return sum(len(array.data) for record in arrays for array in record.values())
+    return sum(bytes_in(array) for record in arrays for array in record.values())

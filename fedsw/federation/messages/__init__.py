@@ -1,6 +1,6 @@
 """What travels between server and clients: one table of messages, by which both sides encode and decode."""
 
-from fedsw.federation.messages.arrays import Broadcast
+from fedsw.federation.messages.arrays import Broadcast, bytes_in
 from fedsw.federation.messages.codec import (
     Message,
     Refusal,
@@ -150,6 +150,7 @@ __all__ = [
     "TallyAsked",
     "Terms",
     "addressed",
+    "bytes_in",
     "declared",
     "decode",
     "decode_one",
