@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import os
@@ -11,19 +12,37 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 
 def describe() -> dict[str, object]:
-    """Processor, cores, versions and date, for a benchmark's JSON."""
-    packages = ("torch", "numpy", "flwr", "ray", "POT")
+    """Processor, cores, GPU if torch is offered one, versions and date, for a benchmark's JSON."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
         "load": os.getloadavg()[0],
         "python": f"{platform.python_version()} ({sys.base_prefix}, {platform.python_compiler()})",
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": _versions("torch", "numpy", "flwr", "ray", "POT"),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **_gpu(),
     }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    """Of the packages that are installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _gpu() -> dict[str, dict[str, object]]:
+    if not torch.cuda.is_available():
+        return {}
+    bytes_ = torch.cuda.get_device_properties(0).total_memory
+    return {"gpu": {"name": torch.cuda.get_device_name(), "memory_bytes": bytes_, "cuda": torch.version.cuda}}
 
 
 def pace(turns: int = 60) -> float:

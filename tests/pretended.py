@@ -98,6 +98,9 @@ class Pretended(TorchDispatchMode):
             enabled = torch.is_autocast_enabled
             known = patch.object(torch, "is_autocast_enabled", lambda kind: kind != ELSEWHERE.type and enabled(kind))
             stack.enter_context(known)
+            autocast = torch.autocast
+            there = patch.object(torch, "autocast", lambda kind, **more: autocast(_known(kind), **more))
+            stack.enter_context(there)
             stack.enter_context(self)
             yield self
 
@@ -168,6 +171,10 @@ def _sent(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return make(values, *args, **kwargs).to(device)
 
     return made
+
+
+def _known(kind: str) -> str:
+    return "cpu" if kind == ELSEWHERE.type else kind
 
 
 def _chosen(value: Any, wrappers: dict[int, There], there: bool) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.performance import __main__ as command
-from benchmarks.performance import arithmetic, rows, scale, table, timing
+from benchmarks.performance import arithmetic, gpu, rows, scale, table, timing
 from benchmarks.performance.runs import Run, synthetic, timed_run
 
 ROW: dict[str, Any] = {
@@ -35,8 +35,11 @@ MACHINE = {
 }
 
 
+GPU = {"name": "Kind 7", "cuda": "13.0", "memory_bytes": 1}
+
+
 def store(folder: Path, name: str, *found: dict[str, Any], complete: bool = True) -> None:
-    machine = {**MACHINE, "date": "2026-01-02T03:04:05+00:00"}
+    machine = {**MACHINE, "date": "2026-01-02T03:04:05+00:00", **({"gpu": GPU} if name == "gpu" else {})}
     stored = {"about": name, "quick": False, "machine": machine, "rows": found, "seconds": 7.0, "complete": complete}
     (folder / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
 
@@ -75,6 +78,7 @@ def test_the_page_shows_every_row_and_why_a_goal_is_missed(tmp_path: Path) -> No
     store(tmp_path, "one", ROW, missed)
     store(tmp_path, "two", skipped, complete=False)
     page = table.page(tmp_path)
+    assert "Times on a GPU are not measured yet" in page
     link = "[one](../benchmarks/results/performance/one.json)"
     assert f"| {link} | rounds | a loop | 2 | 50 | 25 | at least 25 times faster | yes |" in page
     assert f"| {link} | slow | a loop | 2 | 50 | 3 | at least 25 times faster | **no** |" in page
@@ -83,6 +87,13 @@ def test_the_page_shows_every_row_and_why_a_goal_is_missed(tmp_path: Path) -> No
     assert "the disk is slow" in page and "no such package" in page
     assert "two: broken off" in page
     assert "P, 2 cores" in page and "2026-01-02 03:04" in page
+
+
+def test_the_page_names_the_gpu_that_its_rows_are_of(tmp_path: Path) -> None:
+    store(tmp_path, "gpu", {**ROW, "what": "a round", "goal": "", "met": None})
+    page = table.page(tmp_path)
+    assert "measured on Kind 7 (CUDA 13.0)" in page and "2 cores, Kind 7," in page
+    assert "not measured yet" not in page and "| a round | a loop | 2 | 50 | 25 | – | – |" in page
 
 
 def test_a_cost_curve_shows_the_exponent_of_its_power_law(tmp_path: Path) -> None:
@@ -156,6 +167,38 @@ def test_a_benchmark_that_breaks_off_leaves_the_rows_that_it_had(
     assert {"processor", "cores", "threads", "versions", "load", "date"} <= set(stored["machine"])
 
 
+def test_where_there_is_no_gpu_its_rows_stay_as_another_machine_measured_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "missing", lambda: "there is none")
+    monkeypatch.setattr(gpu, "measure", lambda quick: pytest.fail("it measured"))
+    store(tmp_path, "gpu", ROW)
+    before = (tmp_path / "gpu.json").read_bytes()
+    assert command.main(["gpu", "--results", str(tmp_path)]) == 0
+    assert (tmp_path / "gpu.json").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+    assert "not measured, there is none" in capsys.readouterr().out
+
+
+def test_a_gpu_part_that_fails_says_why_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(quick: bool, device: str) -> Any:
+        raise RuntimeError("out of memory")
+
+    for name in ("_accounting", "_clipping", "_sketch", "_fitting", "_rounds"):
+        monkeypatch.setattr(gpu, name, broken)
+    failed, measured = [], []
+    for row in map(rows.checked, gpu.measure(quick=True, device="cpu")):
+        (failed if row["ours"] is None else measured).append(row)
+    assert len(failed) == 5 and {row["note"] for row in failed} == {"not measured: RuntimeError: out of memory"}
+    assert [row["what"] for row in measured] == ["cotangents of both sides, n = 1000 each, d = 2, k = 100"]
+    assert measured[0]["ratio"] == measured[0]["other"] / measured[0]["ours"]
+
+
+@pytest.mark.slow
+def test_every_part_that_a_gpu_is_measured_on_runs_on_a_processor_in_its_place() -> None:
+    found = [rows.checked(row) for row in gpu.measure(quick=True, device="cpu")]
+    assert len(found) == 10 and all(row["ours"] > 0 and row["other"] > 0 for row in found), found
+
+
 def test_a_quick_run_writes_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "measure", lambda quick: [ROW])
     monkeypatch.setattr(command, "write_documents", lambda: pytest.fail("a quick run wrote the documents"))
@@ -187,10 +230,11 @@ def test_tables_and_outputs_weigh_the_same_where_the_arithmetic_says() -> None:
 
 
 _LONG = ("engines", "million")  # even quick they start dozens of processes; other laws run what they measure
+_ELSEWHERE = ("gpu",)  # has no rows on a machine without one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [each for each in command.modules() if each not in _LONG])
+@pytest.mark.parametrize("name", [each for each in command.modules() if each not in (*_LONG, *_ELSEWHERE)])
 def test_a_quick_run_of_a_benchmark_gives_rows_that_the_page_shows(name: str, tmp_path: Path) -> None:
     command.run_one(name, tmp_path, quick=True)
     found = table.load(tmp_path)[name]

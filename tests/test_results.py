@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import benchmarks.synthetic_tables.__main__ as tables
 from benchmarks import audits, sections, sketch_sections
 from fedsw.compare.grid import make_grid
 
@@ -58,3 +59,41 @@ def test_a_generator_that_is_not_twenty_times_slower_than_a_sketch_is_named(minu
     found = sketch_sections.one_message({"clients": 10, "rounds": 20, "rows": rows})
     assert words in found.splitlines()[-1]
     assert ("DP-SWD" in found.splitlines()[-1]) == (minutes < 200) and "autoencoder" not in found.splitlines()[-1]
+
+
+_SCORES = ("logistic_accuracy", "logistic_auc", "boosting_accuracy", "boosting_auc")
+
+
+def made(method: str, score: float, apart: float, **more: Any) -> dict[str, Any]:
+    measured = dict.fromkeys(_SCORES, score) | {"one_way": apart, "two_way": apart, "cpu_seconds": 1.0}
+    own = {"table": "adult", "public": 2000, "method": method, "seed": 0, "epsilon": 1.0}
+    return {**own, "settings": ["generator=auto"] if method == "sketch" else [], **measured, **more}
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_table_is_said_to_be_behind_where_it_is_and_every_epsilon_says_of_which_neighbours(behind: bool) -> None:
+    ran = {"rho": 0.01, "commit": "abc", "versions": {"mbi": "1"}, "model_mb": 2.0}
+    others = made("aim", 0.8, 0.05, relation="add-remove", **ran), made("mst", 0.1, 0.9, relation="replace", **ran)
+    ours = made("sketch", 0.7, 0.06) if behind else made("sketch", 0.9, 0.04)
+    found = sketch_sections.synthetic_tables({"rows": [{**made("constant", 0.5, 1)}, ours, *others]})
+    lines = {line.split(" | ")[0].strip("| "): line for line in found.splitlines() if line.startswith("|")}
+    assert "| added or removed | 1 |" in lines["AIM"]
+    assert all("| replaced | 1 |" in lines[name] for name in ("MST", "`sketch`: the server is trusted"))
+    told = next(line for line in found.splitlines() if "beside AIM" in line)
+    assert ("behind in" in told, "ahead in" in told) == (behind, not behind)
+    assert "ahead in" in next(line for line in found.splitlines() if "beside MST" in line)
+
+
+def test_rows_of_other_tables_that_are_stored_are_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[dict[str, Any]] = []
+    monkeypatch.setattr(tables, "RESULT", tmp_path / "rows.json")
+    monkeypatch.setattr(tables, "_measured", lambda wanted, asked, table: measured.append(wanted) or {"two_way": 0.1})
+    monkeypatch.setitem(tables.TABLES, "adult", lambda folder, public: None)
+    asked = ["--data-dir", str(tmp_path), "--methods", "real", "sketch", "aim", "--seeds", "2", "--epsilon", "1", "3"]
+    for again in range(2):
+        assert tables.main(asked) == 0
+        assert len(measured) == 1 + 2 * 2 * (1 + 2), again
+    assert tables.main([*asked, "--aim", "max_model_size=1"]) == 0
+    assert len(measured) == 13 + 2 * 2 * 2

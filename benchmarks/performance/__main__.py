@@ -3,7 +3,8 @@
     python -m benchmarks.performance [NAME ...] [--quick] [--list] [--table] [--results DIR] [--pfl-python PATH]
 
 Without a name, every benchmark; each in a process of its own where there are several. A benchmark writes
-benchmarks/results/performance/NAME.json after every row, so that one that is broken off leaves what it has. `--quick`
+benchmarks/results/performance/NAME.json after every row, so that one that is broken off leaves what it has; one that
+cannot be measured here (`gpu` without a GPU) says so, and what another machine measured stays. `--quick`
 measures the smallest sizes, to try the code: its JSON goes to benchmarks/results/performance/quick/ and never into the
 documents. `--table` measures nothing and writes the documents from the JSON that is there.
 """
@@ -41,14 +42,17 @@ def modules() -> dict[str, str]:
 
 
 def run_one(name: str, folder: Path, *, quick: bool) -> Path:
-    """Run one benchmark and write its JSON after every row; the path of the JSON.
+    """Run one benchmark and write its JSON after every row; the path of the JSON, as it was if nothing can be measured.
 
     Raises:
         ValueError: if a row is not what `benchmarks.performance.rows` describes.
     """
     module = importlib.import_module(f"benchmarks.performance.{name}")
-    folder.mkdir(parents=True, exist_ok=True)
     path, began, rows = folder / f"{name}.json", time.perf_counter(), list[dict[str, Any]]()
+    if why := getattr(module, "missing", str)():
+        print(f"{name}: not measured, {why}; {'what was measured elsewhere stays' if path.exists() else 'no rows'}")
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Any] = {"about": modules()[name], "quick": quick, "machine": describe(), "rows": rows}
 
     def write(complete: bool) -> None:

@@ -26,12 +26,12 @@ CHUNK = 60  # records of which vmap(jacrev) forms Jacobians at once
 class Step:
     """The network, a batch, and the cotangents that rank matching would give."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, device: str = "cpu") -> None:
         torch.manual_seed(0)
-        self.model = ImageAutoencoder(latent=D)
-        self.x = torch.rand(batch, 784)
-        self.q = torch.randn(batch, D, dtype=torch.float64) / batch
-        self.weights = torch.full((batch,), 0.9 / batch, dtype=torch.float64)
+        self.model = ImageAutoencoder(latent=D).to(device)
+        self.x = torch.rand(batch, 784).to(device)
+        self.q = (torch.randn(batch, D, dtype=torch.float64) / batch).to(device)
+        self.weights = torch.full((batch,), 0.9 / batch, dtype=torch.float64, device=device)
 
     def losses(self, logits: Tensor) -> Tensor:
         """Cross-entropy of every image."""

@@ -5,7 +5,8 @@ A module `benchmarks/performance/NAME.py` has one public function,
     def measure(quick: bool) -> Iterable[dict[str, object]]
 
 which measures and gives rows one after the other; a generator is best, because every row is on disk before the next one
-is measured. `quick` asks for the smallest sizes that go through all of its code. Both sides of a row are measured in the
+is measured. `quick` asks for the smallest sizes that go through all of its code. A module may have `missing() -> str`
+besides: why nothing can be measured on this machine, or nothing. Both sides of a row are measured in the
 same run, in turns (`benchmarks.performance.timing`). The first line of the module's docstring says what it measures.
 
 Keys of every row (`KEYS`):

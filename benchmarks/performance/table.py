@@ -36,7 +36,7 @@ def page(folder: Path = RESULTS) -> str:
     stored = load(folder)
     if not stored:
         return _HEAD + _NOTHING
-    parts = [_HEAD, _summary(stored), "", comparisons(stored), *_unfinished(stored), _missed(stored)]
+    parts = [_HEAD, _summary(stored), "", comparisons(stored), _of_gpu(stored), *_unfinished(stored), _missed(stored)]
     parts += [_remarks(stored), _curves(stored), _machines(stored)]
     return "\n".join(part for part in parts if part is not None).rstrip() + "\n"
 
@@ -97,6 +97,18 @@ def _is_curve(name: str, row: dict[str, Any]) -> bool:
     return "curve" in row or (name == "curves" and row["ours"] is not None)
 
 
+def _of_gpu(stored: dict[str, dict[str, Any]]) -> str:
+    """On which device the rows of `gpu` were measured, or that there are none."""
+    if "gpu" not in stored:
+        return "\nTimes on a GPU are not measured yet: the benchmark `gpu` needs a machine that has one."
+    device = stored["gpu"]["machine"]["gpu"]
+    return (
+        f"\nRows of `gpu` were measured on {device['name']} (CUDA {device['cuda']}): ours is its time, and no goal is set. "
+        "Their ratio says how many times faster it is than the processor beside it; beside plain autodiff, how many times "
+        "as long a clip takes."
+    )
+
+
 def _unfinished(stored: dict[str, dict[str, Any]]) -> list[str]:
     names = [name for name, each in stored.items() if not each["complete"]]
     return [f"\n*{', '.join(names)}: broken off, only the rows that were finished.*"] if names else []
@@ -115,7 +127,8 @@ def _machines(stored: dict[str, dict[str, Any]]) -> str:
 def _machine(machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     python = machine["python"].split()[0]
-    return f"{machine['processor']}, {machine['cores']} cores, OMP_NUM_THREADS {machine['threads']}; Python {python}, {versions}"
+    gpu = f", {machine['gpu']['name']}" if "gpu" in machine else ""
+    return f"{machine['processor']}, {machine['cores']} cores{gpu}, OMP_NUM_THREADS {machine['threads']}; Python {python}, {versions}"
 
 
 def _rows(stored: dict[str, dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:

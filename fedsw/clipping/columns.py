@@ -135,7 +135,7 @@ class _Formed:
         a, d = call.input, len(deltas)
         floats = formed.floats(call.layer, a, deltas[0], d)
         kept: dict[str, Tensor] = {}
-        for part in tiles(a.shape[0], floats):
+        for part in tiles(a.shape[0], floats, a.device):
             rows = formed.rows(call.layer, a[part], [each[part] for each in deltas])
             for name, own in rows.items():
                 if name not in kept:

@@ -100,6 +100,7 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
         "image-generator": ModelKind(square=True, conditional=True),
+        "residual-generator": ModelKind(square=True, conditional=True),
         "vector-generator": ModelKind(conditional=True),
         "table-generator": ModelKind(conditional=True, table=True),
         "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),

@@ -118,6 +118,12 @@ class Experiment(Section):
             raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
         return self.local
 
+    def on_host(self) -> Experiment:
+        """The same computed on the processor: what a run left is used on machines that have not its device."""
+        training = self.training.model_copy(update={"device": "cpu"})
+        privacy = self.privacy.model_copy(update={"device": None})
+        return self.model_copy(update={"training": training, "privacy": privacy})
+
     @field_validator(*TAGGED, mode="before")
     @classmethod
     def _of_trust_model(cls, raw: Any, info: ValidationInfo) -> Any:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsw.models.initial import Seed, bare_convolution, convolution, generator_of, linear, require_positive, xavier
+from fedsw.models.labelled import Proportioned, Unflattened, innermost
 
 _SLOPE = 0.2
 
@@ -275,3 +277,75 @@ class PublishedAdaptor(nn.Module):
         """Features (n, d) and logits (n, classes) of images (n, side^2)."""
         features = self.encoder(images)
         return features, self.classifier(features)
+
+
+class ResidualImages(Proportioned):
+    """Square images (m, side^2) in (0, 1) of noise and a cell, by blocks that are added to what passes them.
+
+    A linear layer of noise and the one-hot cell to `channels[0]` images of a quarter of the side, then two blocks, to
+    `channels[0]` and to `channels[1]` images, each of BatchNorm, ReLU, the image doubled by repetition, a 3x3
+    convolution, and the same again without doubling; what comes in is doubled, goes through a 1x1 convolution, and is
+    added. BatchNorm, ReLU, a 3x3 convolution and a sigmoid end it. Every BatchNorm has scales and shifts of the cell's
+    own. It mixes the samples of a batch: it is for networks that only see noise.
+
+    Attributes:
+        latent: width of the noise.
+        cells: how many there are.
+
+    Raises:
+        ValueError: if the side is not a multiple of 4, or a size is below 1.
+
+    Source: Miyato and Koyama 2018, the generator, with other widths; de Vries et al. 2017 for the normalisation.
+    """
+
+    def __init__(
+        self, side: int, cells: int, *, latent: int = 10, channels: tuple[int, int] = (32, 16), seed: Seed = 0
+    ) -> None:
+        if side < 4 or side % 4:
+            raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+        require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
+        super().__init__(latent, cells)
+        generator, quarter, (first, second) = generator_of(seed), side // 4, channels
+        self.start = nn.Sequential(linear(latent + cells, first * quarter**2, generator), Unflattened(first, quarter))
+        self.blocks = nn.ModuleList(
+            [_Doubled(first, first, cells, generator), _Doubled(first, second, cells, generator)]
+        )
+        self.norm, self.end = _NormOfCell(second, cells), convolution(second, 1, 3, generator)
+        innermost(self)
+
+    def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
+        """Images (m, side^2) of noise (m, latent) and cells (m,)."""
+        codes = F.one_hot(cells, self.cells).to(noise)
+        images: Tensor = self.start(torch.cat([noise, codes], dim=1))
+        for block in self.blocks:
+            images = block(images, codes)
+        ended: Tensor = self.end(self.norm(images, codes))
+        return ended.flatten(1).sigmoid()
+
+
+class _NormOfCell(nn.Module):
+    """BatchNorm with scales and shifts of the cell's own, and ReLU."""
+
+    def __init__(self, channels: int, cells: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels, affine=False)
+        self.scales, self.shifts = nn.Parameter(torch.ones(cells, channels)), nn.Parameter(torch.zeros(cells, channels))
+
+    def forward(self, images: Tensor, codes: Tensor) -> Tensor:
+        scales, shifts = ((codes @ each)[:, :, None, None] for each in (self.scales, self.shifts))
+        return F.relu(self.norm(images) * scales + shifts)
+
+
+class _Doubled(nn.Module):
+    """A block of twice the side."""
+
+    def __init__(self, inputs: int, outputs: int, cells: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.before, self.between = _NormOfCell(inputs, cells), _NormOfCell(outputs, cells)
+        self.first, self.second = (convolution(each, outputs, 3, generator) for each in (inputs, outputs))
+        self.past, self.larger = convolution(inputs, outputs, 1, generator), nn.UpsamplingNearest2d(scale_factor=2)
+
+    def forward(self, images: Tensor, codes: Tensor) -> Tensor:
+        added = self.first(self.larger(self.before(images, codes)))
+        found: Tensor = self.larger(self.past(images)) + self.second(self.between(added, codes))
+        return found

@@ -8,6 +8,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear, require_positive
 from fedsw.randomness import Stream
@@ -306,6 +307,42 @@ def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int =
             noise = torch.randn(len(part), conditional.latent, generator=generator).to(like)
             parts.append(conditional(noise, part))
     return torch.cat(parts), cells
+
+
+_SETTLING = 32
+"""Batches that BatchNorm's statistics are the means over."""
+
+
+def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 0) -> nn.Module:
+    """Give BatchNorm the statistics of a network's own samples, where those it has are of other weights.
+
+    Args:
+        network: a `Conditional`; changed in place.
+        proportions: (cells,), on the host, of the cells among the samples.
+        batch: samples that are normalised together, as in training.
+        seed: of the noise.
+
+    Returns:
+        The network, in evaluation mode.
+    """
+    conditional, like = cast(Conditional, network), next(network.parameters())
+    cells = stratified(proportions, batch).to(like.device)
+    generators = (seeded_generator(seed, "batch statistics", number) for number in range(_SETTLING))
+    noises = (torch.randn(batch, conditional.latent, generator=generator).to(like) for generator in generators)
+    update_bn((((noise, cells),) for noise in noises), _Given(network))
+    return network.eval()
+
+
+class _Given(nn.Module):
+    """A network that takes noise and cells as one pair."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        made: Tensor = self.network(*pair)
+        return made
 
 
 def proportions_of(network: nn.Module) -> Tensor:

@@ -73,7 +73,7 @@ def released_sides(
             f"{directory} is a run under trust {experiment.privacy.trust!r}, which releases no sketch: give one of "
             "'sketch-local', as of `fedsw synthesize --trust sketch-local`"
         )
-    problem = Problem.from_experiment(experiment)
+    problem = Problem.from_experiment(experiment.on_host())
     sides = _sides(directory, problem)
     if reference is not None:
         return problem, sides, (str(reference), _public(problem, reference, next(iter(sides.values()))))

@@ -94,7 +94,7 @@ def evaluate(
     """
     stored = read_run(directory).experiment
     require_allowed_code(stored, allow_modules, stored=directory)
-    experiment = _asked(stored, data_dir)
+    experiment = _asked(stored, data_dir).on_host()
     task = Problem.from_experiment(experiment)
     model = _model(task, directory / MODEL)
     records = held_out_records(task, _places(experiment, client))

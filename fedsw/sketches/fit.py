@@ -13,9 +13,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fedsw import files
-from fedsw.models.labelled import CHUNK, Conditional, Proportioned, generate, seeded_generator, stratified
+from fedsw.models.labelled import (
+    CHUNK,
+    Conditional,
+    Proportioned,
+    generate,
+    seeded_generator,
+    settled,
+    stratified,
+)
 from fedsw.sketches.law import BatchSums, Sketcher, SomeOfLaw, sums_of_vectors
 from fedsw.sketches.noised import NoisedSketch
 
@@ -141,6 +150,8 @@ class FitSettings:
         learning_rate: of Adam at the first step; it falls to 0 along a cosine.
         fraction: of the frequencies that a step looks at, drawn anew every step; 1 for all. A half takes half the time,
             and its gradient has the whole's as its mean.
+        averaging: of all steps, that an exponential average of the weights looks back on; the average is the trained
+            network then, with BatchNorm's statistics for it. 0 for the weights of the last step.
 
     Raises:
         ValueError: if a number is out of range.
@@ -151,6 +162,7 @@ class FitSettings:
     seed: int = 0
     learning_rate: float = 0.01
     fraction: float = 1.0
+    averaging: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch < 2:
@@ -159,6 +171,8 @@ class FitSettings:
             raise ValueError(
                 f"learning_rate = {self.learning_rate}, fraction = {self.fraction}; positive, and at most 1"
             )
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"averaging = {self.averaging}; it is a part of the steps, at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -168,7 +182,7 @@ class Progress:
     Attributes:
         step: steps done.
         distance: mean estimate of the squared distance to the sketch over the steps since the last call.
-        network: as it is now; `generate` draws samples from it.
+        network: as it is now, averaged where weights are; `generate` draws samples from it.
     """
 
     step: int
@@ -186,6 +200,34 @@ class Compared:
 
     drawn: Sketcher
     target: Target
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Which cells the samples of a step are of: the same at every step, or, where a batch is too small, drawn.
+
+    Attributes:
+        proportions: (cells,), on the host.
+        fixed: (batch,), where a batch has two samples or more of every cell; None otherwise.
+    """
+
+    proportions: Tensor
+    batch: int
+    fixed: Tensor | None
+
+    @classmethod
+    def of(cls, target: Target, batch: int) -> Cells:
+        """The cells of batches of that size, on the target's device."""
+        proportions = target.proportions.cpu()
+        each = stratified(proportions, batch)
+        whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
+        return cls(proportions, batch, each.to(target.blocks.device) if whole else None)
+
+    def drawn(self, generator: torch.Generator, device: torch.device) -> Tensor:
+        """Of a step, (batch,)."""
+        if self.fixed is not None:
+            return self.fixed
+        return torch.multinomial(self.proportions, self.batch, replacement=True, generator=generator).to(device)
 
 
 def fit_generator(
@@ -244,23 +286,31 @@ def fit_generator(
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
         targets.append(Compared(_sketcher_of(other, own, like), like_first))
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    released = copy.deepcopy(network) if settings.averaging else network
     path = None if checkpoint is None else Path(checkpoint)
     mark = _mark([sketch, *(each for each, _ in later)], network, settings, target)
-    done = 0 if path is None else _restored(path, mark, network, optimizer)
+    done = 0 if path is None else _restored(path, mark, network, released, optimizer)
+    cells = Cells.of(target, settings.batch)
     network.train()
-    total, counted = 0.0, 0
+    total, counted = torch.zeros((), dtype=torch.float64, device=target.blocks.device), 0
     for step in range(done + 1, settings.steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
-        total += _step(step, conditional, targets, settings, optimizer)
+        total += _step(step, conditional, targets, cells, settings, optimizer)
         counted += 1
+        if released is not network:
+            _follow(released, network, step, settings)
         if step % every == 0 or step == settings.steps:
+            if released is not network:
+                settled(released, cells.proportions, settings.batch, seed=settings.seed)
             if path is not None:
-                _save(path, mark, step, network, optimizer)
+                _save(path, mark, step, network, released, optimizer)
             if observer is not None:
-                observer(Progress(step, total / counted, network))
+                observer(Progress(step, float(total) / counted, released))
                 network.train()
-            total, counted = 0.0, 0
+            total, counted = torch.zeros_like(total), 0
+    if released is not network:
+        network.load_state_dict(released.state_dict())
     return network.eval()
 
 
@@ -292,34 +342,35 @@ def _step(
     step: int,
     network: Conditional,
     targets: Sequence[Compared],
+    cells: Cells,
     settings: FitSettings,
     optimizer: torch.optim.Optimizer,
-) -> float:
-    """One step; returns the batch's distance before it, summed over stages."""
+) -> Tensor:
+    """One step; returns the batch's distance before it, summed over stages: a scalar that nobody waits for here."""
     generator = seeded_generator(settings.seed, "generator training", step)
-    target = targets[0].target
-    device = target.blocks.device
-    proportions = target.proportions.cpu()
-    each = stratified(proportions, settings.batch)
-    whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
-    if not whole:
-        each = torch.multinomial(proportions, settings.batch, replacement=True, generator=generator)
-    noise = torch.randn(settings.batch, network.latent, generator=generator)
-    cells = each.to(device)
-    made = network(noise.to(target.blocks), cells)
-    loss = torch.zeros((), device=device)
+    like = targets[0].target.blocks
+    each = cells.drawn(generator, like.device)
+    made = network(torch.randn(settings.batch, network.latent, generator=generator).to(like), each)
+    estimate = drawn_distance_of_sums if cells.fixed is None else distance_of_sums
+    loss = torch.zeros((), device=like.device)
     for stage in targets:
         module: Sketcher | SomeOfLaw = stage.drawn
         compared = stage.target
         if settings.fraction < 1:
             module, places, factors = stage.drawn.some(settings.fraction, generator)
             compared = compared.at(places, factors)
-        sums = module.by_cell(made, cells)
-        loss = loss + (distance_of_sums if whole else drawn_distance_of_sums)(compared, sums)
+        loss = loss + estimate(compared, module.by_cell(made, each))
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
-    return float(loss.detach())
+    return loss.detach().to(torch.float64)
+
+
+def _follow(average: nn.Module, network: nn.Module, step: int, settings: FitSettings) -> None:
+    """Move an average of weights on: a mean at first, then exponential over a part of all steps."""
+    length = min(float(step), max(1.0, settings.averaging * settings.steps))
+    move = get_ema_multi_avg_fn(1 - 1 / length)  # type: ignore[no-untyped-call]
+    move(list(average.parameters()), list(network.parameters()), step)
 
 
 def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
@@ -345,23 +396,27 @@ def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSet
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
     laws = [repr(sketch.law) for sketch in sketches]
-    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.tolist())):
+    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.cpu().tolist())):
         digest.update(part.encode() + b"\0")
     for sketch in sketches:
         digest.update(sketch.value.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _save(path: Path, mark: str, step: int, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save(
+    path: Path, mark: str, step: int, network: nn.Module, released: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
     content = io.BytesIO()
-    state = {"mark": mark, "step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    state = {"mark": mark, "step": step, "network": released.state_dict(), "optimizer": optimizer.state_dict()}
+    if released is not network:
+        state["last"] = network.state_dict()
     torch.save(state, content)
     title = _TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n"
     files.replace(path, title, content.getbuffer())
 
 
-def _restored(path: Path, mark: str, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bring network and optimizer to where the file is; returns the steps done, 0 if there is no file."""
+def _restored(path: Path, mark: str, network: nn.Module, released: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bring networks and optimizer to where the file is; returns the steps done, 0 if there is no file."""
     if not path.exists():
         return 0
     title, _, content = path.read_bytes().partition(b"\n")
@@ -372,6 +427,7 @@ def _restored(path: Path, mark: str, network: nn.Module, optimizer: torch.optim.
         raise CheckpointRefused(
             f"{path} is of another sketch, network or setting; go on with what it was made with, or give another file"
         )
-    network.load_state_dict(state["network"])
+    network.load_state_dict(state.get("last", state["network"]))
+    released.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])

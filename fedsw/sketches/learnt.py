@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -146,14 +146,17 @@ class Lessons:
     learning_rate: float = 0.003
 
 
-def taught(network: Classifier, teacher: nn.Module, proportions: Tensor, groups: int, lessons: Lessons) -> Classifier:
+Pupil = TypeVar("Pupil", bound=nn.Module)
+
+
+def taught(network: Pupil, teacher: nn.Module, proportions: Tensor, groups: int, lessons: Lessons) -> Pupil:
     """Train a classifier on fresh samples of a generator, moved and noised, with softened labels.
 
     Guarantee: post-processing of what the generator learnt from. Samples, moves and noise depend on the steps alone.
 
     Args:
-        network: untrained; changed in place.
-        teacher: a `fedsw.models.labelled.Conditional` generator.
+        network: untrained, scores (n, classes) of records (n, p); changed in place.
+        teacher: a `fedsw.models.labelled.Conditional` generator, in the network's precision and on its device.
         proportions: (cells,), how often each cell is made.
         groups: cells of a label.
     """
@@ -162,16 +165,14 @@ def taught(network: Classifier, teacher: nn.Module, proportions: Tensor, groups:
     for step in range(lessons.steps):
         for group in optimizer.param_groups:
             group["lr"] = lessons.learning_rate * (1 + math.cos(math.pi * step / lessons.steps)) / 2
-        features, cells = generate(teacher, proportions, lessons.batch, seed=step)
+        seen, cells = generate(teacher, proportions, lessons.batch, seed=step)
         generator = seeded_generator(step, "lessons", 0)
-        seen = features.cpu()
         if side**2 == seen.shape[1]:
             rolled = torch.randint(-lessons.shifts, lessons.shifts + 1, (2,), generator=generator).tolist()
             seen = torch.roll(seen.reshape(-1, side, side), rolled, dims=(1, 2)).flatten(1)
-        seen = seen + lessons.noise * torch.randn(seen.shape, generator=generator)
-        like = next(network.parameters())
-        labels = torch.div(cells, groups, rounding_mode="floor").to(like.device)
-        loss = F.cross_entropy(network(seen.to(like)), labels, label_smoothing=lessons.smoothing)
+        seen = seen + (lessons.noise * torch.randn(seen.shape, generator=generator)).to(seen)
+        labels = torch.div(cells, groups, rounding_mode="floor")
+        loss = F.cross_entropy(network(seen), labels, label_smoothing=lessons.smoothing)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         optimizer.step()

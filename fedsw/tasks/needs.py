@@ -23,6 +23,7 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import BinSettings
 from fedsw.experiment.sources import Shape, stated_shape
+from fedsw.models.images import ResidualImages
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.models.tables import TableGenerator
 from fedsw.sketches.learnt import Learnt
@@ -35,6 +36,12 @@ _Builder = Callable[[Model, int, int, int], nn.Module]
 _SMALL = 2**20
 """Parameters that a model may have to be tried on one record as it is. Of a larger one the sizes alone are looked at,
 for which torch loads its compiler, and that takes seconds."""
+
+
+def _channels(spec: Model) -> tuple[int, int]:
+    """Of a generator of images: its channels."""
+    return (spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16)
+
 
 _SHIPPED: Mapping[str, _Builder] = {
     "logistic": lambda spec, features, outputs, classes: models.logistic(features, outputs, seed=spec.seed),
@@ -58,11 +65,10 @@ _SHIPPED: Mapping[str, _Builder] = {
     ),
     "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
     "image-generator": lambda spec, features, outputs, classes: ImageGenerator(
-        image_side(features),
-        classes,
-        latent=spec.latent,
-        channels=(spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16),
-        seed=spec.seed,
+        image_side(features), classes, latent=spec.latent, channels=_channels(spec), seed=spec.seed
+    ),
+    "residual-generator": lambda spec, features, outputs, classes: ResidualImages(
+        image_side(features), classes, latent=spec.latent, channels=_channels(spec), seed=spec.seed
     ),
     "vector-generator": lambda spec, features, outputs, classes: VectorGenerator(
         features, classes, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed

@@ -19,7 +19,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_class_names
 from fedsw.experiment.stored import require_allowed_code
 from fedsw.runs.files import MODEL, find_run
-from fedsw.runs.record import RunRecord, read_run
+from fedsw.runs.record import read_run
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs, part
 from fedsw.text import Short, run_facts
@@ -271,7 +271,7 @@ def load(
             "progress` shows how far it is"
         )
     with handed_again(record.experiment, model, task, purpose="using it", call="load(run"):
-        problem = Problem.from_experiment(_on_host(record))
+        problem = Problem.from_experiment(record.experiment.on_host())
         network = problem.build_model()
     try:
         network.load_state_dict(load_file(path))
@@ -285,10 +285,3 @@ def load(
         record.directory, record.experiment, record.summary, network.eval(), columns, classes, problem.groups, settled,
         problem,
     )  # fmt: skip
-
-
-def _on_host(record: RunRecord) -> Experiment:
-    """The run's experiment for this machine, which need not have the device that it was trained on."""
-    training = record.experiment.training.model_copy(update={"device": "cpu"})
-    privacy = record.experiment.privacy.model_copy(update={"device": None})
-    return record.experiment.model_copy(update={"training": training, "privacy": privacy})

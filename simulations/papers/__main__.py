@@ -27,6 +27,7 @@ QuickRun = Annotated[bool, typer.Option("--quick", help="Few rounds and points, 
 DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="What runs compute on; each result names it.")]
 Results = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results are kept, as JSON.")]
 Pages = Annotated[Path | None, typer.Option(metavar="DIR", help="Where pages and pictures are written.")]
 
@@ -43,6 +44,7 @@ def reproduce_command(
     seeds: Seeds = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
+    device: Device = "cpu",
     runs: Runs = RUNS,
     results: Results = None,
     pages: Pages = None,
@@ -62,6 +64,8 @@ def reproduce_command(
     store = results or COMMITTED
     if quick:
         asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"--device is {device!r}; choose cpu or cuda")
     if data_dir is not None:
         os.environ["FEDSW_DATA"] = str(data_dir.expanduser().resolve())  # for the processes that run, too
     if list_:
@@ -70,7 +74,7 @@ def reproduce_command(
     failed: list[tuple[str, str]] = []
     if not draw:
         folder = runs / ("papers-quick" if quick else "papers")
-        failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, quiet=quiet or as_json)
+        failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, device=device, quiet=quiet or as_json)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _PAGES)
     written = _write(studies, store, where)
@@ -93,6 +97,7 @@ def _make(
     *,
     seeds: int | None,
     jobs: int | None,
+    device: str,
     quiet: bool,
 ) -> list[tuple[str, str]]:
     """Make what is missing; returns what failed, with the reasons."""
@@ -109,7 +114,7 @@ def _make(
     with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
         run_all(
             waiting,
-            functools.partial(make, runs, store),
+            functools.partial(make, runs, store, device=device),
             jobs=jobs or cores(),
             watcher=progress,
             failed=functools.partial(fail, store),

@@ -18,9 +18,21 @@ from fedsw.runs.record import RunRecord, read_run
 from fedsw.tasks.problem import Problem
 
 
+def on_device(experiment: Experiment, device: str) -> Experiment:
+    """The same experiment, computed on "cpu" or "cuda"; its ε is the processor's where it is not the clients' own."""
+    training = experiment.training.model_copy(update={"device": device})
+    privacy = (
+        experiment.privacy if experiment.privacy.local else experiment.privacy.model_copy(update={"device": "cpu"})
+    )
+    return experiment.model_copy(update={"training": training, "privacy": privacy})
+
+
 @dataclass(frozen=True)
 class Finished:
-    """A run in its folder. What a measure reads of private records is outside the run's guarantee: it must say so."""
+    """A run in its folder. What a measure reads of private records is outside the run's guarantee: it must say so.
+
+    Whatever the run was made on, it is measured on the processor.
+    """
 
     directory: Path
 
@@ -38,7 +50,7 @@ class Finished:
         """
         found = self.record.experiment
         require_allowed_code(found, (), stored=self.directory)
-        return found
+        return found.on_host()
 
     @functools.cached_property
     def problem(self) -> Problem:

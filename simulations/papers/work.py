@@ -19,8 +19,9 @@ from fedsw.experiment.sources import load_public, load_shape
 from fedsw.grid import attempt, finish
 from fedsw.text import installed_version
 from simulations.papers.cells import Cell, Computation, cells_of, computation_of
+from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
-from simulations.papers.finished import Finished
+from simulations.papers.finished import Finished, on_device
 from simulations.papers.store import Measured, Stored, read, write
 
 HELD_OUT = "held-out"
@@ -92,20 +93,23 @@ def _absence(experiment: Experiment) -> str | None:
     return None
 
 
-def make(runs: Path, results: Path, piece: Piece) -> bool:
+def make(runs: Path, results: Path, piece: Piece, *, device: str = "cpu") -> bool:
     """Run or compute a piece, measure what is missing, and store it; or store why there is no result.
+
+    Args:
+        device: what runs compute on, "cpu" or "cuda". It is no part of what a run is, and its file names it.
 
     Returns:
         Whether there is a result.
     """
-    return attempt(functools.partial(_make, runs, results), functools.partial(fail, results), piece)
+    return attempt(functools.partial(_make, runs, results, device), functools.partial(fail, results), piece)
 
 
-def _make(runs: Path, results: Path, piece: Piece) -> None:
+def _make(runs: Path, results: Path, device: str, piece: Piece) -> None:
     if isinstance(piece.what, Computation):
         write(results, piece.key, _computed(piece.what))
     else:
-        _run_and_measure(runs, results, piece, piece.what)
+        _run_and_measure(runs, results, piece, piece.what, device)
 
 
 def fail(results: Path, piece: Piece, fault: str) -> None:
@@ -117,12 +121,13 @@ def _whole(stored: Stored | None, piece: Piece) -> bool:
     return stored is not None and stored.fault is None and not any(map(stored.lacks, piece.measures))
 
 
-def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell) -> None:
+def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell, device: str) -> None:
     stored = _known(results, piece.key)
     if HELD_OUT in stored.measures and not any(map(stored.lacks, piece.measures)):
         write(results, piece.key, replace(stored, fault=None))
         return
-    summary, directory = finish(cell, runs / piece.key, _far_enough)
+    there = replace(cell, experiment=on_device(cell.experiment, device))
+    summary, directory = finish(there, runs / piece.key, _far_enough)
     finished = Finished(directory)
     if not _far_enough(summary):
         raise RuntimeError(
@@ -156,7 +161,7 @@ def _computed(computation: Computation) -> Stored:
         "settings": dict(computation.settings),
         "seconds": time.perf_counter() - began,
         "versions": {"python": platform.python_version(), "fedsw": installed_version()},
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "device": device_name()},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     return Stored(about, {HELD_OUT: found})

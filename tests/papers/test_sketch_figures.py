@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from fedsw import data
 from fedsw.models import Particles
-from simulations.papers.derived.sketches import price_of_trust
+from simulations.papers.derived.sketches import price_of_masks, price_of_trust
 from simulations.papers.figure import load_figure
 from simulations.papers.finished import Finished
 from simulations.papers.measures.labelled import beside_sketches
-from simulations.papers.measures.synthesis import labelled
+from simulations.papers.measures.synthesis import labelled, with_shifts
 from simulations.papers.study import Result, Study
 
 
@@ -32,7 +32,7 @@ class Replayed(nn.Module):
     def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
         pick = torch.special.ndtr(noise[:, 0])
         found = [self._by_class[c][int(u * len(self._by_class[c]))] for c, u in zip(cells.tolist(), pick, strict=True)]
-        return torch.stack(found)
+        return torch.stack(found).to(noise)
 
 
 @pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.8, 1.0), (1, 0.0, 0.2)])
@@ -49,6 +49,23 @@ def test_generated_labels_are_judged_as_they_are_generated(shift: int, least: fl
     assert least <= found.values["accuracy_generated"] <= most
     assert (found.values["bytes"], found.values["minutes"]) == (7, 2.0)
     assert found.arrays["images"].shape == (40, 64)
+
+
+@pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.3, 1.0), (1, 0.0, 0.2)])
+def test_classifiers_that_are_taught_with_shifts_learn_the_labels_as_they_are_generated(
+    shift: int, least: float, most: float
+) -> None:
+    digits = data.digits(seed=0)
+    run = SimpleNamespace(
+        model=Replayed(digits.train.features, digits.train.target, shift),
+        problem=SimpleNamespace(classes=10),
+        experiment=SimpleNamespace(training=SimpleNamespace(rounds=15)),
+        dataset=digits,
+        record=SimpleNamespace(summary={"sketch": {"distance": 0.5, "later": [{"distance": 0.25}, {"distance": 1.0}]}}),
+    )
+    found = with_shifts(cast(Finished, run)).values
+    assert all(least <= found[name] <= most for name in ("accuracy_lenet", "accuracy_shifted"))
+    assert found["distance"] == 1.75
 
 
 @pytest.mark.slow
@@ -83,9 +100,12 @@ def test_the_price_of_trust_is_the_difference_at_equal_epsilon_and_data() -> Non
         result("best", 10.0, 0, 0.90),
         result("best", 10.0, 1, 0.92),
         result("nobody trusted", 10.0, 0, 0.89),
+        result("distributed", 10.0, 0, 0.905),
         result("DP-SWD", 10.0, 0, 0.30),
         result("best", 1.0, 0, 0.80),
     )
     (found,) = price_of_trust(Study(load_figure("sketches/images"), results, 0))
     assert found.point == {"source": "mnist", "epsilon": 10.0} and found.series == "best"
     assert found.values["lost_without_trust"] == pytest.approx(0.02)
+    (masked,) = price_of_masks(Study(load_figure("sketches/images"), results, 0))
+    assert masked.point == found.point and masked.values["lost_without_trust"] == pytest.approx(0.005)

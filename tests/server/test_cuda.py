@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from fedsw.clipping import Term, clipped_sum, record
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
 from fedsw.models import flatten
@@ -13,6 +15,7 @@ from fedsw.tasks.problem import Problem
 from fedsw.transport.ranks import ranked
 from fedsw.transport.sliced import cotangents, directions, sliced_w2
 from tests.federations import Federation, small
+from tests.server.sketch_runs import sketched
 from tests.server.test_matching_runs import GENERATOR, experiment
 
 DEVICES = ("cpu", "cuda")
@@ -39,6 +42,26 @@ def test_a_seeded_run_ends_where_the_processors_ends(tmp_path, asked):
         ends.append(checkpoint.load(federation.folder / "run1").theta)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
     assert shown[1] == pytest.approx(shown[0], abs=1e-6)
+
+
+def test_a_seeded_sketch_in_stages_teaches_what_it_teaches_on_the_processor(tmp_path):
+    shown = []
+    for number, device in enumerate(DEVICES):
+        federation = Federation(tmp_path / str(number))
+        more = ("seed=3", "training.precision=float64", f"training.device={device}", "privacy.device=cpu")
+        parts = "{kind='features', map='learnt'}, {kind='moments', map='learnt', projected=4}"
+        stages = (
+            "sketch.hidden=5",
+            "sketch.averaging=0.5",
+            "training.rounds=3",
+            f"sketch.stages=[{{parts=[{parts}]}}]",
+        )
+        shown.append(federation.run(sketched(*stages, *more)))
+    here, there = shown
+    assert there["held_out"]["sw2"] == pytest.approx(here["held_out"]["sw2"], rel=1e-3)
+    assert there["sketch"]["distance"] == pytest.approx(here["sketch"]["distance"], rel=1e-3)
+    (own,), (other,) = here["sketch"]["later"], there["sketch"]["later"]
+    assert other["distance"] == pytest.approx(own["distance"], rel=1e-2)
 
 
 def _node(device: str, *overrides: str) -> Node:
@@ -72,6 +95,21 @@ def test_a_contribution_never_weighs_more_than_its_clip_bound(precision, steep):
     q = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     vector, _ = node.contribution(batch, q, 0.5 / 40)
     assert 0 < float(vector.norm()) <= node.task.most_pulled(q, 0.5 / 40)
+
+
+@pytest.mark.parametrize("grouped", [1, 2])
+def test_clipped_sums_of_convolutions_are_the_processors(grouped):
+    torch.manual_seed(4)
+    network = nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, groups=grouped), nn.Tanh(), nn.ConvTranspose2d(4, 2, 3, groups=grouped)),
+        *(nn.Flatten(), nn.Linear(128, 2)),
+    ).double()
+    images, q = torch.randn(23, 2, 8, 8, dtype=torch.float64), torch.randn(23, 2, dtype=torch.float64)
+    found = []
+    for device in DEVICES:
+        tape = record(network.to(device), images.to(device))
+        found.append(clipped_sum(tape, [Term(tape.raw, q.to(device), 0.4)]).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("ties", ["shared", "stable"])

@@ -332,7 +332,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         (("training.batch_size=10",), "sums all of them once"),
         (("privacy.sampling=stratified",), "sums all records once"),
         (("model.kind=image-generator", "model.hidden=[3]"), "two layers of channels"),
-        (("model.kind=generator",), "use 'vector-generator', 'image-generator' or 'table-generator'"),
+        (("model.kind=generator",), "'image-generator', 'residual-generator' or 'table-generator'"),
         (("sketch.harmonics=3",), "harmonics is for kind 'cramer'"),
         (("sketch.decay=1.0",), "decay is for map 'cosine'"),
         (("sketch.orientations=3",), "orientations is for map 'scattering'"),

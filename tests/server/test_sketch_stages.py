@@ -42,7 +42,7 @@ THREE = (
     "sketch.stages=[{share=0.3}, {share=0.25, parts=[{kind='moments', map='learnt', radius=3.0}, "
     "{bandwidths=[1.0], pairs=4, weight=0.5}]}]"
 )
-SMALL = ("sketch.hidden=5", "training.rounds=3")
+SMALL = ("sketch.hidden=5", "training.rounds=3", "sketch.averaging=0.5")
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedsw.accounting import pld
 from fedsw.audit import record
 from fedsw.audit.finding import Finding
 from fedsw.audit.record import model, noise, promise, published, spent
@@ -166,6 +167,20 @@ def test_an_honest_folder_of_every_trust_model_passes_every_check(finished, name
     assert found.passed and len(found.details["checks"]) == 7
     assert found.shown == found.claimed == math.inf or 0 < found.shown <= found.claimed * (1 + 1e-3)
     json.loads(json.dumps(found.as_dict()))
+
+
+def test_a_run_that_accounted_on_a_gpu_is_audited_without_one_and_may_say_a_little_more(tmp_path, monkeypatch):
+    directory = tmp_path / "run"
+    with monkeypatch.context() as there:
+        there.setattr(pld, "round_off_factor", lambda device: pld.ROUND_OFF)
+        Federation(tmp_path).run(small("privacy.delta=1e-9", "training.rounds=2"), directory=directory)
+    without_seconds(directory)
+    assert failed(audit(directory)) == [spent.REPLAY], "its processor would have said less"
+    change_json(directory / "config.json", lambda config: config["experiment"]["training"].update(device="cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert failed(found := audit(directory)) == [] and not found.details["not_checked"], found.details["checks"]
+    change_json(directory / "summary.json", lambda summary: summary.update(epsilon_spent=0.99 * found.shown))
+    assert spent.REPLAY in failed(audit(directory)), "less is never right"
 
 
 def test_a_line_with_seconds_a_count_or_an_un_noised_loss_is_named(copied):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsw.models.labelled import ImageGenerator, VectorGenerator
+from fedsw.models.images import ResidualImages
+from fedsw.models.labelled import ImageGenerator, VectorGenerator, seeded_generator, settled, stratified
 from fedsw.randomness import Stream
 from fedsw.sketches.fit import CheckpointRefused, FitSettings, Progress, fit_generator, generate, sketch_distance
 from fedsw.sketches.law import Law
@@ -61,9 +62,9 @@ def test_real_records_have_distance_zero_to_a_noised_sketch_within_its_noise_and
     assert abs(fresh) < 2e-3 < moved / 5
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fraction):
-    settings = FitSettings(steps=25, batch=40, seed=4, fraction=fraction)
+@pytest.mark.parametrize(("fraction", "averaging"), [(1.0, 0.0), (0.4, 0.3)])
+def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fraction, averaging):
+    settings = FitSettings(steps=25, batch=40, seed=4, fraction=fraction, averaging=averaging)
     whole = fitted(settings)
 
     class Stopped(Exception):
@@ -85,6 +86,36 @@ def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fract
     assert all(torch.equal(value, finished.state_dict()[name]) for name, value in whole.state_dict().items())
 
 
+def test_the_released_weights_are_the_exponential_average_of_those_of_every_step():
+    steps, averaging = 20, 0.25
+    seen: list[list[Tensor]] = []
+
+    def watch(progress: Progress) -> None:
+        seen.append([each.detach().double().clone() for each in progress.network.parameters()])
+
+    fitted(FitSettings(steps, batch=40), every=1, observer=watch)
+    average = seen[0]
+    for step, weights in enumerate(seen[1:], start=2):
+        part = 1 / min(step, averaging * steps)
+        average = [(1 - part) * old + part * new for old, new in zip(average, weights, strict=True)]
+    released = fitted(FitSettings(steps, batch=40, averaging=averaging))
+    for wanted, found in zip(average, released.parameters(), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_batchnorm_of_an_average_has_the_statistics_of_its_own_samples():
+    network, proportions = VectorGenerator(2, 3, hidden=(5,)), torch.tensor([0.5, 0.25, 0.25])
+    norm = network.layers[1]
+    norm.running_mean.fill_(7.0)
+    settled(network, proportions, 16, seed=3)
+    cells = torch.nn.functional.one_hot(stratified(proportions, 16), 3).float()
+    noises = [torch.randn(16, 10, generator=seeded_generator(3, "batch statistics", each)) for each in range(32)]
+    inside = torch.stack([network.layers[0](torch.cat([noise, cells], dim=1)) for noise in noises])
+    torch.testing.assert_close(norm.running_mean, inside.mean(dim=(0, 1)))
+    torch.testing.assert_close(norm.running_var, inside.var(dim=1).mean(dim=0))
+    assert not network.training
+
+
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path):
     path = tmp_path / "generator.pt"
     fitted(FitSettings(steps=2, batch=40), checkpoint=path)
@@ -92,6 +123,7 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(tmp_path):
         FitSettings(steps=2, batch=41),
         FitSettings(steps=3, batch=40),
         FitSettings(steps=2, batch=40, seed=1),
+        FitSettings(steps=2, batch=40, averaging=0.5),
     ):
         with pytest.raises(CheckpointRefused, match="another sketch, network or setting"):
             fitted(other, checkpoint=path)
@@ -162,14 +194,15 @@ def test_generated_cells_have_the_nearest_whole_numbers_in_random_order():
     assert lone.tolist() == [1] * 7
 
 
-def test_an_image_generator_learns_two_pictures_through_batchnorm():
+@pytest.mark.parametrize("kind", [ImageGenerator, ResidualImages])
+def test_an_image_generator_learns_two_pictures_through_batchnorm(kind):
     pictures = torch.zeros(2, 64)
     pictures[0, :32], pictures[1, 32:] = 1.0, 1.0
     law = Law(64, (GaussianKernel((2.0, 4.0), 100),), classes=2)
     sketcher, cells = law.drawn(), torch.arange(2).repeat(100)
     sketch = NoisedSketch(law, sketcher.sums(pictures[cells], cells), 0.5, 200)
     network = fit_generator(
-        sketch, ImageGenerator(8, 2, latent=2, channels=(8, 4)), FitSettings(150, batch=20), sketcher=sketcher
+        sketch, kind(8, 2, latent=2, channels=(8, 4)), FitSettings(150, batch=20), sketcher=sketcher
     )
     features, drawn = generate(network, sketch.proportions, 40)
     assert features.shape == (40, 64) and float(features.min()) >= 0 and float(features.max()) <= 1
@@ -199,7 +232,14 @@ def test_codes_are_softmaxes_of_their_columns_and_other_columns_stay():
         torch.testing.assert_close(found[:, first:end], torch.softmax(plain[:, first:end], dim=1))
 
 
-@pytest.mark.parametrize("make", [lambda s: VectorGenerator(2, 3, seed=s), lambda s: ImageGenerator(8, 3, seed=s)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: VectorGenerator(2, 3, seed=s),
+        lambda s: ImageGenerator(8, 3, seed=s),
+        lambda s: ResidualImages(8, 3, seed=s),
+    ],
+)
 def test_a_network_is_drawn_from_its_seed_alone(make):
     first, again, other = make(1), make(1), make(2)
     pairs = zip(first.parameters(), again.parameters(), strict=True)
@@ -216,7 +256,9 @@ def test_a_network_is_drawn_from_its_seed_alone(make):
         (lambda: FitSettings(1, batch=1), "batch = 1"),
         (lambda: FitSettings(1, learning_rate=0.0), "learning_rate = 0"),
         (lambda: FitSettings(1, fraction=1.5), "fraction = 1.5"),
+        (lambda: FitSettings(1, averaging=1.0), "averaging = 1"),
         (lambda: ImageGenerator(10, 2), "multiple of 4"),
+        (lambda: ResidualImages(10, 2), "multiple of 4"),
         (lambda: ImageGenerator(8, 0), "cells = 0"),
         (lambda: VectorGenerator(2, 2, hidden=(0,)), "hidden"),
         (lambda: VectorGenerator(4, 2, codes=[(0, 2), (1, 3)]), "without overlap"),

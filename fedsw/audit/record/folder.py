@@ -231,6 +231,12 @@ class Folder:
         """Records of every group."""
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
 
+    @property
+    def accounted_elsewhere(self) -> bool:
+        """Whether the server computed epsilon on another device than the processor."""
+        device = self.privacy.get("device") or self.experiment["training"].get("device") or "cpu"
+        return not self.local and device != "cpu"
+
     @cached_property
     def _written(self) -> Experiment:
         """The settings, validated; what they name of somebody's own is not loaded."""
@@ -264,7 +270,7 @@ class Folder:
         from fedsw.tasks.problem import Problem
 
         try:
-            return Problem.from_experiment(self.settings)
+            return Problem.from_experiment(self.settings.on_host())
         except OSError as fault:
             raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
 

@@ -324,7 +324,7 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
 
     if folder.experiment["model"]["kind"] != "table-generator":
         return None
-    experiment, run = parse_experiment(folder.experiment), RunDirectory(folder.directory)
+    experiment, run = parse_experiment(folder.experiment).on_host(), RunDirectory(folder.directory)
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
     assert isinstance(network, TableGenerator)

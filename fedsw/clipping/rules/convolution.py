@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsw.clipping.rules.rule import (
-    TILE,
     Factored,
     Formed,
     Rule,
@@ -21,6 +20,7 @@ from fedsw.clipping.rules.rule import (
     outer_gram,
     reach_of_sites,
     tiled,
+    tiles,
     times,
     total_squares,
     trains,
@@ -55,7 +55,7 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
             moving = [_sites(layer, each[part]) for each in deltas]
         return outer_gram(fixed.mT, [each.mT for each in moving], kernel=kernel)
 
-    return tiled(a.shape[0], floats * layer.groups, part_gram)
+    return tiled(a.shape[0], floats * layer.groups, a.device, part_gram)
 
 
 def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
@@ -70,16 +70,26 @@ def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> 
 def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> Tensor:
     """Sum over records of W, each times its factor, some records at a time."""
     places = a if layer.transposed else delta
-    rows, wide = max(1, TILE // max(1, _floats(layer, a, delta, 1))), places.shape[1] // layer.groups
+    wide = places.shape[1] // layer.groups
     shape = (layer.groups, wide, layer.weight.numel() // places.shape[1])
     total = torch.zeros(shape, dtype=torch.float64, device=a.device)
-    for start in range(0, a.shape[0], rows):
-        part = slice(start, start + rows)
+    for part in tiles(a.shape[0], _floats(layer, a, delta, 1), a.device):
         left = _sites(layer, times(factors[part], places[part]))
         right = _windows(layer, _source(layer, a[part], delta[part]), places).mT
         for group, sums in enumerate(total):
-            sums.addbmm_(left[:, group], right[:, group])
+            _add_products(sums, left[:, group], right[:, group])
     return total
+
+
+def _add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the products of left (n, o, T) and right (n, T, p), float64, of all records to total (o, p).
+
+    On an accelerator `addbmm_` multiplies record by record: thousands of kernels, where one product of all will do.
+    """
+    if total.device.type == "cpu":
+        total.addbmm_(left, right)
+    else:
+        total.addmm_(left.transpose(0, 1).flatten(1), right.flatten(0, 1))
 
 
 def _rows(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:

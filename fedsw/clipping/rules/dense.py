@@ -68,7 +68,11 @@ def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
 
 def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     kernel, floats = outer_cost(a.shape[2], a.shape[3], deltas[0].shape[3], len(deltas))
-    return tiled(a.shape[0], floats, lambda part: outer_gram(a[part], [each[part] for each in deltas], kernel=kernel))
+
+    def part_gram(part: slice) -> Tensor:
+        return outer_gram(a[part], [each[part] for each in deltas], kernel=kernel)
+
+    return tiled(a.shape[0], floats, a.device, part_gram)
 
 
 def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
@@ -110,7 +114,7 @@ def _embedding_gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) ->
     def part_gram(part: slice) -> Tensor:
         return inner_products([_merge(layer, index[part], slots[part], delta[part]) for delta in deltas])
 
-    return tiled(a.shape[0], floats, part_gram)
+    return tiled(a.shape[0], floats, a.device, part_gram)
 
 
 def _embedding_gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:

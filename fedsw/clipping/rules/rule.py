@@ -9,19 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Floats in one temporary; larger batches are cut into tiles, so that nothing of size n x d x r ever exists.
-TILE = 2**20
+# Floats in one temporary; larger batches are cut into tiles, so that nothing of size n x d x r ever exists. A tile of a
+# processor stays in its cache; elsewhere few large kernels are quicker.
+TILE, ACCELERATOR_TILE = 2**20, 2**26
 
 
-def tiled(n: int, floats_per_record: int, part_gram: Callable[[slice], Tensor]) -> Tensor:
-    """Concatenate `part_gram` over slices of the n records whose temporaries stay near TILE floats: (n, ...)."""
-    grams = [part_gram(part) for part in tiles(n, floats_per_record)]
+def tiled(n: int, floats_per_record: int, device: torch.device, part_gram: Callable[[slice], Tensor]) -> Tensor:
+    """Concatenate `part_gram` over slices of the n records whose temporaries stay near a tile: (n, ...)."""
+    grams = [part_gram(part) for part in tiles(n, floats_per_record, device)]
     return grams[0] if len(grams) == 1 else torch.cat(grams)
 
 
-def tiles(n: int, floats_per_record: int) -> list[slice]:
-    """The n records in slices whose temporaries stay near TILE floats: at least one."""
-    rows = max(1, TILE // max(1, floats_per_record))
+def tiles(n: int, floats_per_record: int, device: torch.device) -> list[slice]:
+    """The n records in slices whose temporaries stay near a device's tile: at least one."""
+    tile = TILE if device.type == "cpu" else ACCELERATOR_TILE
+    rows = max(1, tile // max(1, floats_per_record))
     return [slice(start, min(start + rows, n)) for start in range(0, max(n, 1), rows)]
 
 
@@ -42,7 +44,7 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
             stacked[:, r] = row[part]
         return torch.bmm(stacked, stacked.mT)
 
-    return tiled(n, d * flat[0].shape[1], part_gram)
+    return tiled(n, d * flat[0].shape[1], flat[0].device, part_gram)
 
 
 def _pair(first: Tensor, second: Tensor) -> Tensor:

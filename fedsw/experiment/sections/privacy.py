@@ -148,8 +148,8 @@ class Sketch(SketchPart):
     """Trust models `sketch` and `sketch-local`: one sum over all records, once, and a generator that learns from it.
 
     The settings of `SketchPart` are those of the first part; `also` has more. What is measured is public and fixed
-    before any record is read; `batch`, `learning_rate`, `fraction` and `generated` are post-processing, which costs
-    nothing whatever they are. The generator takes `training.rounds` steps.
+    before any record is read; `batch`, `learning_rate`, `fraction`, `averaging` and `generated` are post-processing,
+    which costs nothing whatever they are. The generator takes `training.rounds` steps.
 
     Attributes:
         also: more parts of a record's vector.
@@ -163,6 +163,8 @@ class Sketch(SketchPart):
         batch: samples of a step.
         learning_rate: of Adam at the first step; it falls to 0.
         fraction: of the frequencies that a step looks at.
+        averaging: of a stage's steps, that the exponential average of the generator's weights looks back on, which is
+            what is released; 0 for the weights of the last step.
         generated: labelled samples that a classifier is trained on to measure a generator by.
         generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
             released counts; or, "auto", the one of them whose rows are nearer to the sketch.
@@ -180,6 +182,7 @@ class Sketch(SketchPart):
     batch: Annotated[int, Field(ge=2, le=2**24, strict=True)] = 200
     learning_rate: PositiveFloat = 0.01
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
     generated: PositiveInt = 10_000
     generator: Literal["auto", "network", "tree"] = "auto"
     independent: bool = False

@@ -157,9 +157,10 @@ def _learnt(
         keep_classifier(directory, number, found)
     elif found is None:
         sketch = task.experiment.sketch
-        untrained = classifier_of(task.experiment, task.shape, seed=sketch.seed + number).to(task.device)
+        untrained = classifier_of(task.experiment, task.shape, seed=sketch.seed + number)
         groups = len(task.shape.groups) if sketch.groups else 1
-        classifier = taught(untrained, network, proportions_of(network), groups, Lessons())
+        pupil = untrained.to(next(network.parameters()))
+        classifier = taught(pupil, network, proportions_of(network), groups, Lessons())
         found = flatten(classifier).detach().cpu().to(torch.float64)
         keep_classifier(directory, number, found)
     return found
@@ -169,7 +170,12 @@ def settings_of(task: Problem) -> FitSettings:
     """How the generator of an experiment is trained: its steps are `training.rounds`."""
     sketch = task.experiment.sketch
     return FitSettings(
-        task.experiment.training.rounds, sketch.batch, sketch.seed, sketch.learning_rate, sketch.fraction
+        task.experiment.training.rounds,
+        sketch.batch,
+        sketch.seed,
+        sketch.learning_rate,
+        sketch.fraction,
+        sketch.averaging,
     )
 
 

@@ -22,7 +22,7 @@ class Synthesis(Task):
     """A class-conditional generator: what it makes of noise and a label looks like the records of that label."""
 
     facts = Facts(
-        models=("vector-generator", "image-generator", "table-generator"),
+        models=("vector-generator", "image-generator", "residual-generator", "table-generator"),
         penalties=("distribution-matching",),
         sketched=True,
         sources=("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
@@ -82,9 +82,9 @@ class Synthesis(Task):
             )
         if table and settings.data.row_norm is not None:
             return "data.row_norm scales features, and sketch.kind 'table' measures codes of columns: leave it out"
-        if model.kind == "image-generator" and len(model.hidden) not in (0, 2):
+        if model.kind in ("image-generator", "residual-generator") and len(model.hidden) not in (0, 2):
             return (
-                f"model.hidden is {list(model.hidden)}; an image-generator has two layers of channels: give two "
+                f"model.hidden is {list(model.hidden)}; model.kind {model.kind!r} has two layers of channels: give two "
                 "numbers, or none"
             )
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from fedsw.data.images import digits, mnist, resized, usps
 from fedsw.data.records import Records
+from simulations.papers.computed.parallel import device, side_by_side
 from simulations.papers.store import Measured
 
 _SIDE = 28
@@ -50,19 +52,27 @@ def adaptations(*, pairs: Sequence[Mapping[str, Any]], cases: Sequence[str], see
 
     Source: RR, Section 6.2; the authors' code (da_settings.py, ClassSWD.py).
     """
-    values: dict[str, float] = {}
-    for pair in pairs:
-        source, target = _records(pair["source"]), _records(pair["target"])
-        for case in cases:
-            found = [_accuracy(trained(source, target, pair, case, seed), target) for seed in range(seeds)]
-            values[f"{pair['name']}_{case}"] = sum(found) / seeds
-    return Measured(values)
+    trainings = [(pair, case, seed) for pair in pairs for case in cases for seed in range(seeds)]
+    values: dict[str, Any] = {}
+    for (pair, case, _), accuracy in zip(trainings, side_by_side(_adapted, trainings), strict=True):
+        values.setdefault(f"{pair['name']}_{case}_by_seed", []).append(accuracy)
+    means = {name.removesuffix("_by_seed"): statistics.fmean(each) for name, each in values.items()}
+    return Measured(values | means)
+
+
+def _adapted(training: tuple[Mapping[str, Any], str, int]) -> float:
+    pair, case, seed = training
+    target = _records(pair["target"])
+    return _accuracy(trained(_records(pair["source"]), target, pair, case, seed), target)
 
 
 def trained(source: Records, target: Records, pair: Mapping[str, Any], case: str, seed: int) -> Dropping:
     """The network after all epochs of the source's images."""
     torch.manual_seed(seed)
-    network, batch = Dropping(), pair["batch"]
+    network, batch, on = Dropping().to(device()), pair["batch"], device()
+    source, target = (
+        dataclasses.replace(each, features=each.features.to(on), target=each.target.to(on)) for each in (source, target)
+    )
     optimiser = torch.optim.Adam(network.parameters(), lr=pair["rate"], betas=(0.5, 0.999))
     for epoch in range(pair["epochs"]):
         order = torch.randperm(len(source))
@@ -75,7 +85,7 @@ def trained(source: Records, target: Records, pair: Mapping[str, Any], case: str
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             optimiser.step()
-    return network
+    return network.cpu()
 
 
 def distance(public: Tensor, private: Tensor, directions: int, sigma: float, case: str) -> Tensor:
@@ -83,7 +93,7 @@ def distance(public: Tensor, private: Tensor, directions: int, sigma: float, cas
 
     Noised features are divided by twice the largest norm of the private ones, and the distance is multiplied by it.
     """
-    theta = F.normalize(torch.randn(public.shape[1], directions), dim=0)
+    theta = F.normalize(torch.randn(public.shape[1], directions, device=public.device), dim=0)
     largest = 2 * private.detach().norm(dim=1).max()
     sides = [features @ theta / largest for features in (public, private)]
     if case != "plain":

@@ -7,6 +7,7 @@ round is charged as two releases, each sampled at the rate of the smallest class
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from fedsw.data.images import digits, fashion_mnist, mnist, resized
 from fedsw.randomness import Stream
 from fedsw.tasks.generation import classifier_accuracy
 from fedsw.transport.sliced import project
+from simulations.papers.computed.parallel import device, side_by_side
 from simulations.papers.measures.labelled import as_bytes, logistic_accuracy
 from simulations.papers.store import Measured
 
@@ -54,7 +56,8 @@ class ClassConditional(nn.Module):
     def forward(self, labels: Tensor) -> Tensor:
         """Images (m, 784) of classes (m,) int64."""
         codes = F.one_hot(labels, self.classes).float()
-        images: Tensor = self.layers(torch.cat([torch.randn(len(labels), self.code), codes], dim=1))
+        noise = torch.randn(len(labels), self.code, device=labels.device)
+        images: Tensor = self.layers(torch.cat([noise, codes], dim=1))
         return images
 
 
@@ -78,32 +81,43 @@ def generators(
 
     Guarantee: nominal, since sampling and noise are seeded; otherwise (epsilon, delta) for "exact", see above.
     """
+    settings = (source, epsilon, delta, radius, centre, count, seed)
+    made = side_by_side(functools.partial(_generator, *settings), cases)
+    return Measured(
+        {name: value for each in made for name, value in each.values.items()},
+        {name: images for each in made for name, images in each.arrays.items()},
+    )
+
+
+def _generator(
+    source: str,
+    epsilon: float,
+    delta: float,
+    radius: float,
+    centre: float,
+    count: int,
+    seed: int,
+    case: Mapping[str, Any],
+) -> Measured:
+    """One case of `generators`."""
     data = _SOURCES[source]()
     counts = torch.bincount(data.train.target)
-    values: dict[str, Any] = {}
-    arrays: dict[str, Any] = {}
     noise = torch.from_numpy(Stream.seeded(seed, "class counts").normals(len(counts)))
     least = math.floor(float((counts + _COUNTS_SIGMA * noise).min()) - _MARGIN)
     rows = project(data.train.features.double() - centre, radius).float()
     by_class = [rows[data.train.target == each] for each in range(len(counts))]
-    for case in cases:
-        torch.manual_seed(seed)
-        multiplier = _multiplier(case, least, rows.shape[1], epsilon, delta)
-        network = trained(by_class, case, sigma=2 * radius * multiplier, centre=centre)
-        made, labels = _samples(network, count)
-        test = data.test
-        name = case["name"]
-        values |= {
-            f"{name}_perceptron": classifier_accuracy(made, labels, test.features, test.target, epochs=10),
-            f"{name}_logistic": logistic_accuracy(
-                made[:_FOR_LOGISTIC], labels[:_FOR_LOGISTIC], test.features, test.target
-            ),
-            f"{name}_multiplier": multiplier,
-        }
-        arrays[f"{name}_images"] = np.stack(
-            [as_bytes(made[labels == each][:_SHOWN]) for each in range(network.classes)]
-        )
-    return Measured(values, arrays)
+    torch.manual_seed(seed)
+    multiplier = _multiplier(case, least, rows.shape[1], epsilon, delta)
+    network = trained(by_class, case, sigma=2 * radius * multiplier, centre=centre)
+    made, labels = _samples(network, count)
+    test, name, few = data.test, case["name"], slice(_FOR_LOGISTIC)
+    values = {
+        f"{name}_perceptron": classifier_accuracy(made, labels, test.features, test.target, epochs=10),
+        f"{name}_logistic": logistic_accuracy(made[few], labels[few], test.features, test.target),
+        f"{name}_multiplier": multiplier,
+    }
+    images = np.stack([as_bytes(made[labels == each][:_SHOWN]) for each in range(network.classes)])
+    return Measured(values, {f"{name}_images": images})
 
 
 def _multiplier(case: Mapping[str, Any], least: int, dimension: int, epsilon: float, delta: float) -> float:
@@ -127,14 +141,15 @@ def trained(by_class: Sequence[Tensor], case: Mapping[str, Any], *, sigma: float
     Directions are independent from class to class where accounting is exact: the law of two moves is then that of two
     releases. Bernstein's bound holds for each move, so that classes may share them.
     """
-    network, classes, batch = ClassConditional(classes=len(by_class)), len(by_class), case["batch"]
+    on, classes, batch = device(), len(by_class), case["batch"]
+    network, by_class = ClassConditional(classes=classes).to(on), [own.to(on) for own in by_class]
     optimiser = torch.optim.Adam(network.parameters(), lr=case["rate"])
     falling = torch.optim.lr_scheduler.ExponentialLR(optimiser, case["decay"] ** (1 / case["rounds"]))
-    labels = torch.arange(classes).repeat_interleave(batch)
+    labels = torch.arange(classes, device=on).repeat_interleave(batch)
     for _ in range(case["rounds"]):
-        private = torch.stack([own[torch.randperm(len(own))[:batch]] for own in by_class])
+        private = torch.stack([own[torch.randperm(len(own), device=on)[:batch]] for own in by_class])
         blocks = classes if case["accountant"] == "exact" else 1
-        theta = F.normalize(torch.randn(blocks, private.shape[2], case["directions"]), dim=1)
+        theta = F.normalize(torch.randn(blocks, private.shape[2], case["directions"], device=on), dim=1)
         made = (network(labels) - centre).reshape(classes, batch, -1) @ theta
         target = private @ theta
         if sigma > 0:
@@ -149,7 +164,7 @@ def trained(by_class: Sequence[Tensor], case: Mapping[str, Any], *, sigma: float
 
 def _samples(network: ClassConditional, count: int) -> tuple[Tensor, Tensor]:
     """Images (count, 784) and their classes, equally many of each."""
-    network.eval()
+    network = network.cpu().eval()
     labels = torch.arange(network.classes).repeat(count // network.classes)
     with torch.no_grad():
         return torch.cat([network(part) for part in torch.split(labels, 2_000)]), labels
