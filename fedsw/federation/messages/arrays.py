@@ -266,7 +266,8 @@ class BroadcastValues(ArrayField):
 
 
 def _decoded(array: Array, name: str) -> Tensor:
-    if (own := vars(array).get("_own")) is not None:
+    own: Tensor | None = vars(array).get("_own")
+    if own is not None:
         return own.clone()
     every = (None,) * len(array.shape)
     try:
