@@ -70,12 +70,12 @@ def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
 
 
 def dtype_of(tensor: Tensor) -> str:
-    """The dtype of `encode`."""
+    """The dtype that `encode` states, for a tensor of any shape."""
     return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
 def size_of(tensor: Tensor) -> int:
-    """How many bytes `encode` makes."""
+    """How many bytes `encode` makes of a tensor of any shape."""
     return _KEY_BYTES + tensor.numel() * tensor.element_size()
 
 
