@@ -10,15 +10,16 @@ import time
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsw.engines import inprocess
-from fedsw.engines.inprocess import InProcessGrid
-from fedsw.federation import wire
+from fedsw.engines.inprocess import InProcessGrid, delivered
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import Broadcast, bytes_in
-from fedsw.federation.messages.arrays import Shared
+from fedsw.federation.messages import Broadcast, Terms, codec
+from fedsw.federation.messages.arrays import Shared, bytes_in
+from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, numbers, small
 
 
@@ -89,6 +90,19 @@ def test_an_array_of_this_process_is_counted_compared_and_stored_as_the_bytes_th
     assert Shared(values).deflate().startswith(b"Array ")
 
 
+def test_who_asks_for_the_bytes_while_another_one_makes_them_gets_the_same(monkeypatch):
+    array, encode, others = Shared(torch.arange(3)), wire.encode, []
+
+    def interrupted(tensor):
+        if not others:
+            others.append(b"")
+            others[0] = array.data
+        return encode(tensor)
+
+    monkeypatch.setattr(wire, "encode", interrupted)
+    assert array.data is others[0] is array.data and type(array) is Array
+
+
 @pytest.mark.parametrize("change", [{"shape": (6,)}, {"dtype": "int64"}, {"data": wire.encode(torch.ones(2, 3))[3]}])
 def test_an_array_that_was_changed_on_its_way_is_what_its_bytes_say(change):
     values = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
@@ -105,6 +119,37 @@ def test_an_array_that_was_changed_on_its_way_is_what_its_bytes_say(change):
     assert found.dtype == Broadcast(plain).tensor().dtype and torch.equal(found, Broadcast(plain).tensor())
 
 
+def test_records_are_made_for_whoever_looks_at_them_and_what_he_changes_changes_nobody_elses():
+    task = Problem.from_experiment(small())
+    terms, counts = Terms.of(task, P=4, S=1), torch.tensor([[1, 2]])
+    model = Broadcast.of(torch.arange(float(task.parameters)), terms)
+    inprocess.identify(1)
+    content = messages.encode(messages.OutputsAsked(model, 1, 0, counts, 4, None), terms)
+    sent = Message(content, 5, "train.outputs")
+    changes = [
+        lambda got: got["config"].update(round=-1),
+        lambda got: got["model"].update(theta=Shared(torch.zeros(2))),
+        lambda got: got["arrays"].update(counts=Shared(torch.tensor([[-1, 2]]))),
+        lambda got: got.pop("arrays"),
+        lambda got: got.update(metrics=MetricRecord({"more": 1.0})),
+    ]
+    for change in changes:
+        got = delivered(sent).content
+        messages.decode(messages.OutputsAsked, got, terms).counts.add_(1)
+        assert got.get("origin") is None and messages.unmade(got) is not None, "nobody has looked"
+        change(got)
+        assert messages.unmade(got) is None and messages.unmade(content) is not None
+        with pytest.raises(messages.Malformed):
+            messages.decode(messages.OutputsAsked, got, terms)
+    elsewhere = pickle.loads(pickle.dumps(content))
+    assert [list(each) for each in (elsewhere, content)] == [["model", "arrays", "config"]] * 2
+    assert elsewhere["config"] == content["config"] and "nonce" in content["config"]
+    for each in (elsewhere, content):
+        found = messages.decode(messages.OutputsAsked, each, terms)
+        assert (found.round, found.attempt, found.rows) == (1, 0, 4) and torch.equal(found.counts, counts)
+        assert torch.equal(found.theta.tensor(), model.tensor())
+
+
 def test_a_run_in_process_makes_no_bytes_and_ends_with_the_bits_and_the_traffic_of_one_that_does(tmp_path, monkeypatch):
     def opened(message, context=None):
         for record in message.content.values():
@@ -115,6 +160,9 @@ def test_a_run_in_process_makes_no_bytes_and_ends_with_the_bits_and_the_traffic_
     federation, settings = Federation(tmp_path), small("seed=3", "federation.sites=2")
     bytewise = federation.run(settings, app=Saboteur(opened, after=lambda message, reply: opened(reply)))
     monkeypatch.setattr(wire, "encode", lambda tensor: pytest.fail("bytes were made"))
+    made, greetings = codec._record, ("run", "experiment")
+    look = lambda name, part: made(name, part) if set(part) & set(greetings) else pytest.fail(f"{name} was looked at")  # noqa: E731
+    monkeypatch.setattr(codec, "_record", look)
     shared = federation.run(settings)
     for name in ("bytes_up", "bytes_down", "epsilon_spent", "held_out"):
         assert shared[name] == bytewise[name]

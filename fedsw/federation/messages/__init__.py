@@ -1,10 +1,11 @@
 """What travels between server and clients: one table of messages, by which both sides encode and decode."""
 
-from fedsw.federation.messages.arrays import Broadcast, bytes_in
+from fedsw.federation.messages.arrays import Broadcast
 from fedsw.federation.messages.codec import (
     Message,
     Refusal,
     addressed,
+    bytes_of,
     declared,
     decode,
     decode_one,
@@ -12,6 +13,7 @@ from fedsw.federation.messages.codec import (
     fields_of,
     opened,
     packed,
+    unmade,
     unpacked,
 )
 from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS, Greeting, Joined, Sizes, SizesAsked
@@ -150,7 +152,7 @@ __all__ = [
     "TallyAsked",
     "Terms",
     "addressed",
-    "bytes_in",
+    "bytes_of",
     "declared",
     "decode",
     "decode_one",
@@ -158,5 +160,6 @@ __all__ = [
     "fields_of",
     "opened",
     "packed",
+    "unmade",
     "unpacked",
 ]

@@ -36,9 +36,10 @@ class Shared(Array):
         """Make the bytes, which are not there yet."""
         if name != "data":
             raise AttributeError(f"an array has no {name}")
-        self.__dict__["data"] = wire.encode(self.__dict__["_own"])[3]
-        del self.__dict__["_own"]
-        object.__setattr__(self, "__class__", Array)  # by that name Flower stores it
+        if (own := self.__dict__.get("_own")) is not None:  # or another thread has made them
+            self.__dict__.setdefault("data", wire.encode(own)[3])
+            self.__dict__.pop("_own", None)
+            object.__setattr__(self, "__class__", Array)  # by that name Flower stores it
         return self.__dict__["data"]
 
     def __setattr__(self, name: str, value: Any) -> None:
