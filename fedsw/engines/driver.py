@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +33,10 @@ _SUBMITTED = ("flwr", "deployed", "deployed-stock")
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Import torch, and what is imported inside, without looking for garbage in it: there is none, and that takes time.
-
-    Numpy's Fortran compiler, which scipy asks for with all else of numpy, is loaded by whoever uses it.
-    """
-    looking, unused = gc.isenabled(), "numpy.f2py"
+    """Import what is imported inside without looking for garbage in it: there is none, and looking takes time."""
+    looking = gc.isenabled()
     gc.disable()
     try:
-        import torch  # noqa: F401  (which looks into all modules that are there)
-
-        if unused not in sys.modules and (spec := importlib.util.find_spec(unused)) and spec.loader:
-            module = importlib.util.module_from_spec(spec)
-            importlib.util.LazyLoader(spec.loader).exec_module(module)
-            sys.modules[unused] = sys.modules["numpy"].__dict__["f2py"] = module
         yield
     finally:
         if looking:
