@@ -44,7 +44,7 @@ with tempfile.TemporaryDirectory() as folder:
     run("fair-classification", "training.rounds=1", runs=pathlib.Path(folder), observer=First())
 """
 """Imports, data, calibration, the greeting of clients and the first evaluation; then the process ends at once."""
-_MAIN = "import sys; from fedsw.cli.app import main; sys.exit(main())"
+_MAIN = "from fedsw.cli.app import program; program()"
 
 
 def commands() -> dict[str, list[str]]:

@@ -349,3 +349,33 @@ def test_samples_that_cannot_be_compared_are_refused() -> None:
         sliced.sliced_w2(normal(4, 3), normal(3, 3), theta)
     with pytest.raises(ValueError, match="ties 'random' is unknown"):
         sliced.slot_means(normal(2, 1), normal(2, 1), ties="random")  # type: ignore[arg-type]
+
+
+def test_results_are_the_same_bits_on_however_many_threads(monkeypatch) -> None:
+    monkeypatch.setattr(sliced, "_IN_CACHE", 2**12)
+    own, other = (torch.randint(0, 300, (n, 3)).double() / 7 for n in (1000, 800))
+    theta = sliced.directions(3, 40, normals=torch.randn(3, 40, dtype=torch.float64))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append((*sliced.cotangents(own, other, theta), sliced.slot_means(own, other)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, first) for each in found[1:] for one, first in zip(each, found[0], strict=True))
+
+
+def test_every_part_is_worked_on_once_and_what_a_thread_raises_is_raised(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    parts, done = [slice(i, i + 1) for i in range(50)], []
+    ranks.share_out(
+        lambda part: ranks.share_out(lambda inner: done.append((part.start, inner.start)), parts[:2]), parts
+    )
+    assert sorted(done) == [(i, j) for i in range(50) for j in range(2)]
+
+    def fails(part: slice) -> None:
+        if part.start == 40:
+            raise ArithmeticError("part 40")
+
+    with pytest.raises(ArithmeticError, match="part 40"):
+        ranks.share_out(fails, parts)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import special
 
 from fedsw.accounting.discretise import dominating_masses
 from fedsw.accounting.profiles import Step, curves, step_profile
@@ -266,7 +266,7 @@ def renyi_divergence(step: Step, order: float) -> float:
     last = float(step_profile(step, up[-1]))
     gaussian = r * order * mu * mu / 2
     outside = [
-        math.log(p * p) + gaussian + float(special.log_ndtr(-_TAIL)),  # the tail of the moment beyond the end
+        math.log(p * p) + gaussian + float(scipy.special.log_ndtr(-_TAIL)),  # the tail of the moment beyond the end
         math.log(max(last, 1e-300)) + math.log(2 * order) + r * end + math.log1p(math.exp(-r * end)),
     ]
-    return (float(special.logsumexp([inside, *outside])) + _ROUNDING) / r
+    return (float(scipy.special.logsumexp([inside, *outside])) + _ROUNDING) / r

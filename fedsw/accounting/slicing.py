@@ -10,8 +10,8 @@ from statistics import NormalDist
 from typing import Literal, get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 Scheme = Literal["iid", "orthogonal"]
 
@@ -89,7 +89,7 @@ def gaussian_mixture(slicing: Slicing, mu: float) -> tuple[Array, Array]:
     nodes = np.linspace(roots[0], roots[-1], _CELLS + 1)
     cell = np.clip(np.searchsorted(nodes, roots) - 1, 0, _CELLS - 1)
     # delta(0) of N(m, 1) is 1 - erfc(m / sqrt(8)); where both ends are 1 in floating point, all goes up.
-    hidden, at_nodes = special.erfc(mu * roots / math.sqrt(8)), special.erfc(mu * nodes / math.sqrt(8))
+    hidden, at_nodes = scipy.special.erfc(mu * roots / math.sqrt(8)), scipy.special.erfc(mu * nodes / math.sqrt(8))
     width = (at_nodes[:-1] - at_nodes[1:])[cell]
     down = np.divide(hidden - at_nodes[cell + 1], width, out=np.zeros_like(hidden), where=width > 0).clip(0.0, 1.0)
     weights: Array = np.zeros(_CELLS + 1)
@@ -159,9 +159,9 @@ def log_moment(d: int, t: float) -> float:
     low, high = max(0, int(peak - reach)), int(peak + reach)
     stride = max(1, (high - low) // 10**4)
     n = np.arange(low, high + 1, stride)
-    rising = special.gammaln(0.5 + n) - special.gammaln(0.5) - special.gammaln(1.0 + n)
-    logs = rising + n * math.log(t) - (special.gammaln(d / 2 + n) - special.gammaln(d / 2))
-    return max(0.0, float(special.logsumexp(logs)) + math.log(stride))
+    rising = scipy.special.gammaln(0.5 + n) - scipy.special.gammaln(0.5) - scipy.special.gammaln(1.0 + n)
+    logs = rising + n * math.log(t) - (scipy.special.gammaln(d / 2 + n) - scipy.special.gammaln(d / 2))
+    return max(0.0, float(scipy.special.logsumexp(logs)) + math.log(stride))
 
 
 def _highest(d: int, copies: int) -> float:
@@ -208,12 +208,12 @@ class ShareLaw:
 
 def beta_law(a: float, b: float) -> ShareLaw:
     """Beta(a, b): the mass of each cell at its upper end."""
-    low, high = float(special.betaincinv(a, b, _LOWER_TAIL)), float(special.betainccinv(a, b, TAIL))
+    low, high = float(scipy.special.betaincinv(a, b, _LOWER_TAIL)), float(scipy.special.betainccinv(a, b, TAIL))
     spacing = 2.0 ** math.ceil(math.log2(max(high - low, 1e-12 * high) / (POINTS - 2)))
     first = math.floor(low / spacing)
     ends = np.minimum(np.arange(first, math.ceil(high / spacing) + 1) * spacing, 1.0)
-    middle = int(np.searchsorted(ends, special.betaincinv(a, b, 0.5), side="right"))
-    below, above = special.betainc(a, b, ends[:middle]), special.betaincc(a, b, ends[middle - 1 :])
+    middle = int(np.searchsorted(ends, scipy.special.betaincinv(a, b, 0.5), side="right"))
+    below, above = scipy.special.betainc(a, b, ends[:middle]), scipy.special.betaincc(a, b, ends[middle - 1 :])
     mass = np.concatenate([np.diff(below), -np.diff(above)])  # on either side the smaller of both is accurate
     mass[0] += below[0]
     return ShareLaw(spacing, first + 1, mass, TAIL + _ROUND_OFF, spacing)

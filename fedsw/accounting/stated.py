@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor
 
 _LONGEST = 600.0
@@ -122,7 +122,7 @@ class Tabled:
     @property
     def size(self) -> float:
         """mu of a Gaussian release of the same delta at loss 0, at most one that reaches as far."""
-        at_zero = 2 * float(special.ndtri((1 + min(self.values[0], 1.0)) / 2))
+        at_zero = 2 * float(scipy.special.ndtri((1 + min(self.values[0], 1.0)) / 2))
         return max(min(at_zero, math.sqrt(2 * self.losses[-1])), 1e-9)
 
     def profile(self, epsilon: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -14,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.cli.options import echo, in_parts
+from fedsw.engines.driver import loading
 from fedsw.report.console import Screen
 from fedsw.text import downward, json_text, upward
 
@@ -59,10 +58,10 @@ def budget_command(
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
     """
-    from fedsw.accounting import Slicing, budget_report
+    with loading():
+        from fedsw.accounting import Slicing, budget_report
 
-    atexit.register(gc.freeze)  # without it the process would look for garbage among torch's objects before it ends
-    in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats with it
+        in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats along
 
     slicing = None
     if slices is not None and dimension is not None:

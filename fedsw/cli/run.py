@@ -32,6 +32,7 @@ from fedsw.cli.options import (
     changes_of,
     echo,
 )
+from fedsw.engines.driver import loading
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
@@ -118,10 +119,11 @@ def run_command(
 
     EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
     """
-    from fedsw.cli.execution import execute
-    from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
-    from fedsw.own_data.examine import require_runnable
+    with loading():
+        from fedsw.cli.execution import execute
+        from fedsw.experiment import load_experiment
+        from fedsw.experiment.load import find_experiment
+        from fedsw.own_data.examine import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from fedsw import files
-from fedsw.report.progress import watching
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import Short, run_facts
 
@@ -28,6 +29,18 @@ Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
 _SUBMITTED = ("flwr", "deployed", "deployed-stock")
 """Engines whose server is another process, which reads what to run from the folder."""
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Import what is imported inside without looking for garbage in it: there is none, and looking takes time."""
+    looking = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looking:
+            gc.enable()
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +107,9 @@ def run(
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
-    from fedsw.engines.records import at_hand, handed_over, require_at_hand
+    with loading():
+        from fedsw.engines.records import at_hand, handed_over, require_at_hand
+        from fedsw.report.progress import watching
 
     _require_reachable(engine, metrics)
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
@@ -150,9 +165,11 @@ def resume(
         ExperimentError: if the run needs its objects again, or these are others by type or size.
         LedgerReplaced: if the folder is such an older one, without `charge_lost`.
     """
-    from fedsw.engines.records import at_hand, handed_again
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.recovery import require_free
+    with loading():
+        from fedsw.engines.records import at_hand, handed_again
+        from fedsw.report.progress import watching
+        from fedsw.runs.directory import RunDirectory
+        from fedsw.runs.recovery import require_free
 
     directory = Path(directory)
     if not directory.is_dir():
@@ -178,14 +195,15 @@ def _drive(
     selection: Selection | None = None,
     moments_alone: bool = False,
 ) -> RunResult:
-    from fedsw.experiment.stored import modules_of
-    from fedsw.federation.client import app as client_app
-    from fedsw.federation.node.account import give_back, held_open, ledgers_in
-    from fedsw.federation.server.app import app_for
-    from fedsw.federation.server.federation import Job
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.tasks.needs import require_possible
-    from fedsw.tasks.own import task_of
+    with loading():
+        from fedsw.experiment.stored import modules_of
+        from fedsw.federation.client import app as client_app
+        from fedsw.federation.node.account import give_back, held_open, ledgers_in
+        from fedsw.federation.server.app import app_for
+        from fedsw.federation.server.federation import Job
+        from fedsw.runs.directory import RunDirectory
+        from fedsw.tasks.needs import require_possible
+        from fedsw.tasks.own import task_of
 
     require_possible(experiment, task_of(experiment))
     experiment = _with_sites(experiment, engine)

@@ -21,6 +21,7 @@ from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsw.federation import wire
+from fedsw.federation.messages import unmade
 from fedsw.federation.wire import SERVER_NODE as SERVER_NODE
 
 _Any = TypeVar("_Any")
@@ -47,9 +48,10 @@ def number(message: Message, message_id: str) -> None:
 
 
 def delivered(message: Message) -> Message:
-    """The message as its receiver gets it: its own record tree over the same arrays (immutable bytes, not copied)."""
-    body = _twin(message.content)
-    body.__dict__["_data"] = {key: _shallow(record) for key, record in message.content.items()}
+    """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
+    body, parts = _twin(message.content), unmade(message.content)
+    shallow = {key: _shallow(record) for key, record in message.content.items()} if parts is None else parts.twin()
+    body.__dict__["_data"] = shallow
     letter = _twin(message)
     letter.__dict__["_content"] = body
     return letter

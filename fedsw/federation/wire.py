@@ -63,11 +63,20 @@ _NAMES = {getattr(torch, name): name for name in _DTYPES}  # numpy works its own
 
 def encode(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
     """dtype, shape, format and bytes of a tensor, as Flower's `Array` takes them; never the same bytes twice."""
-    array = tensor.detach().cpu().numpy()
-    dtype = _NAMES.get(tensor.dtype) or array.dtype.name
+    array, dtype = tensor.detach().cpu().numpy(), dtype_of(tensor)
     key = os.urandom(_KEY_BYTES)
     content = array.astype(_LITTLE_ENDIAN.get(dtype, array.dtype), copy=False).tobytes()
     return dtype, array.shape, ARRAY_FORMAT, key + _mixed(key, content)
+
+
+def dtype_of(tensor: Tensor) -> str:
+    """The dtype that `encode` states, for a tensor of any shape."""
+    return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def size_of(tensor: Tensor) -> int:
+    """How many bytes `encode` makes of a tensor of any shape."""
+    return _KEY_BYTES + tensor.numel() * tensor.element_size()
 
 
 def nonce() -> list[float]:

@@ -18,8 +18,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -301,7 +301,8 @@ def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
     if min(counts, default=0) < 1 or not math.isfinite(value):
         return WHOLE
     smallest = sorted(counts)[:2]
-    reach = float(special.kolmogi((1 - LEVEL) / math.comb(len(counts), 2))) * math.sqrt(sum(1 / n for n in smallest))
+    chance = (1 - LEVEL) / math.comb(len(counts), 2)
+    reach = float(scipy.special.kolmogi(chance)) * math.sqrt(sum(1 / n for n in smallest))
     return Interval(max(0.0, value - reach), min(1.0, value + reach))
 
 
@@ -330,8 +331,8 @@ def plain(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
 
 def _below(seen: float, total: float, p: float) -> float:
     """The probability of less than what was seen, and half of that of the same, where the true share is p."""
-    at_most = 1.0 if seen >= total else float(special.betainc(total - seen, seen + 1, 1 - p))
-    fewer = 0.0 if seen <= 0 else float(special.betainc(total - seen + 1, seen, 1 - p))
+    at_most = 1.0 if seen >= total else float(scipy.special.betainc(total - seen, seen + 1, 1 - p))
+    fewer = 0.0 if seen <= 0 else float(scipy.special.betainc(total - seen + 1, seen, 1 - p))
     return (at_most + fewer) / 2
 
 
@@ -339,12 +340,13 @@ def _noised(seen: float, total: int, noise: float) -> Callable[[float], float]:
     """The probability, for every true share, that a count and its noise come out below what was seen."""
     first, last = max(0, math.floor(seen - _FAR * noise)), min(total, math.ceil(seen + _FAR * noise))
     counts = np.arange(first, last + 1)
-    ways = special.gammaln(total + 1) - special.gammaln(counts + 1) - special.gammaln(total - counts + 1)
-    within = special.ndtr((seen - counts) / noise)
+    gammaln = scipy.special.gammaln
+    ways = gammaln(total + 1) - gammaln(counts + 1) - gammaln(total - counts + 1)
+    within = scipy.special.ndtr((seen - counts) / noise)
 
     def below(p: float) -> float:
-        chances = np.exp(ways + special.xlogy(counts, p) + special.xlog1py(total - counts, -p))
-        far = float(special.betainc(total - first + 1, first, 1 - p)) if first else 0.0
+        chances = np.exp(ways + scipy.special.xlogy(counts, p) + scipy.special.xlog1py(total - counts, -p))
+        far = float(scipy.special.betainc(total - first + 1, first, 1 - p)) if first else 0.0
         return float(chances @ within) + far
 
     return below
@@ -364,8 +366,8 @@ def _root(below: Callable[[float], float], wanted: float) -> float:
 def _exact(count: float, total: float, level: float) -> Interval:
     """Clopper and Pearson's limits of a share; both may be fractions."""
     tail = (1 - level) / 2
-    low = 0.0 if count <= 0 else float(special.betaincinv(count, total - count + 1, tail))
-    high = 1.0 if count >= total else float(special.betaincinv(count + 1, total - count, 1 - tail))
+    low = 0.0 if count <= 0 else float(scipy.special.betaincinv(count, total - count + 1, tail))
+    high = 1.0 if count >= total else float(scipy.special.betaincinv(count + 1, total - count, 1 - tail))
     return Interval(low, high)
 
 
@@ -432,16 +434,16 @@ def _folded(ratio: Interval) -> Interval:
 
 def _sign_tail(more: int, fewer: int) -> float:
     """How probable at least so many more are where both are equally likely."""
-    return float(special.bdtrc(more - 1, more + fewer, 0.5)) if more > 0 else 1.0
+    return float(scipy.special.bdtrc(more - 1, more + fewer, 0.5)) if more > 0 else 1.0
 
 
 @functools.lru_cache(maxsize=64)
 def normal(level: float) -> float:
     """The quantile of a normal law that its level lies within, on both sides."""
-    return float(special.ndtri((1 + level) / 2))
+    return float(scipy.special.ndtri((1 + level) / 2))
 
 
 @functools.lru_cache(maxsize=4096)
 def student(level: float, free: float) -> float:
     """The same of Student's law of so many degrees of freedom."""
-    return float(special.stdtrit(free, (1 + level) / 2))
+    return float(scipy.special.stdtrit(free, (1 + level) / 2))

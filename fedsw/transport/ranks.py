@@ -9,7 +9,9 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -109,14 +111,48 @@ def _by_rows(function: Callable[[NDArray[Any]], NDArray[Any]], rows: Tensor) -> 
 
 def _in_parts(work: Callable[[slice], None], shape: tuple[int, ...]) -> None:
     """Work on rows (k, n), a part of them on each of as many threads as torch has; numpy holds no lock meanwhile."""
-    rows, threads = shape[0], torch.get_num_threads()
-    parts = max(1, min(threads, rows, math.prod(shape) // _WORTH_A_THREAD))
+    rows = shape[0]
+    parts = max(1, min(_threads(), rows, math.prod(shape) // _WORTH_A_THREAD))
     edges = [rows * part // parts for part in range(parts + 1)]
-    own, *others = (slice(begin, end) for begin, end in itertools.pairwise(edges))
-    waiting = [_helpers(threads).submit(work, other) for other in others]
-    work(own)
-    for each in waiting:
-        each.result()
+    share_out(work, [slice(begin, end) for begin, end in itertools.pairwise(edges)])
+
+
+def _threads() -> int:
+    """How many threads work may be shared out to here: torch's, and one inside of work that is shared out already."""
+    return 1 if getattr(_SHARED, "out", False) else torch.get_num_threads()
+
+
+def share_out(work: Callable[[slice], None], parts: Sequence[slice], most: int = sys.maxsize) -> None:
+    """Do every part of the work, whichever thread is free next; `most` threads at a time.
+
+    Raises:
+        whatever the work does, once all threads are done.
+    """
+    waiting = iter(parts)
+
+    def some() -> None:
+        _SHARED.out = True
+        try:
+            for part in waiting:  # a list's iterator gives each thread another part
+                work(part)
+        finally:
+            _SHARED.out = False
+
+    at_once = min(_threads(), len(parts), most)
+    if at_once < 2:
+        for part in waiting:
+            work(part)
+        return
+    helping = [_helpers(torch.get_num_threads()).submit(some) for _ in range(at_once - 1)]
+    try:
+        some()
+    finally:
+        for fault in [each.exception() for each in helping]:
+            if fault is not None:
+                raise fault
+
+
+_SHARED = threading.local()
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw.randomness import Label, Stream
 from fedsw.transport.ranks import Ties as Ties
-from fedsw.transport.ranks import means_by_rank, means_of_slots, ranked, sort_rows
+from fedsw.transport.ranks import means_by_rank, means_of_slots, ranked, share_out, sort_rows
 
 Scheme = Literal["orthogonal", "iid"]
 
@@ -25,7 +25,7 @@ _BYTES_PER_SAMPLE = 8 * 14
 _FEW = 8
 
 # Numbers of one array that is worked on: some of them are in a core's second-level cache.
-_IN_CACHE = 2**17
+_IN_CACHE = 2**16
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
@@ -144,9 +144,12 @@ def slot_means(
     _require_same_width(own, other)
     left, right = _as_rows(own.detach().T), _as_rows(other.detach().T)
     means = torch.empty_like(left)
-    for part in _blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit, left.device):
+
+    def fill(part: slice) -> None:
         u = ranked(left[part], ties)
         means[part].scatter_(-1, u.order, means_by_rank(u, sort_rows(right[part]), ties))
+
+    share_out(fill, *_blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit, left.device))
     return means.T.contiguous()
 
 
@@ -186,12 +189,16 @@ def cotangents(
     for part in _chunks(k, n + m, memory_limit):
         slab = theta[:, part]
         u_gaps, v_gaps = _slices(u_all, slab), _slices(v_all, slab)  # a block's slices make room for its gaps
-        for block in _blocks(slab.shape[1], n + m, memory_limit, slab.device):
+
+        def fill(block: slice, u_gaps: Tensor = u_gaps, v_gaps: Tensor = v_gaps) -> None:
             u, v = ranked(u_gaps[block], ties), ranked(v_gaps[block], ties)
             u_gap = u.values - means_by_rank(u, v.values, ties)
             v_gap = v.values - means_by_rank(v, u.values, ties)
             u_gaps[block].scatter_(-1, u.order, u_gap)
             v_gaps[block].scatter_(-1, v.order, v_gap)
+
+        blocks, at_once = _blocks(slab.shape[1], n + m, memory_limit, slab.device)
+        share_out(fill, blocks, at_once)
         q_own += slab @ u_gaps
         q_other += slab @ v_gaps
     return q_own.mul_(2 / (n * k)).T.contiguous(), q_other.mul_(2 / (m * k)).T.contiguous()
@@ -322,9 +329,14 @@ def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
     return _parts(k, memory_limit // (2 * 8 * samples))
 
 
-def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> Iterator[slice]:
-    """Directions that are worked on at the same time, in the other half, and where that can be in the cache."""
-    return _parts(k, min(memory_limit // (2 * _BYTES_PER_SAMPLE), _most_numbers(device)) // samples)
+def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> tuple[list[slice], int]:
+    """Directions that are worked on together, where that can be in the cache, and how many blocks the other half fits.
+
+    Elsewhere than on a processor there is one block, and no thread beside the caller's.
+    """
+    room = memory_limit // (2 * _BYTES_PER_SAMPLE * samples)
+    size = max(1, min(room, _most_numbers(device) // samples))
+    return list(_parts(k, size)), max(1, room // size) if device.type == "cpu" else 1
 
 
 def _most_numbers(device: torch.device) -> int:

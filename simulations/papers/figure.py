@@ -152,9 +152,9 @@ class Figure(Section):
     def _has_results(self) -> Figure:
         if (self.compute is None) == (not self.series):
             raise ValueError("a figure has either `series` of runs or a function in `compute`")
-        known = {short(key): values for series in self.series for key, values in series.over.items()}
+        known = {(short(key), each) for series in self.series for key, values in series.over.items() for each in values}
         for key, value in self.only.items():
-            if value not in known.get(key, ()):
+            if (key, value) not in known:
                 raise ValueError(f"`only` names {key} = {value}, which no series has")
         if len({series.name for series in self.series}) < len(self.series):
             raise ValueError("two series have the same name; each is a column of its own")

@@ -107,7 +107,8 @@ def _described(study: Study, said: dict[str, str]) -> list[str]:
     parts = [line for line in lines if line not in said]
     said.update(dict.fromkeys(parts, study.figure.id))
     if before:
-        parts.append(f"{', '.join(before)}: as in {', '.join(f'[`{each}`](#{anchor(each)})' for each in where)}.")
+        which = ", ".join(before) if parts else "*Series*"
+        parts.append(f"{which}: as in {', '.join(f'[`{each}`](#{anchor(each)})' for each in where)}.")
     return parts
 
 

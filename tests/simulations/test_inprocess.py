@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import time
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsw.engines import inprocess
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw.engines.inprocess import InProcessGrid, delivered
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.messages import Broadcast, Terms, codec
+from fedsw.federation.messages.arrays import Shared, bytes_in
+from fedsw.tasks.problem import Problem
+from tests.federations import Federation, Saboteur, numbers, small
 
 
 def _app(behaviour):
@@ -58,6 +66,108 @@ def test_arrays_are_handed_over_without_a_copy():
     (request,) = _requests(grid, [1.0])
     (reply,) = _exchange(grid, [request]).values()
     assert seen[0] is request.content["arrays"]["x"].data is reply["arrays"]["x"].data
+
+
+def test_who_changes_the_numbers_that_it_sent_or_got_changes_nobody_elses():
+    sent = torch.arange(4.0)
+    array = Shared(sent)
+    sent += 1
+    got = [Broadcast(array).tensor() for _ in range(2)]
+    got[0] += 1
+    array.data  # noqa: B018
+    assert all(torch.equal(each, torch.arange(4.0)) for each in (got[1], Broadcast(array).tensor()))
+
+
+@pytest.mark.parametrize("values", [torch.zeros(0, 2), torch.arange(6.0).reshape(3, 2), torch.arange(5)])
+def test_an_array_of_this_process_is_counted_compared_and_stored_as_the_bytes_that_it_would_send(values):
+    shared, plain = Shared(values), Array(*wire.encode(values))
+    assert (shared.dtype, shared.shape, shared.stype, bytes_in(shared)) == (*wire.encode(values)[:3], bytes_in(plain))
+    copies = [pickle.loads(pickle.dumps(shared)), copy.deepcopy(shared)]
+    assert "data" in vars(shared), "the bytes were asked for"
+    for each in (*copies, shared):
+        assert type(each) is Array and each == shared and bytes_in(each) == bytes_in(plain) == len(plain.data)
+        assert torch.equal(torch.from_numpy(numbers(each)), values)
+    assert Shared(values).deflate().startswith(b"Array ")
+
+
+def test_who_asks_for_the_bytes_while_another_one_makes_them_gets_the_same(monkeypatch):
+    array, encode, others = Shared(torch.arange(3)), wire.encode, []
+
+    def interrupted(tensor):
+        if not others:
+            others.append(b"")
+            others[0] = array.data
+        return encode(tensor)
+
+    monkeypatch.setattr(wire, "encode", interrupted)
+    assert array.data is others[0] is array.data and type(array) is Array
+
+
+@pytest.mark.parametrize("change", [{"shape": (6,)}, {"dtype": "int64"}, {"data": wire.encode(torch.ones(2, 3))[3]}])
+def test_an_array_that_was_changed_on_its_way_is_what_its_bytes_say(change):
+    values = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    array, plain = Shared(values), Array(*wire.encode(values))
+    for name, value in change.items():
+        setattr(array, name, value)
+        setattr(plain, name, value)
+    if "data" in change:
+        for each in (array, plain):
+            with pytest.raises(ValueError, match="bytes"):
+                Broadcast(each).tensor()
+        return
+    found = Broadcast(array).tensor()
+    assert found.dtype == Broadcast(plain).tensor().dtype and torch.equal(found, Broadcast(plain).tensor())
+
+
+def test_records_are_made_for_whoever_looks_at_them_and_what_he_changes_changes_nobody_elses():
+    task = Problem.from_experiment(small())
+    terms, counts = Terms.of(task, P=4, S=1), torch.tensor([[1, 2]])
+    model = Broadcast.of(torch.arange(float(task.parameters)), terms)
+    inprocess.identify(1)
+    content = messages.encode(messages.OutputsAsked(model, 1, 0, counts, 4, None), terms)
+    sent = Message(content, 5, "train.outputs")
+    changes = [
+        lambda got: got["config"].update(round=-1),
+        lambda got: got["model"].update(theta=Shared(torch.zeros(2))),
+        lambda got: got["arrays"].update(counts=Shared(torch.tensor([[-1, 2]]))),
+        lambda got: got.pop("arrays"),
+        lambda got: got.update(metrics=MetricRecord({"more": 1.0})),
+    ]
+    for change in changes:
+        got = delivered(sent).content
+        messages.decode(messages.OutputsAsked, got, terms).counts.add_(1)
+        assert got.get("origin") is None and messages.unmade(got) is not None, "nobody has looked"
+        change(got)
+        assert messages.unmade(got) is None and messages.unmade(content) is not None
+        with pytest.raises(messages.Malformed):
+            messages.decode(messages.OutputsAsked, got, terms)
+    elsewhere = pickle.loads(pickle.dumps(content))
+    assert [list(each) for each in (elsewhere, content)] == [["model", "arrays", "config"]] * 2
+    assert elsewhere["config"] == content["config"] and "nonce" in content["config"]
+    for each in (elsewhere, content):
+        found = messages.decode(messages.OutputsAsked, each, terms)
+        assert (found.round, found.attempt, found.rows) == (1, 0, 4) and torch.equal(found.counts, counts)
+        assert torch.equal(found.theta.tensor(), model.tensor())
+
+
+def test_a_run_in_process_makes_no_bytes_and_ends_with_the_bits_and_the_traffic_of_one_that_does(tmp_path, monkeypatch):
+    def opened(message, context=None):
+        for record in message.content.values():
+            for array in record.values() if isinstance(record, ArrayRecord) else ():
+                array.data  # noqa: B018
+        return message
+
+    federation, settings = Federation(tmp_path), small("seed=3", "federation.sites=2")
+    bytewise = federation.run(settings, app=Saboteur(opened, after=lambda message, reply: opened(reply)))
+    monkeypatch.setattr(wire, "encode", lambda tensor: pytest.fail("bytes were made"))
+    made, greetings = codec._record, ("run", "experiment")
+    look = lambda name, part: made(name, part) if set(part) & set(greetings) else pytest.fail(f"{name} was looked at")  # noqa: E731
+    monkeypatch.setattr(codec, "_record", look)
+    shared = federation.run(settings)
+    for name in ("bytes_up", "bytes_down", "epsilon_spent", "held_out"):
+        assert shared[name] == bytewise[name]
+    models = [(federation.folder / run / "model.safetensors").read_bytes() for run in ("run1", "run2")]
+    assert models[0] == models[1]
 
 
 def test_a_client_that_changes_its_message_does_not_change_the_servers():

@@ -87,11 +87,16 @@ def test_every_method_of_the_gallery_has_a_picture(site):
         assert list((site / "_images").glob(f"sphx_glr_{script}_001.png")), script
 
 
+# The reference has hundreds of names of one form, which axe-core would look at for a minute and a half.
+_FEWER_NAMES = "[...document.querySelectorAll('dl.py')].slice(25).forEach(each => each.remove())"
+
+
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_a_page_asks_for_files_alone_and_axe_finds_no_violation(site, view, name):
     view.asked.clear(), view.faults.clear()
     view.goto(site / f"{name}.html")
     assert (view.outside(), view.faults) == ([], [])
+    view.page.evaluate(_FEWER_NAMES)
     assert view.violations() == {}
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
-from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to, bytes_of
+from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
@@ -226,7 +226,7 @@ class Availability:
         if isinstance(reply, Fault):
             self.away.lose(site, reply.reason)
             return
-        self._traffic.up += bytes_of(reply)
+        self._traffic.up += messages.bytes_of(reply)
         try:
             back = site_of(site.node, reply, self._task)
             same = _same(back, site)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import wire
+from fedsw.federation.messages import bytes_of
 from fedsw.text import shown
 
 _log = logging.getLogger("fedsw.server")
@@ -150,9 +151,3 @@ def content_of(message: Message) -> RecordDict | Fault:
         return content if isinstance(content, RecordDict) else Fault("its reply holds no records")
     code, reason = message.error.code, shown(message.error.reason)
     return Fault(reason if code in _ITS_OWN_WORDS else f"{reason} (Flower's error {code})", code)
-
-
-def bytes_of(content: RecordDict) -> int:
-    """Bytes of the arrays in a message."""
-    arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
-    return sum(len(array.data) for record in arrays for array in record.values())

@@ -5,6 +5,7 @@ from fedsw.federation.messages.codec import (
     Message,
     Refusal,
     addressed,
+    bytes_of,
     declared,
     decode,
     decode_one,
@@ -12,6 +13,7 @@ from fedsw.federation.messages.codec import (
     fields_of,
     opened,
     packed,
+    unmade,
     unpacked,
 )
 from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS, Greeting, Joined, Sizes, SizesAsked
@@ -150,6 +152,7 @@ __all__ = [
     "TallyAsked",
     "Terms",
     "addressed",
+    "bytes_of",
     "declared",
     "decode",
     "decode_one",
@@ -157,5 +160,6 @@ __all__ = [
     "fields_of",
     "opened",
     "packed",
+    "unmade",
     "unpacked",
 ]

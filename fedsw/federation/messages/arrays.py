@@ -18,6 +18,46 @@ Precision = Literal["run", "float64", "int64"]
 """That of `training.precision`, or always the same."""
 
 
+class Shared(Array):
+    """An array whose receiver, if it is in this process, copies the numbers; bytes are made for whoever asks for them.
+
+    What it says of itself, and how many bytes it takes, is what a process elsewhere gets. Once its bytes were asked
+    for, or anything of it is changed, it is an `Array` of bytes as any other.
+
+    Args:
+        values: of any shape; what the sender does with them later changes nothing.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        own = values.detach().to("cpu", copy=True)
+        self.__dict__.update(dtype=wire.dtype_of(own), shape=tuple(own.shape), stype=wire.ARRAY_FORMAT, _own=own)
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the bytes, which are not there yet."""
+        if name != "data":
+            raise AttributeError(f"an array has no {name}")
+        if (own := self.__dict__.get("_own")) is not None:  # or another thread has made them
+            self.__dict__.setdefault("data", wire.encode(own)[3])
+            self.__dict__.pop("_own", None)
+            object.__setattr__(self, "__class__", Array)  # by that name Flower stores it
+        return self.__dict__["data"]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Make the bytes before anything is changed."""
+        _ = self.data
+        setattr(self, name, value)  # of an `Array` now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the process as bytes."""
+        return Array, (self.dtype, self.shape, self.stype, self.data)
+
+
+def bytes_in(array: Array) -> int:
+    """Bytes that an array takes on the wire; none are made for it."""
+    own = vars(array).get("_own")
+    return len(array.data) if own is None else wire.size_of(own)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArrayField(Field):
     """What all arrays have in common.
@@ -38,7 +78,7 @@ class ArrayField(Field):
         """Type, shape and length, before anything is decoded."""
         dtype, expected = self._dtype(terms), tuple(terms.sizes.get(symbol) for symbol in shape)
         try:
-            wire.check(array.dtype, array.shape, array.stype, len(array.data), expected=expected, name=name)
+            wire.check(array.dtype, array.shape, array.stype, bytes_in(array), expected=expected, name=name)
             if array.dtype != dtype:
                 raise ValueError(f"{name} came as {array.dtype!r}; expected {dtype!r}")
         except ValueError as fault:
@@ -79,7 +119,7 @@ class Values(ArrayField):
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
         """See `Field`; an array of the field's shape, or of fewer rows where it is filled."""
         rows = wire.padded(value, terms.sizes[self.shape[0]]) if self.filled else value
-        return {self.name: Array(*wire.encode(rows.to(getattr(torch, self._dtype(terms)))))}
+        return {self.name: Shared(rows.to(getattr(torch, self._dtype(terms))))}
 
     def take(self, get: Get, terms: Terms) -> Tensor:
         """See `Field`; an array of the field's shape."""
@@ -119,7 +159,7 @@ class WholeValues(ArrayField):
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
         """See `Field`; a value of the field's shape."""
-        return {self.name: Array(*wire.encode(value))}
+        return {self.name: Shared(value)}
 
     def take(self, get: Get, terms: Terms) -> Tensor:
         """See `Field`; a value of the field's shape."""
@@ -161,7 +201,7 @@ class RecordIds(WholeValues):
 
     def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:  # type: ignore[override]
         """See `Field`; (n_j,) of every cell j."""
-        return {str(cell): Array(*wire.encode(ids)) for cell, ids in enumerate(value)}
+        return {str(cell): Shared(ids) for cell, ids in enumerate(value)}
 
     def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:  # type: ignore[override]
         """See `Field`; (n_j,) of every cell j."""
@@ -188,12 +228,12 @@ class Broadcast:
     @classmethod
     def of(cls, values: Tensor, terms: Terms) -> Broadcast:
         """Values of any shape in the run's precision, ready to be sent."""
-        return cls(Array(*wire.encode(values.to(terms.agreed.dtype))))
+        return cls(Shared(values.to(terms.agreed.dtype)))
 
     @classmethod
     def exact(cls, values: Tensor) -> Broadcast:
         """Values of any shape in float64, ready to be sent."""
-        return cls(Array(*wire.encode(values.double())))
+        return cls(Shared(values.double()))
 
     def record(self, name: str) -> ArrayRecord:
         """The one record, with the array under that name, that all messages hold."""
@@ -227,6 +267,9 @@ class BroadcastValues(ArrayField):
 
 
 def _decoded(array: Array, name: str) -> Tensor:
+    own: Tensor | None = vars(array).get("_own")
+    if own is not None:
+        return own.clone()
     every = (None,) * len(array.shape)
     try:
         return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=every, name=name)

@@ -6,14 +6,16 @@ Its reply holds what each of them would send alone, its records under its positi
 
 from __future__ import annotations
 
+import functools
+from collections import UserDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.federation import wire
+from fedsw.federation.messages.arrays import bytes_in
 from fedsw.federation.messages.fields import Field, Get, Limits, Malformed, Reals, Record, Seen
 from fedsw.federation.messages.terms import Terms
 from fedsw.text import shown
@@ -71,17 +73,63 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
     return found
 
 
+class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
+    """The records of a message, made when somebody looks at them: who decodes it in this process reads the parts.
+
+    Args:
+        parts: what each record holds; never changed.
+        nonce: the record that gets one.
+    """
+
+    def __init__(self, parts: Mapping[str, Mapping[str, Any]], nonce: Record | None) -> None:
+        self.parts, self.nonce = parts, nonce
+
+    @functools.cached_property
+    def data(self) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:  # type: ignore[override]
+        """All records, as they travel."""
+        fresh = {wire.NONCE: wire.nonce()}
+        return {
+            name: _record(name, {**part, **fresh} if name == self.nonce else part)
+            for name, part in ((name, self.parts[name]) for name in _RECORDS if name in self.parts)
+        }
+
+    def __getitem__(self, name: str) -> ArrayRecord | ConfigRecord | MetricRecord:
+        """A record; that there is none is known without them."""
+        if name not in self.parts and "data" not in vars(self):
+            raise KeyError(name)
+        return self.data[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the process as records."""
+        return dict, (self.data,)
+
+    def twin(self) -> Unmade:
+        """The same for a receiver: what it does with its records is not seen by anybody else."""
+        return Unmade({name: dict(part) for name, part in self.parts.items()}, self.nonce)
+
+
+def unmade(content: RecordDict) -> Unmade | None:
+    """What a message of this process is made of; None once somebody has looked at its records."""
+    held = vars(content)["_data"]
+    return held if isinstance(held, Unmade) and "data" not in vars(held) else None
+
+
+def bytes_of(content: RecordDict) -> int:
+    """Bytes of the arrays in a message."""
+    held = unmade(content)
+    records: Mapping[str, Mapping[str, Any]] = cast(Any, content) if held is None else held.parts
+    return sum(bytes_in(each) for record in records.values() for each in record.values() if isinstance(each, Array))
+
+
 def encode(message: Message, terms: Terms) -> RecordDict:
     """Encode a message: the records of its fields, and nothing else.
 
     Raises:
         RuntimeError: if an attribute is there that the run's settings do not allow to travel, or one is missing.
     """
-    records: dict[Record, dict[str, Any] | ArrayRecord] = {}
+    parts: dict[str, Mapping[str, Any]] = {}
     for attribute, field in fields_of(type(message)).items():
         if attribute == "nonce":
-            if field.record in records:
-                cast(dict[str, Any], records[field.record])[field.name] = wire.nonce()
             continue
         value = getattr(message, attribute)
         if (value is not None) != field.present(terms):
@@ -91,11 +139,10 @@ def encode(message: Message, terms: Terms) -> RecordDict:
         if value is None:
             continue
         put = field.put(value, terms)
-        if isinstance(put, ArrayRecord):
-            records[field.record] = put
-        else:
-            cast(dict[str, Any], records.setdefault(field.record, {})).update(put)
-    return RecordDict({name: _record(name, records[name]) for name in _RECORDS if name in records})
+        parts[field.record] = put if isinstance(put, ArrayRecord) else {**parts.get(field.record, {}), **put}
+    content = RecordDict()
+    vars(content)["_data"] = Unmade(parts, message.nonce)
+    return content
 
 
 def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
@@ -104,20 +151,26 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
     Raises:
         Malformed: naming the field, what came (unless it is secret) and what was expected.
     """
-    fields = fields_of(kind)
-    _refuse_undeclared(kind, content, terms)
+    held = unmade(content)
+    records: Mapping[str, Mapping[str, Any]] = cast(Any, content) if held is None else held.parts
+    _refuse_undeclared(kind, records, terms)
     values: dict[str, Any] = {}
-    for attribute, field in fields.items():
+    for attribute, field in fields_of(kind).items():
         if attribute == "nonce":
-            if field.record in content:
-                field.take(_getter(content, field), terms)
+            if held is None and field.record in records:
+                field.take(_getter(records, field), terms)
             continue
         values[attribute] = None
         if not field.present(terms):
             continue
-        with suppress(*([Malformed] if field.spare else [])):
-            values[attribute] = field.take(_getter(content, field), terms)
-            terms = terms.knowing(**field.bound(values[attribute]))
+        try:
+            values[attribute] = value = field.take(_getter(records, field), terms)
+        except Malformed:
+            if not field.spare:
+                raise
+            continue
+        if bound := field.bound(value):
+            terms = terms.knowing(**bound)
     return cast(M, cast(Any, kind)(**values))
 
 
@@ -128,7 +181,7 @@ def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: 
         Malformed: as `decode`.
     """
     field = fields_of(kind)[attribute]
-    return field.take(_getter(content, field), terms)
+    return field.take(_getter(cast(Any, content), field), terms)
 
 
 def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
@@ -142,31 +195,31 @@ def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
     return {record: frozenset(keys) for record, keys in found.items()}
 
 
-def _refuse_undeclared(kind: type[Message], content: RecordDict, terms: Terms) -> None:
+def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, Any]], terms: Terms) -> None:
     allowed = declared(kind, terms)
-    for name, record in content.items():
+    for name, record in records.items():
         for key in record:
             if key not in allowed.get(name, ()):
                 found = f"{name}[{str(key)[:40]!r}]"
                 raise Malformed(f"{found} came, which {kind.__name__} does not hold in this run", found)
 
 
-def _getter(content: RecordDict, field: Field) -> Get:
-    record = content.get(field.record)
+def _getter(records: Mapping[str, Mapping[str, Any]], field: Field) -> Get:
+    record = records.get(field.record)
 
     def get(key: str) -> Any:
-        if not isinstance(record, _RECORDS[field.record]) or key not in record:
+        if not isinstance(record, (_RECORDS[field.record], dict)) or key not in record:
             raise Malformed(f"no {_CALLED[field.record]} {key!r} came", field.name)
         return record[key]
 
     return get
 
 
-def _record(name: Record, content: dict[str, Any] | ArrayRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
+def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRecord | MetricRecord:
     if isinstance(content, ArrayRecord):
         return content
     if name in ("config", "metrics"):
-        return ConfigRecord(content) if name == "config" else MetricRecord(content)
+        return ConfigRecord(dict(content)) if name == "config" else MetricRecord(dict(content))
     record = ArrayRecord()  # filled afterwards: its constructor looks at what kind of thing it got, at some length
     for key, array in content.items():
         record[key] = array

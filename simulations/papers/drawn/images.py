@@ -48,7 +48,7 @@ def generated(study: Study) -> Mapping[str, Figure]:
             title = f"{name_of('epsilon', epsilon)}\n{measured}" if measured else name_of("epsilon", epsilon)
             draw_images(axes, _unit(one.arrays["generated"][:_SHOWN]), title, columns=5)
             axes.title.set_fontsize(7.5)
-        figure.suptitle(f"{_heading(study, series)}: decoded from the prior")
+        figure.suptitle(f"{_heading(study, series)}:\ndecoded from the prior")
         found[f"{series} generated"] = figure
     return found
 
