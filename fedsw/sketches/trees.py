@@ -126,7 +126,8 @@ class TablesOf:
         share = self.proportions[:, None, None]
         products = torch.bmm(chances.transpose(1, 2), chances) / chances.shape[1] * share * self.weights
         singles = chances.mean(dim=1) * share[:, 0] * self.single
-        return (self.square - products).square().sum() + (self.alone - singles).square().sum() - self.noise
+        apart: Tensor = (self.square - products).square().sum() + (self.alone - singles).square().sum()
+        return apart - self.noise
 
 
 def _rows_of(network: TableGenerator) -> Tensor:
