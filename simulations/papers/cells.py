@@ -68,8 +68,10 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
         chosen = dict(zip(series.over, values, strict=True))
         at = [f"{key}={_toml(value)}" for key, value in chosen.items() if not key.startswith(ARGUMENTS)]
         arguments = {short(key): value for key, value in chosen.items() if key.startswith(ARGUMENTS)}
-        at += [one for where in series.where if where.at.items() <= point.items() for one in where.set]
-        for seed in range(min(series.seeds, seeds or series.seeds)):
+        here = [where for where in series.where if where.at.items() <= point.items()]
+        at += [one for where in here for one in where.set]
+        most = min([series.seeds, *(where.seeds for where in here if where.seeds is not None)])
+        for seed in range(min(most, seeds or most)):
             own = at_seed(base, seed)
             if base.seed is not None:  # a nominal run: its sampling and noise differ from seed to seed too
                 own.append(f"seed={base.seed + seed}")

@@ -26,10 +26,11 @@ ARGUMENTS = "arguments."
 
 
 class Where(Section):
-    """Settings of the cells at one point of a series: without privacy the papers do not clip, for example."""
+    """What holds at one point of a series: settings (without privacy the papers do not clip, for example), or seeds."""
 
     at: dict[str, Value]
-    set: tuple[str, ...]
+    set: tuple[str, ...] = ()
+    seeds: PositiveInt | None = None
 
     @field_validator("set")
     @classmethod
