@@ -126,8 +126,7 @@ class TablesOf:
         share = self.proportions[:, None, None]
         products = torch.bmm(chances.transpose(1, 2), chances) / chances.shape[1] * share * self.weights
         singles = chances.mean(dim=1) * share[:, 0] * self.single
-        apart: Tensor = (self.square - products).square().sum() + (self.alone - singles).square().sum()
-        return apart - self.noise
+        return (self.square - products).square().sum() + (self.alone - singles).square().sum() - self.noise
 
 
 def _rows_of(network: TableGenerator) -> Tensor:
@@ -136,7 +135,7 @@ def _rows_of(network: TableGenerator) -> Tensor:
     noise = torch.randn(cells * among, network.latent, generator=seeded_generator(0, "rows of chances"))
     where = torch.arange(cells).repeat_interleave(among).to(network.rows.device)
     with torch.no_grad():
-        made = network.eval()(noise.to(network.rows), where)
+        made: Tensor = network.eval()(noise.to(network.rows), where)
     return made.cpu().to(torch.float64).reshape(network.rows.shape)
 
 
