@@ -35,6 +35,8 @@ _LEARNT = {
 _RELATION = {"add-remove": "added or removed", "replace": "replaced"}
 _SHIPPED = ["generator=auto"]
 """The settings of `fedsw synthesize`."""
+_BELOW = -1e-3
+"""A distance, noise taken off, that tells of noise that was learnt."""
 _WORDS = {True: "ahead", False: "behind"}
 _Key = tuple[int, str, float | None, tuple[str, ...], str]
 """Public records, method, epsilon, settings and relation."""
@@ -75,7 +77,10 @@ def _of_table(title: str, about: str, rows: Sequence[dict[str, Any]]) -> str:
             "spread over the seeds; the tables are public.\n",
             f"{_THEIRS}{_settings(groups)}\n",
             text.table(headings, lines),
-            *(f"\n{sentence}" for sentence in [*_goals(title, whole), *_verdicts(whole), *_missing(groups)]),
+            *(
+                f"\n{sentence}"
+                for sentence in [*_goals(title, whole), *_verdicts(whole), *_overfitted(whole), *_missing(groups)]
+            ),
             *(
                 f"\n{_named(key, public)}, {_RELATION[key[4]]}, ε = {text.upward(key[2])}: did not end within {each['stopped_after_minutes']:g} minutes."
                 for key, found in groups
@@ -149,6 +154,19 @@ def _verdicts(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
             better[(gain > 0) != (name in ("one_way", "two_way"))].append(f"{title} ({gain:+.3f})")
         told = "; ".join(f"{word} in {', '.join(better[way])}" for way, word in _WORDS.items() if better[way])
         found.append(f"`sketch` beside {_LEARNT[method]}, {_RELATION[relation]}, ε = {text.upward(epsilon)}: {told}.")
+    return found
+
+
+def _overfitted(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
+    """Where our generator is much nearer to its sketch than records are: it learnt the noise."""
+    found = []
+    for key, rows in groups:
+        distances = [row["from"][row["from"]["kind"]] for row in rows if "from" in row]
+        if distances and statistics.mean(distances) < _BELOW:
+            found.append(
+                f"At ε = {text.upward(key[2] or 0)} the generator of `{key[1]}` learnt noise in its steps: its squared distance to "
+                f"the sketch, noise taken off, is {statistics.mean(distances):.2g}, where that of records is 0."
+            )
     return found
 
 
