@@ -352,7 +352,8 @@ def test_samples_that_cannot_be_compared_are_refused() -> None:
 
 
 def test_results_are_the_same_bits_on_however_many_threads(monkeypatch) -> None:
-    monkeypatch.setattr(sliced, "_IN_CACHE", 2**12)
+    monkeypatch.setattr(sliced, "_IN_CACHE", 2**13)
+    monkeypatch.setattr(sliced, "_WORTH_THREADS", 0)
     own, other = (torch.randint(0, 300, (n, 3)).double() / 7 for n in (1000, 800))
     theta = sliced.directions(3, 40, normals=torch.randn(3, 40, dtype=torch.float64))
     before, found = torch.get_num_threads(), []

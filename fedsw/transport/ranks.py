@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import sys
 import threading
@@ -98,23 +97,17 @@ def means_of_slots(n: int, other: Tensor) -> Tensor:
 
 
 def _by_rows(function: Callable[[NDArray[Any]], NDArray[Any]], rows: Tensor) -> Tensor:
-    """What a numpy function makes of rows (k, n): an array of their shape, row by row."""
+    """What a numpy function makes of rows (k, n), some of them on each thread; numpy holds no lock meanwhile."""
     array = rows.detach().numpy()
     made = np.empty(array.shape, function(array[:0]).dtype)
+    parts = max(1, min(_threads(), len(array), array.size // _WORTH_A_THREAD))
+    edges = [len(array) * part // parts for part in range(parts + 1)]
 
     def fill(part: slice) -> None:
         made[part] = function(array[part])
 
-    _in_parts(fill, array.shape)
+    share_out(fill, [slice(begin, end) for begin, end in itertools.pairwise(edges)])
     return torch.from_numpy(made)
-
-
-def _in_parts(work: Callable[[slice], None], shape: tuple[int, ...]) -> None:
-    """Work on rows (k, n), a part of them on each of as many threads as torch has; numpy holds no lock meanwhile."""
-    rows = shape[0]
-    parts = max(1, min(_threads(), rows, math.prod(shape) // _WORTH_A_THREAD))
-    edges = [rows * part // parts for part in range(parts + 1)]
-    share_out(work, [slice(begin, end) for begin, end in itertools.pairwise(edges)])
 
 
 def _threads() -> int:
@@ -202,15 +195,10 @@ def blocks(values: Tensor) -> tuple[Tensor, Tensor]:
 def _blocks_by_numpy(values: NDArray[Any]) -> tuple[Tensor, Tensor]:
     """The same in a third of the time: numpy's running maxima keep no index, and run backwards without a copy."""
     n = values.shape[-1]
-    ranks = np.arange(1, n)
+    begins, ranks = values[:, 1:] != values[:, :-1], np.arange(1, n)
     first, end = np.zeros(values.shape, dtype=np.int64), np.full(values.shape, n, dtype=np.int64)
-
-    def fill(rows: slice) -> None:
-        begins = values[rows, 1:] != values[rows, :-1]
-        np.multiply(begins, ranks, out=first[rows, 1:])
-        np.copyto(end[rows, :-1], ranks, where=begins)
-        np.maximum.accumulate(first[rows], axis=1, out=first[rows])
-        np.minimum.accumulate(end[rows, ::-1], axis=1, out=end[rows, ::-1])
-
-    _in_parts(fill, values.shape)
+    np.multiply(begins, ranks, out=first[:, 1:])
+    np.copyto(end[:, :-1], ranks, where=begins)
+    np.maximum.accumulate(first, axis=1, out=first)
+    np.minimum.accumulate(end[:, ::-1], axis=1, out=end[:, ::-1])
     return torch.from_numpy(first), torch.from_numpy(end)

@@ -25,7 +25,10 @@ _BYTES_PER_SAMPLE = 8 * 14
 _FEW = 8
 
 # Numbers of one array that is worked on: some of them are in a core's second-level cache.
-_IN_CACHE = 2**16
+_IN_CACHE = 2**17
+
+# Numbers of both sides in all directions from which threads gain more than it takes to wake them.
+_WORTH_THREADS = 2**20
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
@@ -330,13 +333,14 @@ def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
 
 
 def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> tuple[list[slice], int]:
-    """Directions that are worked on together, where that can be in the cache, and how many blocks the other half fits.
+    """Directions that are worked on together, where that can be in the cache, and how many blocks at a time.
 
-    Elsewhere than on a processor there is one block, and no thread beside the caller's.
+    Many blocks at a time where there is much to do on a processor, as many as the other half of the limit fits.
     """
     room = memory_limit // (2 * _BYTES_PER_SAMPLE * samples)
-    size = max(1, min(room, _most_numbers(device) // samples))
-    return list(_parts(k, size)), max(1, room // size) if device.type == "cpu" else 1
+    shared = device.type == "cpu" and k * samples >= _WORTH_THREADS
+    size = max(1, min(room, _most_numbers(device) // (2 * samples if shared else samples)))
+    return list(_parts(k, size)), max(1, room // size) if shared else 1
 
 
 def _most_numbers(device: torch.device) -> int:
