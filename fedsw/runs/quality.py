@@ -226,7 +226,9 @@ def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
     elif place == len(ranked):
         threshold = float(ranked[-1])
     else:
-        threshold = float((ranked[place - 1] + ranked[place]) / 2)
+        low, high = float(ranked[place - 1]), float(ranked[place])
+        middle = (low + high) / 2
+        threshold = middle if middle < high else low  # of neighbouring numbers the middle may be rounded up
     return {"threshold": threshold, "accuracy": float(right[place]) / len(ranked)}
 
 

@@ -111,7 +111,7 @@ def test_a_run_of_which_only_the_best_is_shown_draws_no_bar(tmp_path: Path, monk
         raise ZeroDivisionError
 
     monkeypatch.setattr(app, "app_for", caught)
-    monkeypatch.setattr(driver, "watching", NotebookBar)
+    monkeypatch.setattr(progress, "watching", NotebookBar)
     experiment, selection = parse_experiment({"name": "cell", **SMALL}), cast("Selection", None)
     for make in (partial(driver.run_among, experiment, selection), partial(driver.run, experiment)):
         with pytest.raises(ZeroDivisionError):

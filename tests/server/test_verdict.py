@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import Records
@@ -79,6 +79,7 @@ def test_what_a_reader_must_know_is_said(more, words):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=2, max_size=30))
+@example([(1.0, True), (0.9999999999999999, False)])
 def test_no_threshold_is_right_more_often_than_the_best_one(pairs):
     outputs = torch.tensor([pair[0] for pair in pairs], dtype=torch.float64)
     target = torch.tensor([int(pair[1]) for pair in pairs])
