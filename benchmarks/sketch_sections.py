@@ -152,8 +152,10 @@ def _verdicts(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
         for name, title in _MEASURED.items():
             gain = statistics.mean(row[name] for row in ours[epsilon]) - statistics.mean(row[name] for row in rows)
             better[(gain > 0) != (name in ("one_way", "two_way"))].append(f"{title} ({gain:+.3f})")
-        told = "; ".join(f"{word} in {', '.join(better[way])}" for way, word in _WORDS.items() if better[way])
-        found.append(f"`sketch` beside {_LEARNT[method]}, {_RELATION[relation]}, ε = {text.upward(epsilon)}: {told}.")
+        results = "; ".join(f"{word} in {', '.join(better[way])}" for way, word in _WORDS.items() if better[way])
+        found.append(
+            f"`sketch` beside {_LEARNT[method]}, {_RELATION[relation]}, ε = {text.upward(epsilon)}: {results}."
+        )
     return found
 
 

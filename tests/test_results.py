@@ -79,8 +79,8 @@ def test_a_table_is_said_to_be_behind_where_it_is_and_every_epsilon_says_of_whic
     lines = {line.split(" | ")[0].strip("| "): line for line in found.splitlines() if line.startswith("|")}
     assert "| added or removed | 1 |" in lines["AIM"]
     assert all("| replaced | 1 |" in lines[name] for name in ("MST", "`sketch`: the server is trusted"))
-    told = next(line for line in found.splitlines() if "beside AIM" in line)
-    assert ("behind in" in told, "ahead in" in told) == (behind, not behind)
+    line = next(line for line in found.splitlines() if "beside AIM" in line)
+    assert ("behind in" in line, "ahead in" in line) == (behind, not behind)
     assert "ahead in" in next(line for line in found.splitlines() if "beside MST" in line)
 
 

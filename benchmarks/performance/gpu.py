@@ -171,8 +171,8 @@ def _rounds(quick: bool, device: str) -> Iterator[Row]:
             settings["training"] |= {"rounds": rounds + 2, "batch_fraction": batch / images}
             settings["data"] |= {"data_dir": folder}
             settings["evaluate_every"] = 10**6
-            told = ", epsilon on the processor" if accountant else ""
-            what = f"a round of swae-mnist, batch {batch}, end to end without evaluation{told}"
+            where = ", epsilon on the processor" if accountant else ""
+            what = f"a round of swae-mnist, batch {batch}, end to end without evaluation{where}"
             yield _round(what, settings, turns, accountant, device)
 
 
@@ -195,7 +195,7 @@ def _round(what: str, settings: dict[str, Any], turns: int, accountant: str, dev
 
         return run
 
-    threads = torch.get_num_threads()
+    threads = int(settings.get("federation", {}).get("cores", 1))  # a run sets its own
     ways = {"ours": way(device), "other": way("cpu")}
     taken = in_turns(ways, turns=turns, warm_up=0, threads=threads)
     return _against_processor(what, taken, threads, max(peaks))
@@ -253,7 +253,7 @@ def _as_long(what: str, ours: Call, plain: Call, device: str, *, turns: int) -> 
 def _against_processor(what: str, taken: dict[str, Times], threads: int, peak: int) -> Row:
     ratio = taken["other"].median / taken["ours"].median
     note = f"{_megabytes(peak)} of the GPU's memory at most" if peak else ""
-    against = f"the same on the processor, {threads} threads"
+    against = f"the same on the processor, {threads} thread(s)"
     return _row(what, against, taken["ours"], taken["other"], ratio, "times faster", note, peak)
 
 

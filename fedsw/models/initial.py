@@ -109,6 +109,13 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def require_doubled_twice(side: int, channels: tuple[int, int], **sizes: int) -> None:
+    """Refuse the sizes of a generator whose image is doubled twice: a side that is no multiple of 4, or one below 1."""
+    if side < 4 or side % 4:
+        raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+    require_positive(**sizes, first_channels=channels[0], second_channels=channels[1])
+
+
 def require_positive(**sizes: int) -> None:
     """Refuse sizes below 1, naming the first of them."""
     for name, size in sizes.items():

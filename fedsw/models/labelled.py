@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
-from fedsw.models.initial import Seed, convolution, doubling, generator_of, linear, require_positive
+from fedsw.models.initial import (
+    Seed,
+    convolution,
+    doubling,
+    generator_of,
+    linear,
+    require_doubled_twice,
+    require_positive,
+)
 from fedsw.randomness import Stream
 
 
@@ -202,9 +210,7 @@ class ImageGenerator(Proportioned):
     def __init__(
         self, side: int, cells: int, *, latent: int = 10, channels: tuple[int, int] = (32, 16), seed: Seed = 0
     ) -> None:
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
-        require_positive(cells=cells, latent=latent, first_channels=channels[0], second_channels=channels[1])
+        require_doubled_twice(side, channels, cells=cells, latent=latent)
         super().__init__(latent, cells)
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
