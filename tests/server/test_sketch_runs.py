@@ -13,7 +13,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.local import sketch_budget
-from fedsw.federation.messages.exchanges import trusts_of
+from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.synthesis import settings_of
