@@ -18,9 +18,11 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.budgets.local import PART
 from fedsw.federation.node.node import join
-from fedsw.federation.trust.distributed import sketching
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
+from fedsw.federation.trust.distributed.once import agreed_sum
+from fedsw.federation.trust.sketch.sides import SketchSum, budget_of
+from fedsw.federation.trust.sketch.sides import planned as planned_steps
 from fedsw.own_data.synthesis import as_synthesis
 from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
@@ -277,12 +279,12 @@ def test_all_planned_attempts_at_all_stages_together_cost_what_was_asked_for(eps
     law = Law(2, (GaussianKernel((0.5,), 4),), classes=3)
     many = attempts_at_one(chosen)
     assert many == math.ceil(1 + failing)
-    budgets = [sketching.budget_of(chosen, law, 1e-6, Stage(number)) for number in range(1, stages + 2)]
-    steps = Counter(Step(each.charge.sampling_rate, each.charge.sensitivity / each.sigma) for each in budgets)
+    budgets = [budget_of(chosen, law, 1e-6, number) for number in range(1, stages + 2)]
+    steps = Counter(Step(1.0, each.sensitivity.value / each.sigma) for each in budgets)
     spent = epsilon_by("pld", Counter({step: many * count for step, count in steps.items()}), 1e-6)
     assert spent <= epsilon == budgets[0].epsilon
     assert sum(many / each.multiplier**2 for each in budgets) == pytest.approx(budgets[0].whole ** -2, rel=1e-9)
-    whole = sketching.budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
+    whole = budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
     assert budgets[0].whole == pytest.approx(whole, rel=2e-2)
 
 
@@ -301,7 +303,7 @@ def test_no_sum_of_records_is_beyond_what_the_grid_is_for(counts, epsilon, clien
         for place, many in enumerate(clients)
     ]
     cohort = Cohort.model_validate({"records": sum(clients), "parties": parties})
-    found = sketching.sum_of(task, cohort, Stage())
+    found = agreed_sum(SketchSum(task, Stage()), cohort)
     drawn = law_of_problem(task).drawn(task.dtype)
     for share, many in zip(found.shares(PART), clients, strict=True):
         rows = torch.zeros((many, 2), dtype=task.dtype)
@@ -334,5 +336,5 @@ def test_an_account_is_asked_for_all_attempts_at_all_stages(tmp_path):
         sites.run_id,
         {"partition-id": 0, "num-partitions": 4},
     )
-    steps = sketching.planned(node, 1e-5)
+    steps = planned_steps(node, 1e-5)
     assert sum(steps.values()) == 4 and 4.98 < epsilon_by("pld", steps, 1e-5) <= 5.0

@@ -21,12 +21,13 @@ from fedsw.federation.messages.sums import MomentsAsked
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
-from fedsw.federation.trust import moments
+from fedsw.federation.trust.moments import MomentSum
 from fedsw.runs.observer import NoObserver
 from fedsw.settings import FederationError
 from fedsw.tasks.moments import STEP, sums_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
+from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 
@@ -272,18 +273,18 @@ def test_a_client_gives_exact_moments_to_no_server_that_it_does_not_trust(federa
 def test_a_client_answers_nothing_about_moments_in_a_run_that_releases_none():
     node = nodes.join(small().model_dump_json(), "run", 1, SITE)
     with pytest.raises(RuntimeError, match="agreed to a run that releases none"):
-        moments.steps_of_moments(node, torch.ones(3), np.empty(0, np.int64), bytes(32))
+        MomentSum(node.task)
 
 
 def test_a_client_that_is_asked_again_and_again_never_exceeds_its_epsilon(tmp_path):
     node = nodes.join(small(*FIRST, *LOCAL).model_dump_json(), "run", 1, ALONE)
     place = tmp_path / "client-0.sqlite"
-    moments.noised_moments(node, place, 0, 600)
+    summed(MomentSum(node.task), node, place, 0, 0, 600)
     with pytest.raises(AlreadySpent):
-        moments.noised_moments(node, place, 0, 600)
+        summed(MomentSum(node.task), node, place, 0, 0, 600)
     with pytest.raises(BudgetExhausted):
         for attempt in range(1, 9):
-            moments.noised_moments(node, place, attempt, 600)
+            summed(MomentSum(node.task), node, place, 0, attempt, 600)
     assert rows_of(place)[1] <= 1.0 + 1e-9
 
 

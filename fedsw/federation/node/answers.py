@@ -44,30 +44,35 @@ class Numbered(Protocol):
         """Its number."""
 
 
+Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]
+"""What the asked clients of a node release, by position, or why one releases nothing."""
+Handler = Callable[[Message, Context], Message]
+"""Answers a server's request at a client."""
+
+
 def each_pays(
-    due: Callable[[Node, Down], Due | None], release: Callable[[Node, Down, Paid | None], Up]
-) -> Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]]:
-    """Of a site: its clients pay together, and then release one after the other.
+    due: Callable[[Node, Down, Path], Due], release: Callable[[Node, Down, Paid | None], Up]
+) -> Together[Down, Up]:
+    """What clients do that pay together, each from its own ledger, and then release one after the other.
 
     Args:
-        due: what a client pays; None where nothing is accounted for.
+        due: what a client pays, with the file of its ledger; nothing is accounted for without noise.
         release: what it releases for that.
     """
 
-    def together(site: Node, asked: Down, positions: Sequence[int]) -> Mapping[int, Up | Exception]:
+    def together(node: Node, asked: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
         found: dict[int, Up | Exception] = {}
         dues: dict[int, Due] = {}
-        for position in positions:
+        for position in positions if node.task.experiment.privacy.noisy else ():
             try:
-                if (own := due(site.alone(position), asked)) is not None:
-                    dues[position] = own
+                dues[position] = due(alone := node.alone(position), asked, ledger_of(alone, context))
             except Exception as fault:  # of this client alone: the others answer
                 found[position] = fault
         paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
         for position in [each for each in positions if each not in found]:
             said = paid.get(position)
             try:
-                found[position] = said if isinstance(said, Exception) else release(site.alone(position), asked, said)
+                found[position] = said if isinstance(said, Exception) else release(node.alone(position), asked, said)
             except Exception as fault:
                 found[position] = fault
         return found
@@ -75,38 +80,29 @@ def each_pays(
     return together
 
 
-def released(
-    exchange: Exchange[Down, Up],
-    message: Message,
-    context: Context,
-    release: Callable[[Node, Down], Up],
-    together: Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]],
-) -> Message:
-    """What the asked clients of this node release, each by its own ledger and noise; or why one releases nothing.
+def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) -> Handler:
+    """What answers with the releases of the asked clients of a node, each by its own ledger and noise.
 
     A node of one client answers as that client. A site packs what each of its clients would have answered.
-
-    Args:
-        release: for a node of one client.
-        together: for a site: what its clients at some positions release, or why one releases nothing.
     """
-    node = greeted(exchange, context)
-    if len(node.clients) == 1:
-        asked = asked_of(exchange, message.content, Terms.of(node.task))
+
+    def answer(message: Message, context: Context) -> Message:
+        node = greeted(exchange, context)
+        alone, content, positions = len(node.clients) == 1, message.content, [0]
+        if not alone:
+            content, positions = messages.opened(content, len(node.clients))
+        asked = asked_of(exchange, content, Terms.of(node.task))
         _prepare(node, asked)
-        try:
-            answer = release(node, asked)
-            note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
-            return answered(answer, node, message)
-        except BudgetExhausted as exhausted:
-            return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
-    content, positions = messages.opened(message.content, len(node.clients))
-    asked = asked_of(exchange, content, Terms.of(node.task))
-    _prepare(node, asked)
-    terms, found = Terms.of(node.task), together(node, asked, positions)
-    answers = {position: _packable(found[position], terms, context) for position in positions}
-    note(exchange, asked, node, context)
-    return Message(messages.packed(answers), reply_to=message)
+        terms, found = Terms.of(node.task), together(node, asked, positions, context)
+        if alone and isinstance(found[0], Exception):
+            raise found[0]
+        answers = {position: _packable(found[position], terms, context) for position in positions}
+        note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
+        own = answers[0] if alone else messages.packed(answers)
+        assert isinstance(own, RecordDict)
+        return Message(own, reply_to=message)
+
+    return answer
 
 
 def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Refusal:
@@ -239,6 +235,8 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
     faults: tuple[BaseException, ...] = ()
     try:
         reply = answering(message, context)
+    except BudgetExhausted as fault:
+        reply = Message(Error(wire.BUDGET_EXHAUSTED, str(fault)), reply_to=message)
     except Exception as fault:
         faults = tuple(_chain(fault))
         reply = Message(Error(wire.APP_RAISED, f"{type(fault).__name__}: {fault}"), reply_to=message)

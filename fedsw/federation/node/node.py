@@ -148,9 +148,14 @@ class Node:
         """Global ids (n_j,) of the units in each cell j, client after client; shared in seeded runs only."""
         return [self.units.ids[cell] for cell in self.cells]
 
-    def delta(self, federation: int) -> float:
-        """The guarantee's delta where the federation has that many units, and never fewer than this node alone."""
-        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.units)))
+    def delta(self, federation: int, own: int | None = None) -> float:
+        """The guarantee's delta where the federation has that many units, and never fewer than this node alone.
+
+        Args:
+            own: units of one of its clients, for the delta of that.
+        """
+        records = max(federation, len(self.units) if own is None else own)
+        return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
     def alone(self, place: int) -> Node:
         """One of its clients as a node of its own, with a copy of its records, made when first asked for."""

@@ -146,7 +146,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     availability = Availability(grid, task, sites, name, traffic, Spending())
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
     return _Run(
-        job, name, directory, task, trust, plan, context, trust.server(context), trainer,
+        job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
         Evaluator(task, job.metrics), selection, lost, new, started,
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     held_out = _write_model(task, released, run.evaluator, directory)
     if job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
-            task, lambda: run.trust.tally(run.context), released, run.trainer.steps, directory, log
+            task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
     return stopped, held_out
@@ -300,7 +300,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     if not run.job.experiment.privacy.moments:
         return ""
     try:
-        moments = release_moments(run.plan, lambda: run.trust.moments(run.context), run.directory, log)
+        moments = release_moments(run.plan, lambda: run.trust.sides.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
     asked, (ready, start) = run.plan, prepared(run.plan, moments)

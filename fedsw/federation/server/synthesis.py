@@ -196,7 +196,7 @@ def _obtained(
     if stored is not None and torch.equal(stored.sketch.value, value):
         return stored
     assert outcome.sigma is not None
-    sketch = NoisedSketch(law, value, outcome.sigma, method.records)
+    sketch = NoisedSketch(law, value, outcome.sigma, int(method.records.sum()))
     found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
     keep(directory, found, number, (number - 1) * job.experiment.training.rounds)
     return found

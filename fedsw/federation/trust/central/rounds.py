@@ -21,8 +21,13 @@ from fedsw.federation.exchange.cohort import Present, Site, totals
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.trust.central import client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, most_drawn, prepared_by
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.moments import MomentSum
+from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.sums import TrustedSums, answer_exactly
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.release import Bounded, Released
@@ -322,3 +327,18 @@ def mean_loss(parts: Sequence[Contribution]) -> float | None:
     known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
+
+
+SIDES = Sides(
+    make_plan,
+    TrustedRounds,
+    {
+        messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
+        messages.OUTPUTS: client.outputs,
+        messages.GRADIENTS: client.gradients,
+        messages.SUM: client.sums,
+        messages.TALLY: answer_exactly(messages.TALLY, TallySum),
+    },
+    moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
+    tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
+)

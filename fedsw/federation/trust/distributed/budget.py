@@ -21,6 +21,7 @@ from fedsw.federation.budgets.moments import (
     Shares,
     covering,
     held_out_budget,
+    idle,
     planned_moments,
     run_with_split,
     shares,
@@ -54,8 +55,8 @@ class Agreed(Protocol):
         """H: the noise is that of so many clients together."""
 
     @property
-    def charge(self) -> Charge:
-        """What the attempt costs every client's records, whether it comes to an end or not."""
+    def charges(self) -> list[Charge]:
+        """What the attempt costs every client's records, by group, whether it comes to an end or not."""
 
     @property
     def sigma(self) -> float:
@@ -82,7 +83,7 @@ class WholeSum:
         most: no coordinate of a site's vector is larger; in the cohort's order.
     """
 
-    charge: Charge
+    charges: list[Charge]
     part: Part
     honest: int
     clients: tuple[int, ...]
@@ -108,7 +109,7 @@ class Attempt:
     """A round's attempt; an `Agreed`.
 
     Attributes:
-        rate: sampling rate that is charged.
+        charges: see `Agreed`.
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
         drawn: records that each site draws, by cell, (sites, c).
@@ -116,7 +117,7 @@ class Attempt:
         directions: of the attempt, (d, k) for every penalty.
     """
 
-    rate: float
+    charges: list[Charge]
     noise: split.Noise
     batch: tuple[int, ...]
     honest: int
@@ -124,11 +125,6 @@ class Attempt:
     drawn: NDArray[np.int64]
     directions: tuple[Tensor, ...]
     bins: int
-
-    @property
-    def charge(self) -> Charge:
-        """See `Agreed`."""
-        return self.noise.charge(self.rate)
 
     @property
     def parts(self) -> list[Part]:
@@ -191,9 +187,9 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
         )
     delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
-    rate = rate_of(experiment.training.batch_fraction)
+    charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
-    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions), bins)
+    return Attempt(charges, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions), bins)
 
 
 def noise_of(
