@@ -16,6 +16,10 @@ from tests.clients.test_local_gradient import both_answers, node_of, request_to
 from tests.noises import require_gaussian
 
 
+def no_counts(outputs, holder, holders, theta, radius, bins):
+    return torch.zeros((holders, theta.shape[1], bins)).double()
+
+
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
 def test_an_attempt_whose_contribution_was_never_asked_for_leaves_nothing_of_its_batch(tmp_path, seed):
     """The table of attempt 0 is out, and the server begins anew: another sample, by another key."""
@@ -32,8 +36,8 @@ def test_an_attempt_whose_contribution_was_never_asked_for_leaves_nothing_of_its
 def test_every_count_and_every_coordinate_of_both_answers_has_noise_of_its_own(tmp_path, monkeypatch, seed):
     """A client with no noise but what it is given: it answers zeros, and what leaves it is the noise."""
     node, state = node_of("training.rounds=30", "local.bins=16", *seed), {}
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
-    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
+    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
     answers = []
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
@@ -48,8 +52,8 @@ def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, mo
     """Of one shape here, so that noise of one key would be the same noise."""
     whole, state, together = node_of("seed=3", "training.rounds=30", "local.bins=17"), {}, []
     node = Node(whole.task, whole.records, (whole.cells[0], whole.cells[1][:0]), whole.model)
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
-    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
+    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
             request = Request(round_, 0, (60, 60), 600)
@@ -63,7 +67,7 @@ def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, mo
 def test_without_a_seed_noise_follows_from_nothing_that_the_server_knows(tmp_path, monkeypatch):
     """The same request to the same client, twice; and no stream that a number reproduces is ever made."""
     node, found = node_of(), []
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
     monkeypatch.setattr(Stream, "seeded", lambda *known: pytest.fail(f"a stream of {known} is reproducible"))
     for name in ("first", "second"):
         answers = both_answers(node, tmp_path / name / "client-0.sqlite", request_to(node), {})
@@ -72,7 +76,7 @@ def test_without_a_seed_noise_follows_from_nothing_that_the_server_knows(tmp_pat
 
 
 def test_seeded_clients_of_other_names_share_no_noise(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
     drawn = []
     for name in range(6):
         node = node_of("seed=3")

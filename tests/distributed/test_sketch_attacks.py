@@ -66,7 +66,8 @@ def test_replacing_a_record_moves_a_sites_sum_by_at_most_what_is_charged(tmp_pat
             furthest = max(furthest, float((both[0] - both[1]).norm()))
         found = sites.sketch_sum(sites.cohort(stage, next(attempt)), weights, stage)
         assert 0.2 < furthest <= found.part.sensitivity <= bound
-        assert found.charge.sensitivity / found.sigma == pytest.approx(found.part.sensitivity / found.part.scale)
+        (charge,) = found.charges
+        assert charge.sensitivity / found.sigma == pytest.approx(found.part.sensitivity / found.part.scale)
 
 
 def classifier_size(sites: Sites) -> int:

@@ -120,7 +120,9 @@ def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(
         federation.run(chosen)
         found = stored(federation.folder / f"run{federation.runs}")
         added.append((found["values"] - exact(chosen)).reshape(-1))
-    least = moments_budget(Problem.from_experiment(chosen), shares(chosen, rate=0.2, delta=1e-5).moments).sigma
+    least = moments_budget(
+        moments_layout(Problem.from_experiment(chosen)), shares(chosen, rate=0.2, delta=1e-5).moments
+    ).sigma
     assert found["sigma"] == pytest.approx(least * (math.sqrt(3) if trust else 1.0), rel=1e-6)
     require_gaussian(torch.stack(added), found["sigma"])
 
