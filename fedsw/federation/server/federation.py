@@ -29,7 +29,7 @@ from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
-from fedsw.federation.server.synthesis import synthesise
+from fedsw.federation.server.synthesis import Synthesiser
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
 from fedsw.federation.trust.plan import Plan
@@ -201,7 +201,8 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
     job, task, directory = run.job, run.task, run.directory
     if run.trust.sketched:
-        found = synthesise(job, task, cast(OneRelease, run.side), run.evaluator, directory, run.context.traffic, log)
+        method = cast(OneRelease, run.side)
+        found = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log).run()
         run.about["sketch"] = found.sketch
         return found.stopped, found.held_out
     stopped = _open(run, log) or _train(run, log)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,28 +43,33 @@ from fedsw.transport.sliced import spread
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 
-class Agreed(Protocol):
-    """What all sites of an attempt work out alike: its noise, its cost, and every site's share."""
+@dataclass(frozen=True, eq=False)
+class Agreed(ABC):
+    """What all sites of an attempt work out alike: its noise, its cost, and every site's share.
+
+    Attributes:
+        charges: what the attempt costs every client's records, by group, whether it comes to an end or not.
+        honest: H: the noise is that of so many clients together.
+        clients: of every site, in the cohort's order.
+    """
+
+    charges: list[Charge]
+    honest: int
+    clients: tuple[int, ...]
 
     @property
-    def clients(self) -> tuple[int, ...]:
-        """Of every site, in the cohort's order."""
-
-    @property
-    def honest(self) -> int:
-        """H: the noise is that of so many clients together."""
-
-    @property
-    def charges(self) -> list[Charge]:
-        """What the attempt costs every client's records, by group, whether it comes to an end or not."""
-
-    @property
+    @abstractmethod
     def sigma(self) -> float:
         """What the charge is read with."""
 
     @property
+    @abstractmethod
     def parts(self) -> list[Part]:
         """What may leave for that."""
+
+    @abstractmethod
+    def most(self, name: str) -> Sequence[float]:
+        """No coordinate of a site's vector of a part is larger; in the cohort's order."""
 
     def shares(self, name: str) -> list[Share]:
         """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
@@ -72,22 +77,24 @@ class Agreed(Protocol):
         Raises:
             ValueError: if there is no such grid, or a sum on it could wrap around.
         """
+        sigma = next(part.scale for part in self.parts if part.name == name)
+        step = shared_step(sigma, self.honest, self.clients)
+        found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most(name), strict=True)]
+        require_no_wrap(sigma, found)
+        return found
 
 
-@dataclass(frozen=True)
-class WholeSum:
-    """One masked sum over all records of every client; an `Agreed`.
+@dataclass(frozen=True, eq=False)
+class WholeSum(Agreed):
+    """One masked sum over all records of every client.
 
     Attributes:
         part: its name, sensitivity, and noise of H honest clients together.
-        most: no coordinate of a site's vector is larger; in the cohort's order.
+        largest: no coordinate of a site's vector is larger; in the cohort's order.
     """
 
-    charges: list[Charge]
     part: Part
-    honest: int
-    clients: tuple[int, ...]
-    most: tuple[float, ...]
+    largest: tuple[float, ...]
 
     @property
     def sigma(self) -> float:
@@ -99,17 +106,16 @@ class WholeSum:
         """See `Agreed`."""
         return [self.part]
 
-    def shares(self, name: str) -> list[Share]:
+    def most(self, name: str) -> Sequence[float]:
         """See `Agreed`."""
-        return shares_of(self.part.scale, self.honest, self.clients, self.most)
+        return self.largest
 
 
 @dataclass(frozen=True, eq=False)
-class Attempt:
-    """A round's attempt; an `Agreed`.
+class Attempt(Agreed):
+    """A round's attempt.
 
     Attributes:
-        charges: see `Agreed`.
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
         drawn: records that each site draws, by cell, (sites, c).
@@ -117,11 +123,8 @@ class Attempt:
         directions: of the attempt, (d, k) for every penalty.
     """
 
-    charges: list[Charge]
     noise: split.Noise
     batch: tuple[int, ...]
-    honest: int
-    clients: tuple[int, ...]
     drawn: NDArray[np.int64]
     directions: tuple[Tensor, ...]
     bins: int
@@ -136,31 +139,13 @@ class Attempt:
         """See `Agreed`."""
         return self.noise.sigma
 
-    def scale(self, name: str) -> float:
-        """Standard deviation that H clients' noise has together."""
-        return self.noise.table if name == "table" else self.noise.contribution
-
-    def shares(self, name: str) -> list[Share]:
+    def most(self, name: str) -> Sequence[float]:
         """See `Agreed`."""
         most = self.drawn.sum(axis=1).astype(float)
         if name == "contribution":
             most *= SLACK * self.noise.of_contribution.value / 2  # every record's term, alike
-        return shares_of(self.scale(name), self.honest, self.clients, most.tolist())
-
-
-def shares_of(sigma: float, honest: int, clients: Sequence[int], most: Sequence[float]) -> list[Share]:
-    """Every site's share of noise that H clients have together; with the grid that all sites have in common.
-
-    Args:
-        clients: of every site; most: no coordinate of its vector is larger.
-
-    Raises:
-        ValueError: if there is no such grid, or a sum on it could wrap around.
-    """
-    step = shared_step(sigma, honest, clients)
-    found = [Share(m, honest, step, each) for m, each in zip(clients, most, strict=True)]
-    require_no_wrap(sigma, found)
-    return found
+        numbers: list[float] = most.tolist()
+        return numbers
 
 
 def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
@@ -189,7 +174,8 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
-    return Attempt(charges, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions), bins)
+    clients = cohort.clients_by_site
+    return Attempt(charges, honest(experiment), clients, noise, batch, drawn, tuple(directions), bins)
 
 
 def noise_of(

@@ -40,7 +40,7 @@ def agreed_sum(total: Sum, cohort: Cohort) -> WholeSum:
     budget = total.among_all(delta_of(experiment, cohort.records))
     most = tuple(total.most(sum(map(sum, party.sizes))) for party in cohort.parties)
     charges = budget.charges((GROUP,), experiment)
-    return WholeSum(charges, budget.part, honest(experiment), cohort.clients_by_site, most)
+    return WholeSum(charges, honest(experiment), cohort.clients_by_site, budget.part, most)
 
 
 def answer_masked(exchange: AnyExchange, kind: type[Sum]) -> Handler:
