@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedsw.federation.messages.local import ReleaseAsked, ReleasedRecords, SlicesAsked
-from fedsw.federation.node.account import Due, paid_together
+from fedsw.federation.node.answers import Due, paid_together
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.local_gradient import client as gradients
 from fedsw.federation.trust.local_release.sides import release_due, released_records

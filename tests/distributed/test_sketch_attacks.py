@@ -18,8 +18,8 @@ from fedsw.audit.bounds import shown_epsilon, shown_mu
 from fedsw.federation.budgets.local import PART
 from fedsw.federation.node.node import join
 from fedsw.federation.trust.distributed import once
-from fedsw.federation.trust.sketch import sides
 from fedsw.federation.trust.distributed.cohort import Cohort, least
+from fedsw.federation.trust.sketch import sides
 from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity

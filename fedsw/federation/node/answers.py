@@ -8,21 +8,24 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from fedsw.accounting import BudgetExhausted
+from fedsw.accounting import BudgetExhausted, Charge, Ledger
 from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
-from fedsw.federation.node.account import Due, ledger_path, paid_together
+from fedsw.federation.node import account
+from fedsw.federation.node.account import Promise, ledger_path, opened
 from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.node import Node, join
 from fedsw.federation.node.simulated import of_one_person
-from fedsw.privacy.release import Paid
+from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import shown
 
 STATE = "fedsw"
@@ -42,6 +45,61 @@ class Numbered(Protocol):
     @property
     def attempt(self) -> int:
         """Its number."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
+
+    place: Path
+    promise: Promise
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+    parts: Sequence[Part]
+
+
+def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
+    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
+
+    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
+
+    Args:
+        dues: one for each client.
+
+    Returns:
+        For each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    """
+    found: list[Paid | Exception] = []
+    size = max(1, account.most_open() // 2)
+    for start in range(0, len(dues), size):
+        found += _paid(dues[start : start + size])
+    return found
+
+
+def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
+    found: dict[int, Paid | Exception] = {}
+    uses: dict[int, AbstractContextManager[Ledger]] = {}
+    bills: dict[int, Bill] = {}
+    try:
+        for place, due in enumerate(dues):
+            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
+            try:
+                ledger = use.__enter__()
+            except Exception as fault:
+                found[place] = fault
+                continue
+            uses[place] = use
+            bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+    finally:
+        for place, used in uses.items():
+            try:
+                used.__exit__(None, None, None)
+            except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
+                found[place] = fault
+    return [found[place] for place in range(len(dues))]
 
 
 Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]

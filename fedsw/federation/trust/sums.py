@@ -23,8 +23,7 @@ from fedsw.federation.exchange.cohort import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages.local import Noised
 from fedsw.federation.messages.sums import ExactSums
-from fedsw.federation.node.account import Due
-from fedsw.federation.node.answers import Handler, answer_together, answered, each_pays, fresh
+from fedsw.federation.node.answers import Due, Handler, answer_together, answered, each_pays, fresh
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.local import LocalMethod

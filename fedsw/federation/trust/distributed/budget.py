@@ -23,12 +23,9 @@ from fedsw.federation.budgets.moments import (
     held_out_budget,
     idle,
     planned_moments,
-    run_with_split,
     shares,
     tally_of,
-    with_held_out,
 )
-from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
@@ -295,9 +292,7 @@ def delta_of(experiment: Experiment, records: int) -> float:
 
 def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
     """What every client's ledger accounts for in a run."""
-    named, groups = run_with_split(run, experiment), with_held_out((GROUP,), experiment)
-    epsilon, nominal = planned_shares(experiment, delta).epsilon, experiment.seed is not None
-    return Promise(named, epsilon, delta, experiment.privacy.accountant, nominal, groups)
+    return Promise.of(experiment, run, planned_shares(experiment, delta).epsilon, delta)
 
 
 def planned_of(task: Problem, delta: float) -> Counts | Cost:

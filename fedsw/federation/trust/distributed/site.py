@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedsw.federation import messages
 from fedsw.federation.messages.masked import MaskedNumbers, Ready
-from fedsw.federation.node.account import Due, paid_together
-from fedsw.federation.node.answers import answered, ledgers_of, node_of, state_of_site
+from fedsw.federation.node.answers import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust.distributed.budget import Agreed, delta_of

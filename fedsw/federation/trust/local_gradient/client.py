@@ -24,18 +24,10 @@ from fedsw.data import Records
 from fedsw.experiment.sections import TableSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.moments import (
-    covering,
-    held_out_budget,
-    idle,
-    planned_moments,
-    run_with_split,
-    tally_of,
-    with_held_out,
-)
+from fedsw.federation.budgets.moments import covering, held_out_budget, idle, planned_moments, tally_of
 from fedsw.federation.messages.local import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import Up, answer_together, ledgers_of, state_of_site
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.answers import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
@@ -202,7 +194,7 @@ def _begin(
     """Charge an attempt, whole, to every asked client, and settle the key of their samples."""
     members, found = _members(node, places, request)
     dues = [
-        account.Due(
+        Due(
             each.place,
             promised(node, each.divided, each.delta),
             request.round,
@@ -214,7 +206,7 @@ def _begin(
         for each in members.values()
     ]
     paid = {}
-    for position, said in zip(members, account.paid_together(dues), strict=True):
+    for position, said in zip(members, paid_together(dues), strict=True):
         if isinstance(said, Paid):
             paid[position] = said
         else:
@@ -397,18 +389,14 @@ answer_tables = answer_together(messages.TABLES, _tables)
 answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What a client's ledger accounts for in this run, at that delta."""
     return promised(node, split.budget_of(node.task.experiment, node.sizes, delta), delta)
 
 
-def promised(node: Node, divided: split.BudgetSplit, delta: float) -> account.Promise:
+def promised(node: Node, divided: split.BudgetSplit, delta: float) -> Promise:
     """What the ledger of a client with that split of its budget accounts for in this run."""
-    experiment = node.task.experiment
-    groups = with_held_out((split.GROUP,), experiment)
-    nominal = experiment.seed is not None
-    run = run_with_split(node.run, experiment)
-    return account.Promise(run, divided.epsilon, delta, experiment.privacy.accountant, nominal, groups)
+    return Promise.of(node.task.experiment, node.run, divided.epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts | Cost:

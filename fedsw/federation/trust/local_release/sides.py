@@ -16,12 +16,12 @@ from fedsw.accounting.stated import Pure
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
-from fedsw.federation.budgets.local import local_accountant, release_charge, release_epsilon, release_of
+from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Terms
 from fedsw.federation.messages.local import ReleaseAsked, ReleasedRecords
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import answer_together, each_pays
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
@@ -47,12 +47,12 @@ def require_ready(node: Node) -> None:
     release_of(node.task.experiment, node.delta(0))
 
 
-def release_due(node: Node, asked: ReleaseAsked, place: Path) -> account.Due:
+def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
     """What a client pays, from the ledger at `place`, for the release of its records."""
     delta = node.delta(asked.records)
     release = release_of(node.task.experiment, delta)
     charges = [release_charge(release)]
-    return account.Due(place, promise(node, delta), asked.round, asked.attempt, charges, release.scale, [release.part])
+    return Due(place, promise(node, delta), asked.round, asked.attempt, charges, release.scale, [release.part])
 
 
 def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:
@@ -71,11 +71,10 @@ def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> Rele
     return ReleasedRecords(found.spent, release.released(found))
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What this client's ledger accounts for in this run, at that delta."""
     experiment = node.task.experiment
-    epsilon = release_epsilon(experiment, delta)
-    return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+    return Promise.of(experiment, node.run, release_epsilon(experiment, delta), delta)
 
 
 def planned(node: Node, delta: float) -> Counts:

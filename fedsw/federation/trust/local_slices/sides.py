@@ -21,8 +21,8 @@ from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import NoisedSlices, SlicesAsked
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import answer_together, each_pays
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
@@ -65,11 +65,11 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     return slices.released(release_paid(slices.bounded, paid, plan.part.name, noise))
 
 
-def slices_due(node: Node, asked: SlicesAsked, place: Path) -> account.Due:
+def slices_due(node: Node, asked: SlicesAsked, place: Path) -> Due:
     """What a client pays for slices, from the ledger at `place`."""
     delta = node.delta(asked.records)
     plan = _plan(node, delta)
-    return account.Due(place, promise(node, delta), asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
+    return Due(place, promise(node, delta), asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
 
 
 def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> NoisedSlices:
@@ -81,10 +81,9 @@ def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> Noised
     return NoisedSlices(spent, slices.projections, None if public else slices.directions, slices.sigma)
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What this client's ledger accounts for in this run, at that delta."""
-    experiment, epsilon = node.task.experiment, _plan(node, delta).epsilon
-    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    return Promise.of(node.task.experiment, node.run, _plan(node, delta).epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts:

@@ -20,7 +20,7 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.node import account
+from fedsw.federation.node.account import Promise
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import Sides
@@ -137,11 +137,11 @@ def budget_of(experiment: Experiment, law: Law, delta: float, number: int = 1) -
     return sketch_budget(experiment, law, delta, number, attempts=experiment.privacy.model.attempts(experiment))
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What a client's own ledger accounts for in this run, at that delta: all planned attempts at every stage."""
     experiment = node.task.experiment
     epsilon = budget_of(experiment, law_of_problem(node.task), delta).epsilon
-    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    return Promise.of(experiment, node.run, epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
