@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.audit.record import audit, noise
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART
 from fedsw.federation.node.node import join
 from fedsw.federation.trust.distributed.budget import attempts_at_one
@@ -119,9 +119,9 @@ def test_everything_that_leaves_a_site_is_uniform(federation):
 
     federation.run(masked(*TWO), app=Saboteur(after=keep))
     kinds = Counter(kind for kind, _ in sent)
-    assert kinds == {wire.HELLO: 3, wire.READY: 6, wire.MASKED_SKETCH: 6}
+    assert kinds == {messages.HELLO.kind: 3, messages.READY.kind: 6, messages.MASKED_SKETCH.kind: 6}
     words = np.concatenate(
-        [numbers(content["arrays"]["masked"]) for kind, content in sent if kind == wire.MASKED_SKETCH]
+        [numbers(content["arrays"]["masked"]) for kind, content in sent if kind == messages.MASKED_SKETCH.kind]
     )
     assert len(words) > 500 and uniform(words.view(np.uint64))
 
@@ -144,7 +144,7 @@ ENOUGH = ("federation.min_clients=2", *TWO)
 
 
 def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is_for_it(federation):
-    summary = federation.run(masked(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(wire.MASKED_SKETCH)))
+    summary = federation.run(masked(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(messages.MASKED_SKETCH.kind)))
     directory = federation.folder / "run1"
     assert summary["status"] == "completed" and summary["released_rounds"] == 2
     for client in (0, 2):
@@ -157,13 +157,13 @@ def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is
 
 
 def test_a_failure_that_the_budget_is_not_for_ends_the_run_within_it_and_says_what_would_help(federation):
-    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(wire.MASKED_SKETCH, stage=2)))
+    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(messages.MASKED_SKETCH.kind, stage=2)))
     assert summary["status"].startswith("stopped before stage 2 of the sketch") and "local.failing" in summary["status"]
     assert summary["epsilon_spent"] <= 5.0 and attempts_in(federation.folder / "run1", 0) == [(1, 0), (2, 0)]
 
 
 def test_a_site_that_is_not_there_costs_nothing(federation):
-    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(wire.READY)))
+    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(messages.READY.kind)))
     assert summary["status"] == "completed" and 4.98 < summary["epsilon_spent"] <= 5.0
     assert attempts_in(federation.folder / "run1", 0) == [(1, 1), (2, 0)]
 
@@ -172,7 +172,7 @@ def test_a_run_that_breaks_off_between_stages_goes_on_and_asks_for_no_stage_agai
     chosen, directory, away = masked(*TWO, "federation.max_attempts=1"), federation.folder / "run", [True]
 
     def hook(message, context):
-        if kind_of(message) == wire.READY and away and message.content["config"]["round"] == 2:
+        if kind_of(message) == messages.READY.kind and away and message.content["config"]["round"] == 2:
             raise OSError("gone")
 
     app = Saboteur(hook)
@@ -192,7 +192,7 @@ def test_a_run_that_breaks_off_between_stages_goes_on_and_asks_for_no_stage_agai
     again = federation.run(
         chosen, directory=directory, app=Saboteur(lambda message, _: asked.append(kind_of(message))), resume=True
     )
-    assert set(asked) == {wire.HELLO} and again["released_rounds"] == 2
+    assert set(asked) == {messages.HELLO.kind} and again["released_rounds"] == 2
     assert again["epsilon_spent"] == summary["epsilon_spent"]
 
 

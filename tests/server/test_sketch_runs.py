@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation import messages, wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.node import Node
@@ -321,7 +321,7 @@ def test_labels_and_groups_are_blocks_of_the_sketch_where_they_are_asked_for(fed
 def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
     for trust, kind in ((LOCAL, messages.RECORDS_SUM), ("privacy.trust=sketch", messages.SKETCH)):
         assert sketched(trust).privacy.trust not in trusts_of(kind)
-    assert wire.SKETCH != wire.RECORDS_SUM
+    assert messages.SKETCH.kind != messages.RECORDS_SUM.kind
 
 
 @pytest.mark.parametrize(
