@@ -70,7 +70,7 @@ def test_a_client_whose_budget_is_used_up_is_missing_and_too_few_left_stop_the_r
                 message.content["config"]["attempt"] = 7
                 reply = super().__call__(message, context)
                 message.content["config"]["attempt"] = 0
-                context.state["fedsw-0"]["attempt"] = 0
+                context.state["fedsw-site"]["attempt"] = 0
                 return reply
             return super().__call__(message, context)
 

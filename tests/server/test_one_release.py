@@ -116,7 +116,7 @@ def test_what_arrived_is_kept_although_the_server_died_while_others_were_awaited
         return exchange(*given, arrived=second, **named)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("fedsw.federation.trust.local.exchange", dying)
+        patched.setattr("fedsw.federation.trust.context.exchange", dying)
         federation.run(ONCE["release"], directory=directory)
     assert [path.name for path in (directory / "releases").iterdir()] == [f"client-{came[0] - 1000}.safetensors"]
 

@@ -256,13 +256,8 @@ def state_of_node(context: Context) -> dict[str, Any]:
     return cast(dict[str, Any], context.state[STATE])
 
 
-def state_of_client(node: Node, context: Context) -> dict[str, Any]:
-    """What one client keeps between messages."""
-    return _state(f"{STATE}-{int(node.clients[0])}", context)
-
-
 def state_of_site(context: Context) -> dict[str, Any]:
-    """What a site keeps of all of its clients between messages."""
+    """What a node keeps of all of its clients between messages."""
     return _state(f"{STATE}-site", context)
 
 

@@ -68,13 +68,17 @@ class Agreed(ABC):
     def most(self, name: str) -> Sequence[float]:
         """No coordinate of a site's vector of a part is larger; in the cohort's order."""
 
+    def scale(self, name: str) -> float:
+        """Standard deviation that H clients' noise on a part has together."""
+        return next(part.scale for part in self.parts if part.name == name)
+
     def shares(self, name: str) -> list[Share]:
         """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
 
         Raises:
             ValueError: if there is no such grid, or a sum on it could wrap around.
         """
-        sigma = next(part.scale for part in self.parts if part.name == name)
+        sigma = self.scale(name)
         step = shared_step(sigma, self.honest, self.clients)
         found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most(name), strict=True)]
         require_no_wrap(sigma, found)
