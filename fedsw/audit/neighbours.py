@@ -29,8 +29,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather, whole
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.node import node
-from fedsw.federation.node.node import Node, batch_key, join
+from fedsw.federation.node import joining
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import rounds as central
@@ -190,7 +191,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
         with (
-            exchanged(node, "held_records", held),
+            exchanged(joining, "held_records", held),
             exchanged(problems, "of_shape", build),
             exchanged(problems, "task_of", task_of),
         ):

@@ -32,8 +32,9 @@ from fedsw.federation.node.answers import (
     refusing,
     state_of_node,
 )
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of
-from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust.model import served

@@ -23,7 +23,7 @@ from fedsw.federation import client as handlers
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
 from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import Sensitivity

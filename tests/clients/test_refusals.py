@@ -20,7 +20,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
 from fedsw.federation.exchange.exchange import Fault, content_of
 from fedsw.federation.messages import Malformed, Refusal, packed, unpacked
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.answers import HIDDEN, reason_of
 from fedsw.federation.node.participation import begun, note, participations
 from fedsw.federation.server.federation import Job, federate

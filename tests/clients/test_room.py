@@ -20,8 +20,8 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import OutputsAsked
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits
-from fedsw.federation.node import node as nodes
 from fedsw.federation.node.limits import require_room, room_of
 from fedsw.models import count_parameters
 from fedsw.tasks import needs

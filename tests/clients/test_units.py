@@ -10,7 +10,7 @@ import torch
 
 from fedsw.data import BadRecords
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.node import Node, require_units
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.trust.distributed.cohort import Cohort

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedsw.audit.bounds import shown_epsilon, shown_mu
 from fedsw.federation.budgets.local import PART
-from fedsw.federation.node.node import join
+from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed import once
 from fedsw.federation.trust.distributed.cohort import Cohort, least
 from fedsw.federation.trust.sketch import sides

@@ -17,7 +17,7 @@ from fedsw.audit.record import audit, noise
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART
-from fedsw.federation.node.node import join
+from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum

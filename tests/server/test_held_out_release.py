@@ -12,7 +12,7 @@ from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_fol
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY, trusts_of
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.server.moments import keep

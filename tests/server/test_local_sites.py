@@ -13,7 +13,7 @@ from fedsw import files
 from fedsw.accounting import AlreadySpent, Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node import account
-from fedsw.federation.node import node as node_module
+from fedsw.federation.node import joining as node_module
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.trust.local_gradient.client import Request, noised_contributions, noised_tables

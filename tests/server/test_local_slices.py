@@ -16,7 +16,7 @@ from fedsw.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
 from fedsw.federation import messages, wire
-from fedsw.federation.node.node import join
+from fedsw.federation.node.joining import join
 from fedsw.federation.trust.local_slices import sides as local_slices
 from fedsw.privacy.noise import spacing
 from fedsw.privacy.records import RecordRelease, project_ball

@@ -18,7 +18,7 @@ from fedsw.federation.budgets.moments import moments_budget, moments_layout, sha
 from fedsw.federation.budgets.split import budget_split
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
 from fedsw.federation.messages.sums import MomentsAsked
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
 from fedsw.federation.trust.moments import MomentSum

@@ -15,7 +15,7 @@ from fedsw.experiment.preset import left_open
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Terms
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.runs.directory import RunDirectory
 from fedsw.settings import FederationError

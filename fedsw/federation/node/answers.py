@@ -23,7 +23,8 @@ from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node import account
 from fedsw.federation.node.account import Promise, ledger_path, opened
 from fedsw.federation.node.answered import Answered
-from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import shown

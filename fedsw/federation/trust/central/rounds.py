@@ -57,8 +57,8 @@ class Aggregate:
     training_loss: float | None
 
 
-class Rounds:
-    """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
+class Rounds(AtServer):
+    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases.
 
     Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
     answered another greeting). A client lost before its outputs came means a fresh attempt:
@@ -71,6 +71,7 @@ class Rounds:
     """
 
     def __init__(self, context: Context) -> None:
+        super().__init__(context)
         plan = context.plan
         slicing = plan.task.experiment.slicing
         self._plan, self._prepared = plan, prepared_by(plan)
@@ -79,11 +80,19 @@ class Rounds:
         self._collector = Collector(context, kept="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: Plan) -> None:
-        """Ask for prepared features, with clips in their scale, from now on."""
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._prepared = plan, prepared_by(plan)
 
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `fedsw.federation.trust.model.Side`."""
+        found = self.run(round_, theta)
+        released = release(found, self._plan, self._ledger)
+        return Outcome(
+            released.value, released.sigma, released.spent, found.attempt, found.clients, found.training_loss
+        )
+
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """One round at the model `theta` (flat, float64).
+        """The un-noised sum of one round at the model `theta` (flat, float64).
 
         Raises:
             FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
@@ -225,32 +234,6 @@ class Rounds:
         return kept
 
 
-class TrustedRounds(AtServer):
-    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._rounds, self._plan = Rounds(context), context.plan
-
-    def prepare(self, plan: Plan) -> None:
-        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
-        self._rounds.prepare(plan)
-        self._plan = plan
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.model.Side`."""
-        aggregate = self._rounds.run(round_, theta)
-        released = release(aggregate, self._plan, self._ledger)
-        return Outcome(
-            released.value,
-            released.sigma,
-            released.spent,
-            aggregate.attempt,
-            aggregate.clients,
-            aggregate.training_loss,
-        )
-
-
 def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
     """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
 
@@ -331,7 +314,7 @@ def mean_loss(parts: Sequence[Contribution]) -> float | None:
 
 SIDES = Sides(
     make_plan,
-    TrustedRounds,
+    Rounds,
     {
         messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
         messages.OUTPUTS: client.outputs,
