@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedsw import files
 from fedsw.audit import Attack
+from fedsw.report.console import named_rows
 from fedsw.text import Short, downward, json_text, upward
 
 if TYPE_CHECKING:
@@ -112,15 +112,9 @@ class Finding(Short):
 
     def screen(self) -> RenderableType:
         """One screen: claimed epsilon, shown epsilon with its confidence, verdict."""
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="bold", no_wrap=True)
-        rows.add_column(overflow="fold")
-        facts = self._facts()
-        for name in list(facts)[:-1]:
-            rows.add_row(name, facts[name])
+        *facts, _ = self._facts().items()
         verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")
-        rows.add_row("verdict", verdict.append(self.verdict, style="default"))
-        return rows
+        return named_rows([*facts, ("verdict", verdict.append(self.verdict, style="default"))])
 
     def _facts(self) -> Mapping[str, str]:
         sure = "" if self.confidence is None else f", at confidence {self.confidence:.6g}"

@@ -31,15 +31,13 @@ def evaluate_command(
     experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
     records, and nothing is written or sent.
     """
-    from dataclasses import asdict
-
     from fedsw.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.files import find_run
     from fedsw.text import json_text
 
     found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
     if as_json:
-        echo(json_text([asdict(each) for each in found]))
+        echo(json_text([each.as_dict() for each in found]))
     else:
         Screen(highlight=False).print(evaluated_view(found))
 

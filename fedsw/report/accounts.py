@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, total_epsilon
@@ -20,6 +18,7 @@ from fedsw.accounting.profiles import Step
 from fedsw.accounting.stated import Pure
 from fedsw.experiment.sections.privacy import is_local
 from fedsw.federation.node.participation import Participation, participations
+from fedsw.report.console import table_of
 from fedsw.text import downward, number, upward
 
 _SHAPES = 3
@@ -67,15 +66,15 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
 
 def account_view(record: Mapping[str, Any]) -> RenderableType:
     """One account on a screen."""
-    table = Table(box=box.SIMPLE_HEAD)
     epsilon = f"ε at δ = {upward(record['delta'])}"
-    for column in ("run", "began", "kind", "composes as", epsilon, ""):
-        table.add_column(column, justify="right" if column == epsilon else "left")
+    rows = []
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
-        table.add_row(run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}")
+        rows.append((run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}"))
+    words = ("began", "kind", "composes as", "")
+    table = table_of(("run", "began", "kind", "composes as", epsilon, ""), rows, left=words)
     at = Text(f"every ε is shown at {_AT_DELTA.format(upward(record['delta']))}", style="dim")
     return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))
 
@@ -109,12 +108,11 @@ def together_view(record: Mapping[str, Any]) -> RenderableType:
 
 def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     """All accounts of a folder, one a row."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits"):
-        table.add_column(column, justify="left" if column == "data set" else "right")
+    headings = ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits")
+    rows = []
     for record in records:
         limit, left = record["limit"], record["left"]
-        table.add_row(
+        row = (
             record["data"],
             str(len(record["runs"])),
             upward(record["epsilon"], 4),
@@ -123,8 +121,9 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
             "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}",
             "–" if left is None else f"ε = {downward(left)}",
         )
+        rows.append(row)
     at = ", ".join(dict.fromkeys(upward(record["delta"]) for record in records))
-    return Group(table, Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
+    return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
 
 def _guarded(states: Sequence[State]) -> list[Cost]:

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import group_table, metric_name, ordered_metrics
 from fedsw.report.screens import rounds_of
 from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import gained, measured, number, to_float, upward
+from fedsw.text import gained, measured, number, upward
 
 
 class Facts(NamedTuple):
@@ -111,19 +111,8 @@ def gain(summary: Mapping[str, Any]) -> str:
 def by_group(summary: Mapping[str, Any]) -> Facts:
     """A row for each group: its held-out records, and each metric on them with its interval."""
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
-    names = list(dict.fromkeys(name for each in groups.values() for name in each))
-    return Facts.of(
-        ("group", *map(metric_name, names)),
-        [
-            (group, *(_of_group(name, each.get(name), around.get(group, {}).get(name)) for name in names))
-            for group, each in groups.items()
-        ],
-    )
-
-
-def _of_group(name: str, value: Any, interval: Any) -> str:
-    whole = name == "count" and to_float(value) is not None
-    return f"{int(value):,}" if whole else measured(value, interval)
+    names, rows = group_table(groups, around)
+    return Facts.of(("group", *names), rows)
 
 
 def declared(columns: Columns) -> Facts:

@@ -6,7 +6,7 @@ import html
 import importlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -70,6 +70,25 @@ def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
     """A measured number for a narrow column, its interval in a line below."""
     shown, _, rest = measured(value, interval).partition(" (")
     return f"{shown}\n{rest.removesuffix(')')}" if rest else shown
+
+
+def group_table(
+    numbers: Mapping[str, Mapping[str, Any]],
+    around: Mapping[str, Mapping[str, Any]],
+    cell: Callable[[Any, Sequence[Any] | None], str] = measured,
+) -> tuple[list[str], list[list[str]]]:
+    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says."""
+    names = list(dict.fromkeys(name for each in numbers.values() for name in each))
+
+    def text(name: str, value: Any, interval: Any) -> str:
+        whole = name == "count" and to_float(value) is not None
+        return f"{int(value):,}" if whole else cell(value, interval)
+
+    rows = [
+        [group, *(text(name, each.get(name), around.get(group, {}).get(name)) for name in names)]
+        for group, each in numbers.items()
+    ]
+    return [metric_name(name) for name in names], rows
 
 
 def short_metrics(held_out: Mapping[str, Any], most: int = 2) -> str:

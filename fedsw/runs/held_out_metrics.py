@@ -20,7 +20,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Quality, answers_of, between_groups, metrics_of_tables, worst_of
+from fedsw.runs.quality import Answers, Quality, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -122,11 +122,12 @@ def as_many(values: Array, records: NDArray[np.int64]) -> Array:
     return wanted
 
 
-class _Table:
+class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
 
     def __init__(self, tally: Counts, tallied: Tallied) -> None:
-        self.records, self.classes, self._sigma = tallied.records, tally.classes, tallied.sigma
+        self.groups, self.classes = tally.groups, tally.classes
+        self.records, self._sigma = tallied.records, tallied.sigma
         self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
 
     def noise(self, weights: Array, groups: int | None = None) -> float:
@@ -149,14 +150,14 @@ class _Table:
         noise = self.noise(cells.astype(np.float64), None if group is None else 1)
         return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
 
-    def answered(self, group: int, answer: int) -> Rate:
-        """The share of a group's records that get an answer."""
-        cells = np.zeros((self.classes, self.classes), dtype=bool)
-        cells[:, answer] = True
-        return self.share(cells, group)
+    def right(self, group: int) -> Rate:
+        """See `Answers`."""
+        return self.share(np.eye(self.classes, dtype=bool), group)
 
-    def answered_of(self, group: int, own: int, answer: int) -> Rate:
-        """The share of a group's records of a class that get an answer."""
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """See `Answers`."""
+        if own is None:
+            return self.share(_row(answer, self.classes).T, group)
         if not self.records[group]:
             return UNKNOWN
         row, width = self.counts[group, own], self.classes
@@ -197,7 +198,7 @@ def _of_classes(
     if tally.groups > 1:
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
         constant |= {"disparate_impact": 1.0, **equal}
-        found |= _between(table, tally)
+        found |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None]).items()}
     quality = Quality(
         constant=constant,
@@ -211,17 +212,10 @@ def _of_classes(
     by_group, around = {}, {}
     if tally.groups > 1:
         for place, group in enumerate(groups):
-            rates = _rates(table, place, tally.classes)
+            rates = table.of_group(place)
             by_group[group] = {"count": float(tallied.records[place])} | {key: r.value for key, r in rates.items()}
             around[group] = {key: rate.at(LEVEL) for key, rate in rates.items()}
     return HeldOut(metrics, by_group, size, quality, by_group_intervals=around)
-
-
-def _between(table: _Table, tally: Counts) -> dict[str, Interval]:
-    answers, places = answers_of(tally.classes), range(tally.groups)
-    selected = [[table.answered(group, c) for group in places] for c in answers]
-    odds = [[[table.answered_of(group, y, c) for group in places] for c in answers] for y in range(tally.classes)]
-    return between_groups(selected, odds)
 
 
 def _others(table: _Table, classes: int) -> Interval:
@@ -235,18 +229,6 @@ def _row(place: int, classes: int) -> NDArray[np.bool_]:
     cells = np.zeros((classes, classes), dtype=bool)
     cells[place] = True
     return cells
-
-
-def _rates(table: _Table, group: int, classes: int) -> dict[str, Rate]:
-    """Of one group."""
-    rates = {"accuracy": table.share(np.eye(classes, dtype=bool), group)}
-    if classes > 2:
-        return rates | {f"selection_rate_{c}": table.answered(group, c) for c in range(classes)}
-    return rates | {
-        "selection_rate": table.answered(group, 1),
-        "true_positive_rate": table.answered_of(group, 1, 1),
-        "false_positive_rate": table.answered_of(group, 0, 1),
-    }
 
 
 @dataclass(frozen=True)
