@@ -17,7 +17,8 @@ from rich.status import Status
 from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, masked, rate_at_least, shown_epsilon
+from fedsw.audit import masked
+from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun, require_room, worst_neighbours
 from fedsw.experiment import Experiment, ExperimentError
@@ -129,7 +130,7 @@ def finding(
         verdict,
         rows,
         details,
-        draw=lambda: _drawing(claim, measured, details, shown),
+        draw=lambda: draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown}),
     )
 
 
@@ -197,10 +198,6 @@ def _details(
         },
         "curve": [[float((others > t).mean()), float((scores <= t).mean())] for t in thresholds],
     }
-
-
-def _drawing(claim: Claim, measured: AttackResult, details: dict[str, Any], shown: float) -> Figure:
-    return draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown})
 
 
 TRIALS = 10_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Name, R
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
+    from fedsw.own_data.drifts import Between
     from fedsw.sketches.drift import Drift
 
 
@@ -206,36 +206,25 @@ def distance_command(
     measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
     client against all others together, or against the public table.
     """
+    from fedsw.own_data.drifts import drifts
     from fedsw.runs.files import find_run
     from fedsw.text import json_text
 
-    find = _columns if by_column else _wholes
     directory = find_run(run, runs)
-    found = find(directory, reference, confidence, allow_module or ())
+    found = drifts(
+        directory, reference=reference, confidence=confidence, by_column=by_column, allow_modules=allow_module or ()
+    )
     if as_json:
-        lines = [{**names, **_numbers(drift)} for names, drift in found]
+        lines = [{**_sides(each), **_numbers(each.found)} for each in found]
         key = "columns" if by_column else "distances"
         echo(json_text({"directory": str(directory), "confidence": confidence, key: lines}))
     else:
         _show(found, confidence, by_column=by_column)
 
 
-def _wholes(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.own_data.drifts import drifts
-
-    found = drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other}, each.found) for each in found]
-
-
-def _columns(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.own_data.drifts import column_drifts
-
-    found = column_drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
+def _sides(found: Between) -> dict[str, str]:
+    column = {} if found.column is None else {"column": found.column}
+    return {"one": found.one, "other": found.other, **column}
 
 
 def _numbers(drift: Drift) -> dict[str, Any]:
@@ -248,7 +237,7 @@ def _numbers(drift: Drift) -> dict[str, Any]:
     }
 
 
-def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> None:
+def _show(found: list[Between], confidence: float, *, by_column: bool) -> None:
     from rich.table import Table
 
     subject = "each column's values" if by_column else "records"
@@ -256,10 +245,11 @@ def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
     headings = ("between", "and", *(("column",) if by_column else ()))
     for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
         view.add_column(heading)
-    for names, drift in found:
+    for each in found:
+        drift = each.found
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
         verdict = "yes" if drift.differ else "not shown"
-        view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
+        view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
     console = Screen(highlight=False)
     console.print(view)
     console.print(

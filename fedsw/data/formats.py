@@ -119,6 +119,17 @@ def require_file(path: Path) -> None:
         raise BadRecords(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read: give this node a part of it")
 
 
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Whatever the system says of a file that is there and cannot be read, as one error that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as fault:
+        raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
+
+
 def _ahead(read: Read) -> Read:
     """The same chunks, those of a large file read by a thread while the chunk before is used."""
 

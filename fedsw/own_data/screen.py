@@ -109,8 +109,9 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
     """Sizes, every fault, what is public, and what a run takes."""
     unit = declared_columns(experiment).unit
     parts: list[RenderableType] = [_sizes(found, unit)]
-    parts += [Text(line, style="yellow") for line in _warnings(found)]
-    parts += [Text(line, style="red") for line in _faults(found, declared_columns(experiment))]
+    parts += [Text(line, style="yellow") for file in found.files for line in file.warnings]
+    faults = [line for file in found.files for line in _faults_of(file, declared_columns(experiment))]
+    parts += [Text(line, style="red") for line in (*faults, *found.together)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
         parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
@@ -128,7 +129,7 @@ def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | Non
         "fits": found.fits,
         "files": files,
         "together": list(found.together),
-        "warnings": list(_warnings(found)),
+        "warnings": [line for file in found.files for line in file.warnings],
         "public": list(public_words(experiment)),
         "cost": None if cost is None else asdict(cost),
     }
@@ -147,11 +148,6 @@ def public_words(experiment: Experiment) -> Iterator[str]:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"
 
 
-def _warnings(found: Examination) -> Iterator[str]:
-    for file in found.files:
-        yield from file.warnings
-
-
 def _sizes(found: Examination, unit: str | None) -> Table:
     groups = list(dict.fromkeys(name for file in found.files for name in file.groups))
     classes = [name for name in dict.fromkeys(name for file in found.files for name in file.classes) if name != "all"]
@@ -165,12 +161,6 @@ def _sizes(found: Examination, unit: str | None) -> Table:
         rows.append([file.name, *(f"{size:,}" for size in sizes)])
     counted = ["all"] if unit is None else ["rows", unit]
     return table_of(["records of", *counted, *groups, *classes, "missing cells", "faults"], rows)
-
-
-def _faults(found: Examination, columns: Columns) -> Iterator[str]:
-    for file in found.files:
-        yield from _faults_of(file, columns)
-    yield from found.together
 
 
 def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:

@@ -146,13 +146,9 @@ def _left(state: State) -> float | None:
     if limit is None:
         return None
     taken = [run.cost for run in state.runs.values()]
-    shapes = [run.cost for run in state.runs.values() if run.steps and _scalable(run)][-_SHAPES:]
+    noisy = [run for run in state.runs.values() if run.steps and run.noisy]  # a run like them could have other noise
+    shapes = [run.cost for run in noisy if all(step.stated is None for step in run.steps)][-_SHAPES:]
     return min(room(limit, taken, like) for like in [None, *shapes])
-
-
-def _scalable(run: TakenRun) -> bool:
-    """Whether a run like it could have other noise."""
-    return run.noisy and all(step.stated is None for step in run.steps)
 
 
 def _sum(record: Mapping[str, Any], whose: str) -> Text:

@@ -219,7 +219,8 @@ def read_status(directory: Path) -> Status:
     experiment, last = record.experiment, record.history[-1] if record.history else {}
     times = round_seconds(directory)[-_RECENT:]
     pace = statistics.median(times) if times else None
-    since = max(0.0, time.time() - max(_touched(directory)))
+    touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
+    since = max(0.0, time.time() - max(touched))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
     state, why = _state(record, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
@@ -286,7 +287,3 @@ def _asked(record: RunRecord) -> float:
     if stated is not None:
         return float(stated)
     return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")
-
-
-def _touched(directory: Path) -> list[float]:
-    return [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]

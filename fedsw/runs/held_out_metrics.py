@@ -62,16 +62,8 @@ class Tallied:
 
 def keep(directory: RunDirectory, tallied: Tallied) -> None:
     """Put the release on disk: nobody can pay for it again."""
-    content = {
-        "values": tallied.values.tolist(),
-        "sigma": tallied.sigma,
-        "records": tallied.records.tolist(),
-        "clients": tallied.clients,
-        "attempt": tallied.attempt,
-        "epsilon": tallied.spent,
-        "round": tallied.round,
-    }
-    write_json(directory.path / HELD_OUT, content)
+    arrays = {"values": tallied.values.tolist(), "records": tallied.records.tolist()}
+    write_json(directory.path / HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
@@ -171,7 +163,7 @@ class _Table(Answers):
             total = float(row.sum())
             value = hits / total if total else math.nan
             return Rate(value, lambda level: intervals.share(hits, total, level=level))
-        return intervals.noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
+        return noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
 
     def margin(self, constant: int, level: float) -> Gain:
         """How much more often the model is right than a constant of that class."""
@@ -180,7 +172,7 @@ class _Table(Answers):
         total = int(self.records.sum())
         both = np.abs(better)
         more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
-        return intervals.noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+        return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
 
 
 def _of_classes(
@@ -259,8 +251,8 @@ class _Errors:
         possible = np.clip(means, 0.0, 1.0)
         top = float(np.square(np.maximum(possible, 1 - possible)).sum())
         around = (
-            intervals.bounded_mean(error, records, targets, one),
-            intervals.bounded_mean(constant, records, top, noise),
+            bounded_mean(error, records, targets, one),
+            bounded_mean(constant, records, top, noise),
         )
         drawn = sum(
             max(0.0, min(value, most) * (most - min(value, most)))
@@ -334,3 +326,58 @@ def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
 
     ends: Sequence[Sequence[Rate]] = [[rate(group, end) for group in range(len(bins))] for end in range(BINS - 1)]
     return value, intervals.largest_gap(ends)
+
+
+def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
+    """How much more often one answer is right than another, of counts with noise.
+
+    Args:
+        more: records that the first alone has right, less those that the second alone has.
+        differing: both together, and a standard deviation of the noise in that.
+        total: of all records.
+        noise: standard deviation of the noise in `more`.
+    """
+    z, seen = intervals.normal(level), more / total
+    spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
+    a, b = 1 + z * z / total, seen
+    c = seen**2 - z * z * (spread + noise**2 / total) / total
+    reach = math.sqrt(max(0.0, b * b - a * c))
+    return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
+
+
+def bounded_mean(estimate: float, total: float, top: float, noise: float, level: float = LEVEL) -> Interval:
+    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
+
+    An estimate outside [0, top] is taken as its nearest end, as in `share`.
+
+    Args:
+        estimate: of the mean of `total` numbers.
+        noise: its standard deviation by noise alone.
+    """
+    z = intervals.normal(level)
+    seen = min(max(estimate, 0.0), top)
+    a, b = 1 + z * z / total, seen + z * z * top / total / 2
+    reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))
+    return Interval(max(0.0, (b - reach) / a), min(top, (b + reach) / a))
+
+
+def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
+    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
+
+    Args:
+        spread: standard deviation of the noise in u * hits + v * misses, of u and v.
+        most: records that there can be.
+    """
+    together = hits + misses
+    size = min(most, max(0.0, together) + spread(1.0, 1.0))
+    tried = np.linspace(0.0, 1.0, 1001)
+    gaps = np.abs((1 - tried) * hits - tried * misses)
+    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
+
+    def at(level: float) -> Interval:
+        fitting = tried[gaps <= intervals.normal(level) * deviation]
+        if not len(fitting):
+            fitting = tried[[int(np.argmin(gaps / np.maximum(deviation, 1e-300)))]]
+        return Interval(float(fitting[0]), float(fitting[-1]))
+
+    return Rate(hits / together if together > 0 else math.nan, at)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import sensitivity
-from fedsw.audit.record.folder import Book, Check, Faults, Folder
+from fedsw.audit.record.folder import Book, Folder, without_ledgers
 
 CHAIN = "ledger chain"
 
@@ -24,7 +25,7 @@ def check_chain(folder: Folder) -> Check:
     """
     if not folder.books:
         if folder.local and folder.noisy:
-            return Check(CHAIN, None, "the clients' ledgers are not in the folder; audit them where they are")
+            return without_ledgers(CHAIN)
         found = "no ledger is in the folder"
         return Check(CHAIN, folder.local or not folder.metrics, found + (": nothing was protected" * folder.local))
     faults = Faults()

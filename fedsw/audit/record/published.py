@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsw.audit.record.folder import Check, Faults, Folder, real
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record.folder import Folder, real
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.text import upward
 

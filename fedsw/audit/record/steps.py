@@ -58,16 +58,10 @@ def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps
             if charge["group"] == group and charge["sampling_rate"] > 0 and charge["sensitivity"] > 0:
                 mu = charge["sensitivity"] / row.sigma if row.sigma > 0 else math.inf
                 reported = charge.get("slicing")
-                slices = (
-                    None if reported is None else RandomDirections(reported["d"], reported["k"], reported["scheme"])
-                )
+                directions = [] if reported is None else [reported[name] for name in ("d", "k", "scheme")]
+                slices = RandomDirections(*directions) if directions else None
                 counts[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
     return counts
-
-
-def groups_of(book: Book) -> list[str]:
-    """The groups that a ledger accounts for."""
-    return [str(group) for group in book.promise["groups"]]
 
 
 def mixture(step: Recorded) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedsw.report import facts
@@ -27,39 +27,6 @@ _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
 """What every part of a summary that is measured on held-out records begins with."""
 
 
-@dataclass(frozen=True)
-class Article:
-    """A run on a page."""
-
-    name: str
-    title: str
-    ended: str
-    verdict: str
-    what: str
-    statement: str
-    formal: str
-    warnings: tuple[str, ...]
-    left_out: str
-    first: Picture | None
-    trust: Facts
-    promise: Facts | None
-    person: Person | None
-    budget: Facts
-    over_rounds: tuple[Picture, ...]
-    outputs: tuple[Picture, ...]
-    worth: Facts
-    measured_on: str
-    beside: str
-    by_group: Facts
-    sizes: Facts
-    columns: Facts | None
-    settings: str
-    versions: Facts
-    ledger: Facts
-    command: str
-    operator: Facts | None
-
-
 def shareable(record: RunRecord) -> RunRecord:
     """The same without what its guarantee does not cover, and without what is for its operator alone.
 
@@ -75,8 +42,8 @@ def shareable(record: RunRecord) -> RunRecord:
     return replace(record, history=history, summary=summary, outputs=None if private else record.outputs)
 
 
-def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article:
-    """Everything that a page says of a run.
+def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[str, Any]:
+    """Everything that a page says of a run, by the names in its template.
 
     Args:
         name: of the run on the page.
@@ -103,38 +70,38 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article
     worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
     compared = summary.get("constant") or summary.get("held_out_by_group")
     first = (worth or outputs) if compared else (outputs or worth)
-    return Article(
-        name=name,
-        title=record.experiment.title,
-        ended=_ended(record),
-        verdict=verdict(record),
-        what=facts.description(record) if summary else _planned(record),
-        statement=_statement(record, person),
-        formal=str((summary.get("guarantee") or {}).get("statement", "")),
-        warnings=(*_doubts(summary), *(summary.get("warnings") or ())),
-        left_out=_left_out(whole, operator),
-        first=next(iter(first), None),
-        trust=_trust(record),
-        promise=facts.promise(summary) if summary.get("guarantee") else None,
-        person=person,
-        budget=_budget(record),
-        over_rounds=(
+    return {
+        "name": name,
+        "title": record.experiment.title,
+        "ended": _ended(record),
+        "verdict": verdict(record),
+        "what": facts.description(record) if summary else _planned(record),
+        "statement": _statement(record, person),
+        "formal": str((summary.get("guarantee") or {}).get("statement", "")),
+        "warnings": (*_doubts(summary), *(summary.get("warnings") or ())),
+        "left_out": _left_out(whole, operator),
+        "first": next(iter(first), None),
+        "trust": _trust(record),
+        "promise": facts.promise(summary) if summary.get("guarantee") else None,
+        "person": person,
+        "budget": _budget(record),
+        "over_rounds": (
             *drawn(draw_privacy(record), "privacy", "Budget over the rounds.", _spent_in_words(record)),
             *drawn(draw_metrics(record), "metrics", "Held-out metrics over the rounds.", _last_in_words(record)),
         ),
-        outputs=outputs,
-        worth=facts.worth(summary),
-        measured_on=facts.measured_on(summary) if summary.get("held_out") else "",
-        beside=_beside(summary),
-        by_group=facts.by_group(summary),
-        sizes=facts.sizes(record),
-        columns=None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
-        settings=json_text(facts.settings(record.experiment)),
-        versions=Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
-        ledger=_last_rows(record),
-        command=f"fedsw audit {name}",
-        operator=_operator(record) if operator else None,
-    )
+        "outputs": outputs,
+        "worth": facts.worth(summary),
+        "measured_on": facts.measured_on(summary) if summary.get("held_out") else "",
+        "beside": _beside(summary),
+        "by_group": facts.by_group(summary),
+        "sizes": facts.sizes(record),
+        "columns": None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
+        "settings": json_text(facts.settings(record.experiment)),
+        "versions": Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
+        "ledger": _last_rows(record),
+        "command": f"fedsw audit {name}",
+        "operator": _operator(record) if operator else None,
+    }
 
 
 _CAPTIONS = {
