@@ -24,14 +24,13 @@ from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun, require_room
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
+from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fedsw.federation.trust.central.rounds import Aggregate
 
 
 @house_style()

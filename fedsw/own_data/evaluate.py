@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
+from safetensors.torch import load_file
 from torch import nn
 
 from fedsw.data import Records, tables_in
@@ -132,8 +133,6 @@ def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:
 
 
 def _model(task: Problem, path: Path) -> nn.Module:
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise FileNotFoundError(f"there is no model {path}; a run leaves it when it ends")
     model = task.build_model()

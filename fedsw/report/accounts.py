@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fedsw.accounting import Ledger, LedgerDamaged
 from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, total_epsilon
 from fedsw.accounting.lifetime.state import State
 from fedsw.accounting.profiles import Step
@@ -275,8 +276,6 @@ def own_ledger(path: Path) -> OwnLedger:
     Raises:
         ValueError: if it is damaged.
     """
-    from fedsw.accounting import Ledger, LedgerDamaged
-
     try:
         with Ledger.open(path, read_only=True) as ledger:
             return OwnLedger(

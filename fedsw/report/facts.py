@@ -15,7 +15,7 @@ from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.report.progress import group_table, metric_name, ordered_metrics
 from fedsw.report.screens import rounds_of
-from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json
+from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import gained, measured, number, upward
 
@@ -212,7 +212,6 @@ def read_status(directory: Path) -> Status:
     Raises:
         ValueError: if it is no run, or a file is damaged.
     """
-    from fedsw.runs.files import round_seconds
     from fedsw.runs.recovery import is_running
 
     record = read_run(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -18,11 +18,8 @@ from fedsw.experiment.load import of_unit
 from fedsw.report.console import named_rows, table_of
 from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
-from fedsw.runs.record import command_for
+from fedsw.runs.record import RunRecord, command_for
 from fedsw.text import gained, measured, number, to_float, upward
-
-if TYPE_CHECKING:
-    from fedsw.runs.record import RunRecord
 
 _NARROW = 5
 """Columns that are named, of those whose bounds are too wide."""

@@ -6,15 +6,16 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedsw.columns.declaration import Columns
-from fedsw.engines.records import handed_again
+from fedsw.engines.records import ModelObject, TaskObject, handed_again
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_class_names
 from fedsw.experiment.stored import require_allowed_code
@@ -24,9 +25,6 @@ from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs, part
 from fedsw.text import Short, run_facts
 from fedsw.use.predictions import Asked, Given, Thresholds, read_given, settle
-
-if TYPE_CHECKING:
-    from fedsw.engines.records import ModelObject, TaskObject
 
 _CLASSES = ("classification", "adaptation")
 _GENERATORS = ("generation", "synthesis")
@@ -260,8 +258,6 @@ def load(
         ExperimentError: for thresholds that cannot be; if objects are missing that the run began with.
         FileNotFoundError: if the run learnt from a shipped data set whose files are not here.
     """
-    from safetensors.torch import load_file
-
     record = read_run(find_run(str(run), runs))
     require_allowed_code(record.experiment, allow_modules, stored=record.directory)
     path = record.directory / MODEL

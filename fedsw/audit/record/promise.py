@@ -15,6 +15,7 @@ import numpy as np
 from scipy import special
 
 from fedsw.accountants import ACCOUNTANTS
+from fedsw.accounting.selection import Selection, renyi_of_best
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record.folder import HELD_OUT, LAPLACE, Book, Folder, real
 from fedsw.audit.record.steps import Array, Recorded, Steps
@@ -61,8 +62,6 @@ def recomputed(stored: Stored, delta: float) -> float:
 
 @lru_cache(maxsize=16)
 def _replayed(stored: str, delta: float) -> float:
-    from fedsw.accounting.selection import Selection, renyi_of_best
-
     selection = Selection.of(json.loads(stored))
     return renyi_of_best(selection.law, selection.plans).epsilon(delta)
 

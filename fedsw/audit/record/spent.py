@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsw.accounting import Slicing, Step, epsilon_by
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import promise
 from fedsw.audit.record.folder import HELD_OUT, Book, Folder, real, without_ledgers
@@ -166,8 +167,6 @@ def replay(book: Book, rows: int | None = None) -> float:
     """
     if (stored := book.promise.get("selection")) is not None:
         return _selected(book, rows, promise.replayed, stored)
-    from fedsw.accounting import Slicing, Step, epsilon_by
-
     epsilons = [0.0]
     for group in book.groups:
         steps = {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from fedsw.accounting.meaning import Meaning
 from fedsw.report.facts import Facts
 from fedsw.report.figures import LINES, colour, compact, house_style, marker, new_panels
 from fedsw.report.progress import metric_name, ordered_metrics
@@ -26,8 +27,6 @@ from fedsw.text import harmless, to_float, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fedsw.accounting.meaning import Meaning
 
 
 _MOST_BYTES = 250_000
