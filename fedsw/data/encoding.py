@@ -29,9 +29,7 @@ _COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def encoded(
-    chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: str, first_id: int = 0, step: int = 1
-) -> Records:
+def encoded(chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: str) -> Records:
     """Records of chunks of cells, every cell checked against what is declared.
 
     Numbers with declared bounds are mapped to [0, 1] or [-1, 1], categories become one-hot inputs, in the declared
@@ -41,18 +39,16 @@ def encoded(
     Args:
         where: what holds the cells; opens every message.
         counted: how rows are counted there, for messages: "the header is row 1".
-        first_id, step: ids of the records are first_id, first_id + step, ...; different clients' must differ.
 
     Returns:
-        Features (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32.
+        Features (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32; ids 0, 1, ...
 
     Raises:
         BadRecords: naming the row and column of the first fault, its value and the limit.
     """
     gathered = Gathered(columns)
     gathered.read(chunks, where=where, counted=counted)
-    records = gathered.tables()[0]
-    return records.renumbered(torch.arange(len(records)) * step + first_id)
+    return gathered.tables()[0]
 
 
 class Gathered:

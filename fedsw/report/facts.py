@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
-from fedsw.report.progress import group_table, metric_name, ordered_metrics
+from fedsw.report.progress import group_table, metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of
 from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, read_run
@@ -80,17 +80,16 @@ def measured_on(summary: Mapping[str, Any]) -> str:
 
 def worth(summary: Mapping[str, Any]) -> Facts:
     """Every held-out metric with its interval, the constant's beside it."""
-    held_out, around = summary.get("held_out") or {}, summary.get("held_out_intervals") or {}
-    constant, own = summary.get("constant") or {}, summary.get("constant_intervals") or {}
-    names = ordered_metrics(held_out)
-    names += [name for name in around if name in held_out and name not in names]
+    own, constant = scores(summary), scores(summary, "constant")
+    names = ordered_metrics(summary.get("held_out") or {})
+    names += [name for name, (_, around) in own.items() if around is not None and name not in names]
     return Facts.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
             (
                 metric_name(key),
-                measured(held_out[key], around.get(key)) + ("" if key in around else " (no interval is known)"),
-                measured(constant[key], own.get(key)) if key in constant else "–",
+                measured(*own[key]) + ("" if own[key][1] is not None else " (no interval is known)"),
+                measured(*constant[key]) if key in constant else "–",
             )
             for key in names
         ],
@@ -215,7 +214,7 @@ def read_status(directory: Path) -> Status:
     from fedsw.runs.recovery import is_running
 
     record = read_run(directory)
-    experiment, last = record.experiment, record.history[-1] if record.history else {}
+    experiment, last = record.experiment, record.last
     times = round_seconds(directory)[-_RECENT:]
     pace = statistics.median(times) if times else None
     touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]

@@ -66,6 +66,12 @@ def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
     return sorted(numeric, key=lambda key: rank.get(key, len(rank)))
 
 
+def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
+    """What was measured of the model ("held_out") or of a "constant", by name, each with its interval."""
+    around = summary.get(f"{whose}_intervals") or {}
+    return {name: (value, around.get(name)) for name, value in (summary.get(whose) or {}).items()}
+
+
 def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
     """A measured number for a narrow column, its interval in a line below."""
     shown, _, rest = measured(value, interval).partition(" (")
@@ -91,9 +97,9 @@ def group_table(
     return [metric_name(name) for name in names], rows
 
 
-def short_metrics(held_out: Mapping[str, Any], most: int = 2) -> str:
-    """The first metrics in one short line: accuracy 0.79 · DI 0.63."""
-    return " · ".join(f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:most])
+def short_metrics(held_out: Mapping[str, Any]) -> str:
+    """The first two metrics in one short line: accuracy 0.79 · DI 0.63."""
+    return " · ".join(f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
 
 
 class Display:

@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.load import of_unit
 from fedsw.report.console import named_rows, table_of
-from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
+from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics, scores
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
 from fedsw.runs.record import RunRecord, command_for
 from fedsw.text import gained, measured, number, to_float, upward
@@ -168,8 +168,7 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
     yield "released", Text(rounds_of(record))
     if record.history:
-        last = record.history[-1]
-        yield "spent", Text(f"ε {upward(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
+        yield "spent", Text(f"ε {upward(record.last.get('epsilon'))} of {target_epsilon(record.experiment)}")
         if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
             yield "held out", _metrics(held_out, {})
 
@@ -200,7 +199,7 @@ def _model(experiment: Experiment) -> str:
 def _gone(record: RunRecord) -> int:
     """Rounds that are over; of a generator that learns from a sketch, the steps of the last line."""
     if record.experiment.privacy.sketch:
-        return int(record.history[-1]["round"]) if record.history else 0
+        return int(record.last.get("round", 0))
     return len(record.history)
 
 
@@ -283,8 +282,8 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any]) -> Text:
 
 def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
     """What a model that looks at nothing scores on the same records, and what the best threshold would."""
-    around = summary.get("constant_intervals") or {}
-    parts = [f"{metric_name(name)} {measured(constant[name], around.get(name))}" for name in ordered_metrics(constant)]
+    known = scores(summary, "constant")
+    parts = [f"{metric_name(name)} {measured(*known[name])}" for name in ordered_metrics(constant)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
     if gain := summary.get("gain"):
         text.append(f"; {_gain(gain)}")

@@ -345,7 +345,7 @@ def noised_gain(more: float, differing: float, total: float, noise: float, level
     return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
 
 
-def bounded_mean(estimate: float, total: float, top: float, noise: float, level: float = LEVEL) -> Interval:
+def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Interval:
     """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
 
     An estimate outside [0, top] is taken as its nearest end, as in `share`.
@@ -354,7 +354,7 @@ def bounded_mean(estimate: float, total: float, top: float, noise: float, level:
         estimate: of the mean of `total` numbers.
         noise: its standard deviation by noise alone.
     """
-    z = intervals.normal(level)
+    z = intervals.normal(LEVEL)
     seen = min(max(estimate, 0.0), top)
     a, b = 1 + z * z / total, seen + z * z * top / total / 2
     reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))

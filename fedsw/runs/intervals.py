@@ -134,15 +134,15 @@ def mean_error(values: Array, units: NDArray[np.int64]) -> float:
     return error if math.isfinite(error) else 0.0
 
 
-def positive_mean(values: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+def positive_mean(values: Array, units: NDArray[np.int64]) -> Interval:
     """The same of numbers (n,) that are never negative, such as squared errors: their logarithm is nearer to normal."""
     value, error, free = _error(values, units)
     if not value > 0 or not math.isfinite(error):
-        return Interval(0.0, math.inf if len(values) < 2 else value + student(level, free) * error)
-    return _in_ratio(value, student(level, free) * error / value)
+        return Interval(0.0, math.inf if len(values) < 2 else value + student(LEVEL, free) * error)
+    return _in_ratio(value, student(LEVEL, free) * error / value)
 
 
-def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64]) -> Interval:
     """Where the mean of `over` lies as a multiple of that of `under`, both (n,) and never negative."""
     whole = float(under.mean()) if len(under) else 0.0
     if not whole > 0:
@@ -151,7 +151,7 @@ def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64], level: f
     _, error, free = _error((over - value * under) / whole, units)
     if not value > 0 or not math.isfinite(error):
         return Interval(0.0, math.inf)
-    return _in_ratio(value, student(level, free) * error / value)
+    return _in_ratio(value, student(LEVEL, free) * error / value)
 
 
 def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:

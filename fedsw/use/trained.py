@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedsw.columns.declaration import Columns
-from fedsw.engines.records import ModelObject, TaskObject, handed_again
+from fedsw.engines.records import handed_again
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import load_class_names
 from fedsw.experiment.stored import require_allowed_code
@@ -25,6 +25,9 @@ from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs, part
 from fedsw.text import Short, run_facts
 from fedsw.use.predictions import Asked, Given, Thresholds, read_given, settle
+
+if TYPE_CHECKING:
+    from fedsw.engines.records import ModelObject, TaskObject
 
 _CLASSES = ("classification", "adaptation")
 _GENERATORS = ("generation", "synthesis")

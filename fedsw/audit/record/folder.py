@@ -274,10 +274,7 @@ class Folder:
     @cached_property
     def _written(self) -> Experiment:
         """The settings, validated; what they name of somebody's own is not loaded."""
-        raw = dict(self.experiment)
-        if self.privacy.get("epsilon") == "inf":
-            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
-        return parse_experiment(raw)
+        return parse_experiment(self.experiment)
 
     @cached_property
     def settings(self) -> Experiment:

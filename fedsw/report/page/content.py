@@ -10,7 +10,7 @@ from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.pictures import Person, Picture, draw_worth, headline, person_of, picture
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of, target_epsilon
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import PLAN, found_json, round_seconds
@@ -119,12 +119,12 @@ def verdict(record: RunRecord) -> str:
     summary = record.summary
     name = headline(summary)
     if name is not None:
-        own = measured(summary["held_out"][name], (summary.get("held_out_intervals") or {}).get(name))
+        own, constant = measured(*scores(summary)[name]), scores(summary, "constant")
         claim = (summary.get("gain") or {}).get("claim")
-        if claim is None or name not in summary["constant"]:
+        if claim is None or name not in constant:
             return f"On held-out records: {metric_name(name)} {own}."
-        other = measured(summary["constant"][name], (summary.get("constant_intervals") or {}).get(name))
-        found = f"{metric_name(name)} {own}, where {summary.get('constant_answers')} scores {other}"
+        answers = summary.get("constant_answers")
+        found = f"{metric_name(name)} {own}, where {answers} scores {measured(*constant[name])}"
         return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
     last = next((row for row in reversed(record.history) if headline(row)), None)
     if last is None:
@@ -141,10 +141,9 @@ def _ended(record: RunRecord) -> str:
         return ""
     status = str(record.summary.get("status") or "it has not ended, or its process ended without a word")
     state = "failed" if status.startswith("failed") else "stopped"
-    spent = record.summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     return (
         f"This run {state} after {rounds_of(record)}: {status.removeprefix('failed: ')}. "
-        f"ε = {upward(spent, 4)} was spent, and what was released keeps its guarantee."
+        f"ε = {upward(record.spent, 4)} was spent, and what was released keeps its guarantee."
     )
 
 
@@ -203,10 +202,9 @@ def _trust(record: RunRecord) -> Facts:
 
 def _budget(record: RunRecord) -> Facts:
     summary, plan = record.summary, found_json(record.directory / PLAN)
-    spent = summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     rows = [
         ("planned", f"ε = {upward(plan.get('epsilon'), 4)} at δ = {upward(plan.get('delta'))}"),
-        ("spent", f"ε = {upward(spent, 4)} for {rounds_of(record)}"),
+        ("spent", f"ε = {upward(record.spent, 4)} for {rounds_of(record)}"),
     ]
     if noise := summary.get("signal_to_noise"):
         rows += [("signal against noise", f"{noise['words']} (about {number(noise['the_run'], 2)} over the run)")]
@@ -225,8 +223,7 @@ def _worth_in_words(record: RunRecord) -> str:
 
 
 def _spent_in_words(record: RunRecord) -> str:
-    last = record.history[-1] if record.history else {}
-    return f"After round {last.get('round', 0)}, ε = {upward(last.get('epsilon'), 4)} was spent."
+    return f"After round {record.last.get('round', 0)}, ε = {upward(record.last.get('epsilon'), 4)} was spent."
 
 
 def _last_in_words(record: RunRecord) -> str:
@@ -252,7 +249,6 @@ def _last_rows(record: RunRecord) -> Facts:
 def _operator(record: RunRecord) -> Facts:
     """Times, traffic and machine, which are not for publication."""
     times, summary = sorted(round_seconds(record.directory)), record.summary
-    last = record.history[-1] if record.history else {}
     rows: list[tuple[str, object]] = [("folder", record.directory), ("goes on with", command_for(record.directory))]
     if times:
         rows += [
@@ -260,7 +256,7 @@ def _operator(record: RunRecord) -> Facts:
                 "seconds a round",
                 f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}",
             ),
-            ("clients in the last round", last.get("clients", "–")),
+            ("clients in the last round", record.last.get("clients", "–")),
         ]
     rows += [(name.replace("_", " "), _plain(summary[name])) for name in _OPERATOR if summary.get(name) is not None]
     return Facts.of(("", ""), rows)

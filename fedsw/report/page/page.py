@@ -22,7 +22,7 @@ from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, installed_version, json_text, measured, table, upward
@@ -42,9 +42,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
         return (title, *(of(record) for _, record in named))
 
     def metric(name: str) -> Callable[[RunRecord], object]:
-        return lambda record: measured(
-            (record.summary.get("held_out") or {}).get(name), (record.summary.get("held_out_intervals") or {}).get(name)
-        )
+        return lambda record: measured(*scores(record.summary).get(name, (None, None)))
 
     rows = [
         row("how it ended", lambda record: record.summary.get("status", "not finished")),
