@@ -249,10 +249,10 @@ class Encoder:
         return np.maximum(codes, 0)
 
     def _note(self, column: str, bad: NDArray[np.bool_], expected: str, *, numeric: bool) -> None:
-        cells = self._chunk.as_written(column)
+        cells, commas = self._chunk.as_written(column), numeric and self._decimal == "."
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
-            hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
+            hint = _COMMA if commas and isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) else ""
             self.faults.append(CellFault(self._first + int(place), column, shown(cell), expected + hint))
 
 
@@ -263,10 +263,6 @@ def _unit_name(cell: Any) -> str | None:
     if isinstance(cell, float) and cell.is_integer():
         return number_text(cell)
     return None if isinstance(cell, bool) else text_of(cell)
-
-
-def _looks_decimal(cell: Any) -> bool:
-    return isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) is not None
 
 
 def _expected(number: Number, decimal: str) -> str:

@@ -268,13 +268,8 @@ def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], boo
                 cells = {} if batch is None else arrow_cells(batch, layout)
             if batch is None:
                 return
-            yield Chunk(first, cells, functools.cache(functools.partial(_objects_of, batch)))
+            yield Chunk(first, cells, functools.cache(batch.to_pydict))
             first += batch.num_rows
-
-
-def _objects_of(batch: Any) -> Mapping[str, Cells]:
-    """The cells of a part of a Parquet file as Python objects."""
-    return {name: batch.column(name).to_pylist() for name in batch.schema.names}
 
 
 def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:

@@ -267,7 +267,9 @@ def answer(
             ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
         )
     if name in words.book:
-        return words.book[name] if not classes else _as_classes(words.book[name])
+        said = words.book[name]
+        values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
+        return ColumnAnswer("text", categories=values, source=said.source) if classes else said
     if public is not None:
         return _read_off(public, origin, classes=classes)
     if ask is not None:
@@ -311,13 +313,6 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
         kind = "date" if as_date(low, None) else _number_kind(guessed)
         return with_missing(ColumnAnswer(kind, low, high, source="given by its operator"), guessed)
     return ColumnAnswer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
-
-
-def _as_classes(said: ColumnAnswer) -> ColumnAnswer:
-    """What a code book says of a column whose values are groups or classes: truth values are two of them."""
-    return ColumnAnswer(
-        "text", categories=said.categories or (("0", "1") if said.kind == "boolean" else ()), source=said.source
-    )
 
 
 def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:

@@ -185,6 +185,8 @@ def _total(record: Mapping[str, Any]) -> Text:
 
 
 def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
+    # The releases that a record pays for: 60 × (rate 0.1, μ 0.4).
+    composed = (" + ".join(f"{times} × {_step(step)}" for step, times in part.items()) for part in run.cost.parts)
     return {
         "run": run.run,
         "label": run.label,
@@ -194,14 +196,9 @@ def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
         "settled": run.settled,
         "unprotected": run.unprotected,
         "releases": max(sum(part.values()) for part in run.cost.parts),
-        "composes": " or ".join(dict.fromkeys(_composes(part) for part in run.cost.parts)),
+        "composes": " or ".join(dict.fromkeys(words or "nothing" for words in composed)),
         "epsilon": total_epsilon([run.cost], delta),
     }
-
-
-def _composes(steps: Mapping[Step, int]) -> str:
-    """The releases that a record pays for: 60 × (rate 0.1, μ 0.4)."""
-    return " + ".join(f"{times} × {_step(step)}" for step, times in steps.items()) or "nothing"
 
 
 def _step(step: Step) -> str:

@@ -49,6 +49,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     failed = [check.name for check in checks if check.passed is False]
     left = [check.name for check in checks if check.passed is None]
     worst = _worst(folder)
+    drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
         kind="record",
         subject=str(directory),
@@ -68,7 +69,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
             "not_checked": left,
             "checks": [check.as_dict() for check in checks],
         },
-        draw=functools.partial(spent.draw, folder, worst) if worst and spent.drawable(worst) else None,
+        draw=functools.partial(spent.draw, folder, worst) if worst and drawable else None,
     )
 
 

@@ -43,7 +43,8 @@ def check_chain(folder: Folder) -> Check:
         with_ledger = {book.client for book in folder.books}
         faults.require(client in with_ledger, f"client {client} reported what it spent, and has no ledger here")
     rows = {book.name: len(book.rows) for book in folder.books}
-    return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {_ledgers(len(rows))}", rows=rows)
+    ledgers = "one ledger" if len(rows) == 1 else f"{len(rows)} ledgers"
+    return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {ledgers}", rows=rows)
 
 
 def _follow(book: Book, faults: Faults) -> None:
@@ -83,10 +84,6 @@ def _require_head(book: Book, by: str, head: dict[str, Any], faults: Faults) -> 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _ledgers(count: int) -> str:
-    return "one ledger" if count == 1 else f"{count} ledgers"
 
 
 NAME = "model and checkpoint"

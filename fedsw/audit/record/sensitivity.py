@@ -243,7 +243,9 @@ def model(folder: Folder, name: str) -> Check:
     released, kept = tensors_of(path), stored["network"]
     off = not_of_sketches(folder, kept, released)
     if off is None:
-        off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
+        both = released.keys() & kept.keys()
+        same = {key for key in both if torch.equal(released[key], kept[key])}
+        off = sorted((released.keys() | kept.keys()) - same)
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
 
@@ -309,10 +311,6 @@ def read_titled(path: Path, begun: bytes) -> dict[str, Any] | None:
         return None
     stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
     return stored
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and torch.equal(one, other)
 
 
 def tensors_of(path: Path) -> Mapping[str, Tensor]:

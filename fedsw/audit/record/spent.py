@@ -240,8 +240,3 @@ def draw(folder: Folder, book: Book) -> Figure:
     gap.locator_params(axis="x", integer=True)
     gap.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     return figure
-
-
-def drawable(book: Book) -> bool:
-    """Say whether there is a curve to draw."""
-    return bool(book.rows) and all(0 < row.sigma < math.inf for row in book.rows)
