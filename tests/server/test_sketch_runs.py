@@ -14,7 +14,7 @@ from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.local import sketch_budget
-from fedsw.federation.messages.exchanges import trusts_of
+from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.synthesis import restarts_of, settings_of
