@@ -311,7 +311,7 @@ def sketch_distance(
 
 
 def sketcher_like(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
-    """A sketcher of its own for a sketch, where `like` is and of its precision.
+    """A sketcher of its own for a sketch, where `like`, a tensor of any shape, is and of its precision.
 
     Raises:
         ValueError: if the sketcher is not the sketch's.
