@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import echo, in_parts
+from fedsw.cli.options import Json, answer, in_parts
 from fedsw.engines.driver import loading
-from fedsw.report.console import Screen
-from fedsw.text import downward, json_text, upward
+from fedsw.text import downward, upward
 
 _STEPS = 50
 """Steps that are assumed: the rounds of a drafted experiment."""
@@ -49,7 +49,7 @@ def budget_command(
         float | None, typer.Option(help="Most that a replacement moves the features; 2 for rows of norm 1.")
     ] = None,
     noise: Annotated[float | None, typer.Option(help="σ of the noise in each slice, with --diameter.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Json = False,
     compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
 ) -> None:
     """Work out ε, noise multiplier or number of steps from the others.
@@ -93,10 +93,7 @@ def budget_command(
         report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
-    if as_json:
-        echo(json_text(report))
-    else:
-        _print(report)
+    answer(report, lambda: _view(report), as_json=as_json)
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
@@ -139,8 +136,7 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    console = Screen(highlight=False)
+def _view(report: Mapping[str, Any]) -> RenderableType:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -166,9 +162,7 @@ def _print(report: Mapping[str, Any]) -> None:
         f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",
     )
     rows.add_row("convention", str(report["convention"]))
-    console.print(rows)
-    if "accountants" in report:
-        console.print(_accountants_table(report["accountants"]))
+    return Group(rows, *([_accountants_table(report["accountants"])] if "accountants" in report else []))
 
 
 def _through(slicing: Mapping[str, Any] | None) -> str:

@@ -303,7 +303,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
     from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-    from fedsw.experiment.load import find_experiment
 
     if isinstance(given, Experiment):
         if settings:
@@ -312,7 +311,7 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
             )
         return given
     if isinstance(given, str | Path):
-        return load_experiment(find_experiment(str(given)), settings)
+        return load_experiment(str(given), settings)
     return parse_experiment(given, settings)
 
 

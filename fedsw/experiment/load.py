@@ -215,8 +215,10 @@ def _unfit_masks(federation: Federation, trust: str) -> str | None:
     return None
 
 
-def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
+
+    A text is the name of a shipped experiment, or a path (`find_experiment`).
 
     What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
     Paths in the file are relative to its folder; those of overrides to the current one.
@@ -224,6 +226,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
     """
+    path = find_experiment(path) if isinstance(path, str) else path
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
