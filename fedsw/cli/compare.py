@@ -60,7 +60,7 @@ def compare_command(
     """
     from fedsw.compare.grid import make_grid, read_grid
     from fedsw.compare.methods import tasks
-    from fedsw.experiment.stored import require_allowed_code
+    from fedsw.experiment.choices import require_allowed_code
 
     if list_:
         _list(as_json=as_json)

@@ -96,7 +96,7 @@ def server_command(
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
     from fedsw.engines.driver import prepare_served, run_served
-    from fedsw.experiment.stored import modules_of
+    from fedsw.experiment.choices import modules_of
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.files import find_run
 

@@ -57,8 +57,8 @@ def synthesize_command(
     learnt a table, further rows are drawn from it at no cost.
     """
     from fedsw.experiment import ExperimentError
+    from fedsw.experiment.choices import modules_of
     from fedsw.experiment.sources import load_held_out
-    from fedsw.experiment.stored import modules_of
     from fedsw.own_data.synthesis import learnt
     from fedsw.runs.files import is_run
 

@@ -19,7 +19,7 @@ from fedsw.deploy.flower_processes import NodeSettings, SuperLink, profile, supe
 from fedsw.deploy.node_file import Follower, Replaced
 from fedsw.deploy.processes import Processes, free_port, script, wait_until_open
 from fedsw.experiment import Experiment
-from fedsw.experiment.stored import modules_of
+from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.account import SHARED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.files import private_folder
