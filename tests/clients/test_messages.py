@@ -13,8 +13,7 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
-from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of
-from fedsw.federation.messages.exchanges import trusts_of
+from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of, trusts_of
 from fedsw.settings import FederationError
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.federations import SMALL, Federation, digits_for_images

@@ -156,6 +156,8 @@ class Sketch(SketchPart):
         fraction: of the frequencies that a step looks at.
         averaging: of a stage's steps, that the exponential average of the generator's weights looks back on, which is
             what is released; 0 for the weights of the last step.
+        restarts: initial weights that are tried: each takes the first quarter of the first stage's steps, and the
+            generator goes on whose samples are then nearest to the released sketch.
         generated: labelled samples that a classifier is trained on to measure a generator by.
         generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
             released counts; or, "auto", the one of them whose rows are nearer to the sketch.
@@ -174,6 +176,7 @@ class Sketch(SketchPart):
     learning_rate: PositiveFloat = 0.01
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    restarts: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     generated: PositiveInt = 10_000
     generator: Literal["auto", "network", "tree"] = "auto"
     independent: bool = False
@@ -198,6 +201,8 @@ class Sketch(SketchPart):
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
         if self.generator != "auto" and self.kind != "table":
             raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
+        if self.restarts > 1 and self.generator == "tree":
+            raise ValueError("restarts are of the network, and generator 'tree' fits none: leave restarts out")
         if self.independent and not (self.labels and self.groups):
             raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
         return self
