@@ -13,7 +13,7 @@ from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
 from simulations.papers import work
 from simulations.papers.__main__ import main
-from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.cells import cells_of, computations_of
 from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
 from simulations.papers.page import BEST, PRINTED, goals, page_text, section
 from simulations.papers.pictures import pictures_of
@@ -45,8 +45,8 @@ def test_every_figure_names_experiments_measures_and_drawings_that_there_are(nam
         for cell in cells_of(figure):
             for measure in cell.measures:
                 assert callable(work.function("measures", measure))
-        computation = computation_of(figure)
-        assert computation is None or callable(work.function("computed", computation.function))
+        for computation in computations_of(figure):
+            assert callable(work.function("computed", computation.function))
         assert figure.draw is None or callable(work.function("drawn", figure.draw))
 
 
