@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import Set, changes_of, echo, in_parts
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.engines.driver import loading
-from fedsw.report.console import Screen
-from fedsw.text import downward, json_text, upward
+from fedsw.text import downward, upward
 
 _STEPS = 50
 """Steps that are assumed: the rounds of a drafted experiment."""
@@ -53,7 +53,7 @@ def budget_command(
         float | None, typer.Option(help="Most that a replacement moves the features; 2 for rows of norm 1.")
     ] = None,
     noise: Annotated[float | None, typer.Option(help="σ of the noise in each slice, with --diameter.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Json = False,
     compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
 ) -> None:
     """Work out ε, noise multiplier or number of steps from the others.
@@ -73,7 +73,7 @@ def budget_command(
         changes = changes_of(None, overrides, epsilon=epsilon)
         changes += [f"privacy.delta={delta!r}"] * (delta is not None)
         changes += [f"privacy.noise_multiplier={noise_multiplier!r}"] * (noise_multiplier is not None)
-        _print_stages(experiment, changes, records, as_json=as_json)
+        _say_stages(experiment, changes, records, as_json=as_json)
         return
     if overrides:
         raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
@@ -112,13 +112,10 @@ def budget_command(
         report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
-    if as_json:
-        echo(json_text(report))
-    else:
-        _print(report)
+    answer(report, lambda: _view(report), as_json=as_json)
 
 
-def _print_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
+def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
     """What the stages of an experiment's sketch cost, from public numbers alone."""
     from fedsw.cli.plan import sizes_of
     from fedsw.experiment import ExperimentError, load_experiment
@@ -134,17 +131,19 @@ def _print_stages(name: str, changes: list[str], records: int | None, *, as_json
         )
     by_group, assumed = sizes_of(experiment, None if records is None else str(records))
     found = planned(experiment, by_group, assumed=assumed)
-    if as_json:
-        plain = as_plain(found)
-        echo(json_text({key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}))
-        return
+    plain = as_plain(found)
+    content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
+    answer(content, lambda: _stages_view(rows(found)), as_json=as_json)
+
+
+def _stages_view(said: Iterable[tuple[str, str]]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    for head, words in rows(found):
+    for head, words in said:
         if head == "noise" or head.startswith("stage"):
             grid.add_row(head, words)
-    Screen(highlight=False).print(grid)
+    return grid
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
@@ -187,8 +186,7 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    console = Screen(highlight=False)
+def _view(report: Mapping[str, Any]) -> RenderableType:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -214,9 +212,7 @@ def _print(report: Mapping[str, Any]) -> None:
         f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",
     )
     rows.add_row("convention", str(report["convention"]))
-    console.print(rows)
-    if "accountants" in report:
-        console.print(_accountants_table(report["accountants"]))
+    return Group(rows, *([_accountants_table(report["accountants"])] if "accountants" in report else []))
 
 
 def _through(slicing: Mapping[str, Any] | None) -> str:

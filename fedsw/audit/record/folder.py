@@ -255,7 +255,7 @@ class Folder:
             CodeRefused: if they name a module that is not in `allow_modules`.
             ExperimentError: if they cannot be those of a run.
         """
-        from fedsw.experiment.stored import require_allowed_code
+        from fedsw.experiment.choices import require_allowed_code
 
         require_allowed_code(self._written, self.allow_modules, stored=self.directory)
         return self._written
