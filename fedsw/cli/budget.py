@@ -63,12 +63,12 @@ def budget_command(
     With --slices and --dimension the releases are features through random directions.
     With an EXPERIMENT whose records leave as a sketch: each stage's share of the budget, its μ and its noise.
     """
-    given = {
+    elsewhere = {
         "--sampling-rate": sampling_rate, "--batch": batch, "--steps": steps, "--slices": slices,
         "--dimension": dimension, "--directions-scheme": directions_scheme, "--diameter": diameter, "--noise": noise,
     }  # fmt: skip
     if experiment is not None:
-        if extra := next((name for name, value in given.items() if value is not None), None):
+        if extra := next((name for name, value in elsewhere.items() if value is not None), None):
             raise typer.BadParameter(f"{extra} is for releases without an EXPERIMENT, which has its own: leave it out")
         changes = changes_of(None, overrides, epsilon=epsilon)
         changes += [f"privacy.delta={delta!r}"] * (delta is not None)
