@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
+from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
 from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.exchanges import EXCHANGES, Exchange, trusts_of
 from fedsw.federation.messages.fields import SEEN, Field
 from fedsw.federation.messages.terms import SYMBOLS
 from fedsw.text import json_text, table

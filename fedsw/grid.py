@@ -106,7 +106,7 @@ def _of_fedsw(
     experiment: Experiment, folder: Path, begun: Sequence[Path], observer: Observer | None
 ) -> tuple[Mapping[str, Any], Path]:
     from fedsw.engines.driver import resume, run
-    from fedsw.experiment.stored import modules_of
+    from fedsw.experiment.choices import modules_of
 
     if begun:
         result = resume(begun[-1], observer=observer, allow_modules=modules_of(experiment))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from fedsw.federation import messages, wire
+from fedsw.federation.messages import Exchange
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.exchanges import Exchange
 from fedsw.federation.messages.terms import WITH_MOMENTS
 from fedsw.federation.trust.plan import most_drawn
 

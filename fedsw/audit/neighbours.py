@@ -23,7 +23,8 @@ from fedsw import files
 from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
-from fedsw.experiment import Experiment, ExperimentError, Model
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.availability import Availability, Spending

@@ -95,9 +95,8 @@ def _attack(
     unsafe: bool,
 ) -> Finding:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
 
-    experiment = load_experiment(find_experiment(target), changes)
+    experiment = load_experiment(target, changes)
     if one_run is not None:
         from fedsw.audit import one_run as training
 

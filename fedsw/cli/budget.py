@@ -1,20 +1,20 @@
-"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given."""
+"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given; or a sketch's stages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import echo, in_parts
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.engines.driver import loading
-from fedsw.report.console import Screen
-from fedsw.text import downward, json_text, upward
+from fedsw.text import downward, upward
 
 _STEPS = 50
 """Steps that are assumed: the rounds of a drafted experiment."""
@@ -22,6 +22,10 @@ _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps":
 
 
 def budget_command(
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Of a sketch: what each of its stages gets and costs.")
+    ] = None,
+    overrides: Set = None,
     delta: Annotated[
         float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 0.1 / records with --records.")
     ] = None,
@@ -49,7 +53,7 @@ def budget_command(
         float | None, typer.Option(help="Most that a replacement moves the features; 2 for rows of norm 1.")
     ] = None,
     noise: Annotated[float | None, typer.Option(help="σ of the noise in each slice, with --diameter.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")] = False,
+    as_json: Json = False,
     compare: Annotated[bool, typer.Option(help="Show what other accountants say.")] = True,
 ) -> None:
     """Work out ε, noise multiplier or number of steps from the others.
@@ -57,7 +61,22 @@ def budget_command(
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
+    With an EXPERIMENT whose records leave as a sketch: each stage's share of the budget, its μ and its noise.
     """
+    elsewhere = {
+        "--sampling-rate": sampling_rate, "--batch": batch, "--steps": steps, "--slices": slices,
+        "--dimension": dimension, "--directions-scheme": directions_scheme, "--diameter": diameter, "--noise": noise,
+    }  # fmt: skip
+    if experiment is not None:
+        if extra := next((name for name, value in elsewhere.items() if value is not None), None):
+            raise typer.BadParameter(f"{extra} is for releases without an EXPERIMENT, which has its own: leave it out")
+        changes = changes_of(None, overrides, epsilon=epsilon)
+        changes += [f"privacy.delta={delta!r}"] * (delta is not None)
+        changes += [f"privacy.noise_multiplier={noise_multiplier!r}"] * (noise_multiplier is not None)
+        _say_stages(experiment, changes, records, as_json=as_json)
+        return
+    if overrides:
+        raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
     with loading():
         from fedsw.accounting import Slicing, budget_report
 
@@ -93,10 +112,38 @@ def budget_command(
         report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
-    if as_json:
-        echo(json_text(report))
-    else:
-        _print(report)
+    answer(report, lambda: _view(report), as_json=as_json)
+
+
+def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
+    """What the stages of an experiment's sketch cost, from public numbers alone."""
+    from fedsw.cli.plan import sizes_of
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.load import find_experiment
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain, rows
+
+    experiment = load_experiment(find_experiment(name), changes)
+    if not experiment.privacy.sketch:
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
+            "rounds cost"
+        )
+    by_group, assumed = sizes_of(experiment, None if records is None else str(records))
+    found = planned(experiment, by_group, assumed=assumed)
+    plain = as_plain(found)
+    content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
+    answer(content, lambda: _stages_view(rows(found)), as_json=as_json)
+
+
+def _stages_view(said: Iterable[tuple[str, str]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for head, words in said:
+        if head == "noise" or head.startswith("stage"):
+            grid.add_row(head, words)
+    return grid
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
@@ -139,8 +186,7 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    console = Screen(highlight=False)
+def _view(report: Mapping[str, Any]) -> RenderableType:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
@@ -166,9 +212,7 @@ def _print(report: Mapping[str, Any]) -> None:
         f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",
     )
     rows.add_row("convention", str(report["convention"]))
-    console.print(rows)
-    if "accountants" in report:
-        console.print(_accountants_table(report["accountants"]))
+    return Group(rows, *([_accountants_table(report["accountants"])] if "accountants" in report else []))
 
 
 def _through(slicing: Mapping[str, Any] | None) -> str:

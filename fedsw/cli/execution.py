@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsw.cli.options import RunInterrupted, RunStopped, echo
-from fedsw.experiment.stored import modules_of
+from fedsw.experiment.choices import modules_of
 from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
 from fedsw.report.progress import RunProgress

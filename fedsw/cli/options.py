@@ -12,16 +12,18 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import click
 import typer
+from rich.console import RenderableType
 
 from fedsw.engines.driver import Engine
-from fedsw.text import harmless
+from fedsw.report.console import Screen
+from fedsw.text import harmless, json_text
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -76,6 +78,14 @@ STATE = Path("client-state")
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Print a text, of a stranger's folder perhaps, without what a terminal would obey."""
     typer.echo(harmless(text), err=err, nl=nl)
+
+
+def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool, highlight: bool = False) -> None:
+    """Print what a command has to say: the content as JSON, or what `view` makes of it for a person."""
+    if as_json:
+        echo(json_text(content))
+    else:
+        Screen(highlight=highlight).print(view())
 
 
 def changes_of(

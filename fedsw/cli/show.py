@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, echo
+from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, answer, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text, number, upward
 
@@ -85,10 +85,7 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
 
     if not watch:
         found = read_status(directory)
-        if as_json:
-            echo(json_text(found.as_dict()))
-        else:
-            Screen().print(status_view(found))
+        answer(found.as_dict(), lambda: status_view(found), as_json=as_json, highlight=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
@@ -103,10 +100,7 @@ def _show_ledger(directory: Path, *, as_json: bool) -> None:
     from fedsw.runs.accounts import read_ledger
 
     account = read_ledger(directory)
-    if as_json:
-        echo(json_text(account))
-    else:
-        Screen().print(ledger_report(account))
+    answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
 
 
 def _show_client(folder: Path, *, as_json: bool) -> None:
@@ -114,10 +108,7 @@ def _show_client(folder: Path, *, as_json: bool) -> None:
     from fedsw.report.accounts import read_client_status
 
     found = read_client_status(folder.expanduser())
-    if as_json:
-        echo(json_text(found.as_dict()))
-    else:
-        Screen().print(client_view(found))
+    answer(found.as_dict(), lambda: client_view(found), as_json=as_json, highlight=True)
 
 
 def client_view(status: ClientStatus) -> RenderableType:
@@ -202,10 +193,8 @@ def list_command(as_json: Json = False) -> None:
     from fedsw.report.screens import experiments_table
 
     experiments = shipped_experiments()
-    if as_json:
-        echo(json_text([_listed(experiment) for experiment in experiments]))
-    else:
-        Screen().print(experiments_table(experiments))
+    listed = [_listed(experiment) for experiment in experiments]
+    answer(listed, lambda: experiments_table(experiments), as_json=as_json, highlight=True)
 
 
 def _listed(experiment: Experiment) -> dict[str, Any]:

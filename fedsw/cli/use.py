@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw import files
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, echo
-from fedsw.report.console import Screen
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, answer, echo
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
@@ -33,13 +32,9 @@ def evaluate_command(
     """
     from fedsw.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.files import find_run
-    from fedsw.text import json_text
 
     found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
-    if as_json:
-        echo(json_text([each.as_dict() for each in found]))
-    else:
-        Screen(highlight=False).print(evaluated_view(found))
+    answer([each.as_dict() for each in found], lambda: evaluated_view(found), as_json=as_json)
 
 
 def predict_command(

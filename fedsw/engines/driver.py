@@ -196,7 +196,7 @@ def _drive(
     moments_alone: bool = False,
 ) -> RunResult:
     with loading():
-        from fedsw.experiment.stored import modules_of
+        from fedsw.experiment.choices import modules_of
         from fedsw.federation.client import app as client_app
         from fedsw.federation.node.account import give_back, held_open, ledgers_in
         from fedsw.federation.server.app import app_for
@@ -248,8 +248,8 @@ def _drive(
 
 def as_run(directory: Path, experiment: Experiment) -> Experiment:
     """Read the experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
+    from fedsw.experiment.choices import modules_of
     from fedsw.experiment.preset import left_open
-    from fedsw.experiment.stored import modules_of
     from fedsw.runs.directory import RunDirectory
 
     return RunDirectory(directory).read_config(modules_of(experiment))[0] if left_open(experiment) else experiment
@@ -303,7 +303,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
     from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-    from fedsw.experiment.load import find_experiment
 
     if isinstance(given, Experiment):
         if settings:
@@ -312,7 +311,7 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
             )
         return given
     if isinstance(given, str | Path):
-        return load_experiment(find_experiment(str(given)), settings)
+        return load_experiment(str(given), settings)
     return parse_experiment(given, settings)
 
 

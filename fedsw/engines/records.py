@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedsw.data import Records, require_groups, rows_in_common
 from fedsw.data.units import units_in_common
-from fedsw.experiment import Data, Experiment, own, parse_experiment
+from fedsw.experiment import Experiment, own, parse_experiment
 from fedsw.experiment.registry import fresh_name, held, is_held
+from fedsw.experiment.sections import Data
 from fedsw.experiment.sources import load_held_out, require_one_client_each
 from fedsw.settings import ExperimentError
 

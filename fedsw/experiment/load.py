@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import (
-    Field,
-    SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -19,27 +17,12 @@ from pydantic import (
     model_validator,
 )
 
-from fedsw.experiment.choices import shipped_task
+from fedsw.experiment.choices import Settings, shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.registry import is_reference, load_metrics, require_references
-from fedsw.experiment.sections import (
-    Clip,
-    Data,
-    Evaluation,
-    Federation,
-    Local,
-    Model,
-    Objective,
-    Partition,
-    Privacy,
-    Section,
-    Sketch,
-    Slicing,
-    Training,
-)
-from fedsw.experiment.sections.privacy import TAGGED, LocalT, meaningless, tagged
-from fedsw.experiment.sections.section import PositiveInt, Seed
+from fedsw.experiment.sections import Federation, Objective, Privacy
+from fedsw.experiment.sections.privacy import TAGGED, meaningless, tagged
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
 from fedsw.text import nearest
@@ -77,7 +60,7 @@ FULL_EVALUATION = 'evaluation.mode="full"'
 _LONGEST_NAME = 100
 
 
-class Experiment(Section):
+class Experiment(Settings):
     """One run, whole.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
@@ -88,35 +71,6 @@ class Experiment(Section):
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
     (`fedsw.runs.evaluation`). Clients never see their names and import none.
     """
-
-    name: str
-    title: str = ""
-    data: Data = Data()
-    partition: Partition = Partition()
-    model: Model = Model()
-    objective: Objective = Objective()
-    clip: Clip = Clip()
-    slicing: Slicing = Slicing()
-    training: Training = Training()
-    privacy: SerializeAsAny[Privacy] = Field(default_factory=Privacy)
-    local: SerializeAsAny[Local] = Field(default=Local(), validate_default=True)
-    sketch: Sketch = Sketch()
-    federation: Federation = Federation()
-    evaluation: Evaluation = Evaluation()
-    seed: Seed | None = None
-    evaluate_every: PositiveInt = 25
-    metrics: tuple[str, ...] = ()
-    unsafe_metrics: bool = False
-
-    def own(self, kind: type[LocalT]) -> LocalT:
-        """Section [local] of a trust model that has that class for it.
-
-        Raises:
-            TypeError: under one that has not.
-        """
-        if not isinstance(self.local, kind):
-            raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
-        return self.local
 
     def on_host(self) -> Experiment:
         """The same computed on the processor: what a run left is used on machines that have not its device."""
@@ -215,8 +169,10 @@ def _unfit_masks(federation: Federation, trust: str) -> str | None:
     return None
 
 
-def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
+
+    A text is the name of a shipped experiment, or a path (`find_experiment`).
 
     What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
     Paths in the file are relative to its folder; those of overrides to the current one.
@@ -224,6 +180,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
     """
+    path = find_experiment(path) if isinstance(path, str) else path
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)

@@ -20,11 +20,11 @@ from fedsw import data
 from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
 from fedsw.data.records import private_half, with_classes
-from fedsw.experiment import Data, Experiment, ExperimentError, Partition, own
+from fedsw.experiment import Experiment, ExperimentError, own
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.encoded import encoded
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections import SOURCES
+from fedsw.experiment.sections import SOURCES, Data, Partition
 
 Target = Literal["class", "point", "mean"]
 

@@ -17,6 +17,7 @@ from fedsw.experiment.preset import left_open, require_settled, same_but_for_cho
 from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
+from fedsw.federation.messages.common import Joined, Sizes
 from fedsw.federation.node import participation
 from fedsw.federation.node.account import account_of, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
@@ -85,7 +86,7 @@ def sizes(message: Message, context: Context) -> Message:
     node = join(asked.experiment, asked.run, context.run_id, context.node_config)
     context.state[COUNTED] = ConfigRecord({"experiment": asked.experiment, "run": asked.run})
     clients, by_group = torch.from_numpy(node.clients), torch.from_numpy(node.by_group)
-    return answered(messages.Sizes(clients, by_group), node, message, g=len(node.task.groups))
+    return answered(Sizes(clients, by_group), node, message, g=len(node.task.groups))
 
 
 def _require_counted(experiment: Experiment) -> None:
@@ -149,7 +150,7 @@ def hello(message: Message, context: Context) -> Message:
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
     before = torch.from_numpy(answered_by(node, context).all())
-    return answered(messages.Joined(clients, sizes, spent, ids, kept, before), node, message)
+    return answered(Joined(clients, sizes, spent, ids, kept, before), node, message)
 
 
 def _reserve(node: Node, context: Context) -> None:

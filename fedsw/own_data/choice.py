@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedsw.experiment import Privacy, read_delta
+from fedsw.experiment import read_delta
+from fedsw.experiment.sections import Privacy
 from fedsw.experiment.trust import TrustModel, trust_models
 from fedsw.privacy.noise import gaussian_sigma
 from fedsw.text import downward, table

@@ -16,7 +16,7 @@ from torch import nn
 from fedsw.data import Records, tables_in
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.stored import require_allowed_code
+from fedsw.experiment.choices import require_allowed_code
 from fedsw.federation.node.partition import held_out_records
 from fedsw.randomness import Stream
 from fedsw.report.console import table_of

@@ -17,7 +17,7 @@ from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, tota
 from fedsw.accounting.lifetime.state import State
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.stated import Pure
-from fedsw.experiment.sections.privacy import is_local
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.node.participation import Participation, participations
 from fedsw.report.console import table_of
 from fedsw.text import downward, number, upward
@@ -311,7 +311,7 @@ def words_of_run(run: Participation, folder: Path) -> Iterator[str]:
         )
     if not own and run.epsilon is not None and math.isinf(run.epsilon):
         yield "no noise was asked for: nothing is accounted for"
-    elif not own and not is_local(run.trust):
+    elif not own and not trust_model(run.trust).local:
         yield f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
     if run.agreed:
         yield f"this client takes part in {run.agreed}"

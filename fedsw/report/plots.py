@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.choices import task_facts
+from fedsw.experiment.choices import require_allowed_code, task_facts
 from fedsw.experiment.kinds import Facts
-from fedsw.experiment.stored import require_allowed_code
 from fedsw.report.figures import (
     colour,
     draw_latent,

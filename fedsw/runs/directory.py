@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedsw import files
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.stored import require_allowed_code
+from fedsw.experiment.choices import require_allowed_code
 from fedsw.runs.files import (
     AGREED,
     ATTEMPTS,

@@ -119,7 +119,7 @@ class RunRecord(Short):
 def read_run(directory: Path) -> RunRecord:
     """Everything of a run that plots and reports need; no code that its experiment names is loaded.
 
-    To build its model or its task, `fedsw.experiment.stored.require_allowed_code` comes first.
+    To build its model or its task, `fedsw.experiment.choices.require_allowed_code` comes first.
 
     Raises:
         ValueError: naming the file that is missing or damaged, or is a link.

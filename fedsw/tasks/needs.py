@@ -18,10 +18,10 @@ from torch import nn
 
 from fedsw import models
 from fedsw.columns.declaration import ranges
-from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
+from fedsw.experiment import Experiment, ExperimentError, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
-from fedsw.experiment.sections import BinSettings
+from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.images import ResidualImages
 from fedsw.models.labelled import ImageGenerator, VectorGenerator

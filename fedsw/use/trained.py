@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedsw.columns.declaration import Columns
 from fedsw.engines.records import handed_again
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_class_names
-from fedsw.experiment.stored import require_allowed_code
 from fedsw.runs.files import MODEL, find_run
 from fedsw.runs.record import read_run
 from fedsw.tasks.problem import Problem

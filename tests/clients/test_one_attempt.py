@@ -21,7 +21,9 @@ from fedsw.experiment import Experiment
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.local import Release
+from fedsw.federation.messages.common import Greeting
+from fedsw.federation.messages.local import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
+from fedsw.federation.messages.sums import NoisyMomentsAsked, NoisyTallyAsked, SketchAsked
 from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
@@ -59,7 +61,7 @@ class Stock:
         self.run = secrets.randbits(60)  # nodes are remembered by it
         self.context = Context(self.run, 1234, config, RecordDict(), {})
         settings = experiment.model_dump_json(exclude={"metrics"})
-        assert self.ask(messages.HELLO, messages.Greeting(settings, f"{self.run:032x}")) is None
+        assert self.ask(messages.HELLO, Greeting(settings, f"{self.run:032x}")) is None
         self.terms = Terms.of(self.task)
         self.theta = Broadcast.of(flatten(self.task.build_model()), self.terms)
 
@@ -83,25 +85,25 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     """The exchanges of an attempt."""
     trust, settings = node.task.experiment.privacy.trust, node.task.experiment
     if trust == "sketch-local":
-        return [(messages.SKETCH, messages.SketchAsked(1, attempt, 600, None))]
+        return [(messages.SKETCH, SketchAsked(1, attempt, 600, None))]
     if trust == "local-release":
-        return [(messages.RELEASE, messages.ReleaseAsked(1, attempt, 600))]
+        return [(messages.RELEASE, ReleaseAsked(1, attempt, 600))]
     if trust == "local-slices":
-        return [(messages.SLICES, messages.SlicesAsked(1, attempt, 600, None))]
+        return [(messages.SLICES, SlicesAsked(1, attempt, 600, None))]
     if settings.privacy.moments:
-        return [(messages.NOISY_MOMENTS, messages.NoisyMomentsAsked(0, attempt, 600))]
+        return [(messages.NOISY_MOMENTS, NoisyMomentsAsked(0, attempt, 600))]
     if settings.data.held_out_released:
-        return [(messages.NOISY_TALLY, messages.NoisyTallyAsked(node.theta, 3, attempt, 120))]
+        return [(messages.NOISY_TALLY, NoisyTallyAsked(node.theta, 3, attempt, 120))]
     cells = len(node.task.objective.cells)
     sizes = (120,) * cells
     if settings.objective.alpha == 0:
-        return [(messages.LOCAL_GRADIENTS, messages.LocalGradientAsked(node.theta, None, 1, attempt, sizes, 1200))]
+        return [(messages.LOCAL_GRADIENTS, LocalGradientAsked(node.theta, None, 1, attempt, sizes, 1200))]
     table = torch.zeros((cells, settings.slicing.directions, settings.local.bins))
     return [
-        (messages.TABLES, messages.TableAsked(node.theta, 1, attempt, sizes, 1200)),
+        (messages.TABLES, TableAsked(node.theta, 1, attempt, sizes, 1200)),
         (
             messages.LOCAL_GRADIENTS,
-            messages.LocalGradientAsked(node.theta, Broadcast.of(table, node.terms), 1, attempt, sizes, 1200),
+            LocalGradientAsked(node.theta, Broadcast.of(table, node.terms), 1, attempt, sizes, 1200),
         ),
     ]
 

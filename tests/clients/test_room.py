@@ -18,7 +18,8 @@ from fedsw.experiment.sources import load_shape, stated_shape
 from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import Broadcast, OutputsAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.federation.node import limits
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.limits import require_room, room_of

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Malformed, Message, OutputsAsked, Terms, fields_of
+from fedsw.federation.messages import Malformed, Message, Terms, fields_of, trusts_of
 from fedsw.federation.messages.arrays import ArrayField
-from fedsw.federation.messages.exchanges import trusts_of
 from fedsw.federation.messages.fields import Limits, Seen, Whole
+from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAsked
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
@@ -80,7 +80,7 @@ def _field(sent: Sent, record: str, key: str):
 def test_a_message_decodes_and_encodes_again_to_the_same_fields(traffic):
     for sent in traffic:
         read = messages.decode(sent.kind, sent.content, sent.terms)
-        rows = read.outputs if sent.kind is messages.Outputs else getattr(read, "cotangents", torch.zeros(0))
+        rows = read.outputs if sent.kind is Outputs else getattr(read, "cotangents", torch.zeros(0))
         again = messages.encode(read, sent.terms.knowing(P=len(rows)))
         assert {name: set(record) for name, record in again.items()} == {
             name: set(record) for name, record in sent.content.items()
@@ -209,10 +209,10 @@ def test_what_the_settings_do_not_allow_is_not_encoded():
     vector, nobody = torch.zeros(terms.sizes["r"]), torch.zeros(0, dtype=torch.int64)
     for loss, count in ((0.5, 3.0), (0.5, None), (None, 3.0)):
         with pytest.raises(RuntimeError, match=r"Contribution\.\w+ may not travel: it travels with `unsafe_metrics`"):
-            messages.encode(messages.Contribution(vector, nobody, loss, count), terms)
+            messages.encode(Contribution(vector, nobody, loss, count), terms)
     open_terms = Terms.of(Problem.from_experiment(small("unsafe_metrics=true")))
     with pytest.raises(RuntimeError, match=r"Contribution.training_loss is missing"):
-        messages.encode(messages.Contribution(vector, nobody, None, None), open_terms)
+        messages.encode(Contribution(vector, nobody, None, None), open_terms)
 
 
 def test_every_attribute_of_a_message_needs_a_field_of_the_table():

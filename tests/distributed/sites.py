@@ -15,14 +15,9 @@ from fedsw.accounting import Ledger
 from fedsw.engines import inprocess
 from fedsw.federation import messages
 from fedsw.federation.client import app
-from fedsw.federation.messages import (
-    Broadcast,
-    MaskedSketchAsked,
-    MaskedSumAsked,
-    MaskedTableAsked,
-    ReadyAsked,
-    Terms,
-)
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.common import Greeting
+from fedsw.federation.messages.masked import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
 from fedsw.federation.trust.distributed import ranked, sketching
 from fedsw.federation.trust.distributed.budget import attempt_of
@@ -104,7 +99,7 @@ class Sites:
         return messages.decode(exchange.up, reply.content, terms)
 
     def greet(self, site: int) -> list[int]:
-        greeting = messages.Greeting(self.experiment.model_dump_json(exclude={"metrics"}), RUN)
+        greeting = Greeting(self.experiment.model_dump_json(exclude={"metrics"}), RUN)
         return self._ask(messages.HELLO, site, greeting, Terms.of(self.task)).sizes[0].tolist()
 
     def ready(self, site: int, round_: int = 1, attempt: int = 0) -> Party:

@@ -13,16 +13,8 @@ from fedsw.cli.app import main
 from fedsw.federation import wire
 from fedsw.federation.budgets.moments import HELD_OUT, moments_layout
 from fedsw.federation.budgets.moments import TALLY_PART as TALLY
-from fedsw.federation.messages import (
-    MASKED_MOMENTS,
-    MASKED_SUM,
-    MASKED_TALLY,
-    Broadcast,
-    MaskedMomentsAsked,
-    MaskedSumAsked,
-    MaskedTallyAsked,
-    Terms,
-)
+from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
+from fedsw.federation.messages.masked import MaskedMomentsAsked, MaskedSumAsked, MaskedTableAsked, MaskedTallyAsked
 from fedsw.federation.trust.distributed import site as site_of_sums
 from fedsw.federation.trust.distributed.budget import planned_shares, tally_budget
 from fedsw.privacy.masks import MaskKey
@@ -216,7 +208,7 @@ def test_what_a_run_does_not_release_is_refused_and_charged_to_nobody(tmp_path):
 
 
 def test_features_prepared_otherwise_between_the_two_sums_are_refused(tmp_path):
-    from fedsw.federation.messages import MASKED_TABLES, MaskedTableAsked
+    from fedsw.federation.messages import MASKED_TABLES
     from fedsw.tasks.preparation import Preparation
 
     sites = Sites(tmp_path, experiment_of("privacy.moments=0.3"))

@@ -12,8 +12,7 @@ from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, tally_of
-from fedsw.federation.messages import TALLY
-from fedsw.federation.messages.exchanges import trusts_of
+from fedsw.federation.messages import TALLY, trusts_of
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.account import spent_epsilon
 from fedsw.federation.node.partition import held_out_records, held_records

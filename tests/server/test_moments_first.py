@@ -16,7 +16,8 @@ from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
 from fedsw.federation.budgets.split import budget_split
-from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, MomentsAsked, Terms, encode
+from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
+from fedsw.federation.messages.sums import MomentsAsked
 from fedsw.federation.node import node as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared

@@ -15,6 +15,8 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange import cohort
 from fedsw.federation.messages import Malformed, Terms
+from fedsw.federation.messages.common import Joined
+from fedsw.federation.messages.local import NoisedContribution, NoisedSlices
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from tests.clients.test_messages import GENERATION
@@ -31,7 +33,7 @@ ROWS = TERMS.sizes["r"]
 
 def release(**metrics) -> RecordDict:
     """A client's noised contribution; metrics that are None are missing."""
-    reply = messages.encode(messages.NoisedContribution(epsilon=1.0, values=torch.ones(ROWS), sigma=2.5), TERMS)
+    reply = messages.encode(NoisedContribution(epsilon=1.0, values=torch.ones(ROWS), sigma=2.5), TERMS)
     kept = {**reply["metrics"], **metrics}
     reply["metrics"] = MetricRecord({name: value for name, value in kept.items() if value is not None})
     return reply
@@ -50,7 +52,7 @@ def with_record(name: str, record) -> RecordDict:
 
 
 def test_what_a_client_sends_is_what_the_server_reads():
-    read = messages.decode(messages.NoisedContribution, release(), TERMS)
+    read = messages.decode(NoisedContribution, release(), TERMS)
     assert (read.epsilon, read.sigma) == (1.0, 2.5) and torch.equal(read.values, torch.ones(ROWS))
 
 
@@ -87,35 +89,35 @@ def test_what_a_client_sends_is_what_the_server_reads():
 )
 def test_a_reply_with_anything_else_is_refused_by_the_name_of_its_field(reply, words):
     with pytest.raises(Malformed, match=words):
-        messages.decode(messages.NoisedContribution, reply, TERMS)
+        messages.decode(NoisedContribution, reply, TERMS)
 
 
 def test_without_noise_a_deviation_is_zero_and_nothing_else():
     open_terms = Terms.of(Problem.from_experiment(parse_experiment(GENERATION, SLICES_WITHOUT_NOISE)), k=4, n=3)
-    sent = messages.NoisedSlices(math.inf, torch.ones(3, 4), None, 0.0)
+    sent = NoisedSlices(math.inf, torch.ones(3, 4), None, 0.0)
     reply = messages.encode(sent, open_terms)
-    read = messages.decode(messages.NoisedSlices, reply, open_terms)
+    read = messages.decode(NoisedSlices, reply, open_terms)
     assert (read.sigma, read.epsilon) == (0.0, math.inf)
     reply["metrics"]["sigma"] = 1.0
     with pytest.raises(Malformed, match="sigma came as 1.0; expected a float 0$"):
-        messages.decode(messages.NoisedSlices, reply, open_terms)
+        messages.decode(NoisedSlices, reply, open_terms)
 
 
 @pytest.mark.parametrize("value", [[-1], [2**41], [1.0], [math.nan], [[3]], []])
 def test_a_count_is_a_whole_number_from_0(value):
     def joined(**arrays) -> RecordDict:
         whole = torch.tensor([3]), torch.tensor([[3, 0]])
-        reply = messages.encode(messages.Joined(*whole, torch.zeros(1, dtype=torch.float64), None), TERMS)
+        reply = messages.encode(Joined(*whole, torch.zeros(1, dtype=torch.float64), None), TERMS)
         reply["arrays"] = ArrayRecord({**reply["arrays"], **arrays})
         return reply
 
-    read = messages.decode(messages.Joined, joined(), TERMS)
+    read = messages.decode(Joined, joined(), TERMS)
     assert (read.clients.tolist(), read.sizes.tolist()) == ([3], [[3, 0]])
     with pytest.raises(Malformed, match="^(clients|sizes) came (as|with) .*; expected "):
-        messages.decode(messages.Joined, joined(clients=array(np.array(value))), TERMS)
+        messages.decode(Joined, joined(clients=array(np.array(value))), TERMS)
     if value != [2**41]:  # more than any federation has is for the server to refuse by name
         with pytest.raises(Malformed, match="^sizes came (as|with) .*; expected "):
-            messages.decode(messages.Joined, joined(sizes=array(np.array([value * 2]))), TERMS)
+            messages.decode(Joined, joined(sizes=array(np.array([value * 2]))), TERMS)
 
 
 def once(kind: str, change) -> Saboteur:

@@ -19,6 +19,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Terms, codec
 from fedsw.federation.messages.arrays import Shared, bytes_in
+from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, numbers, small
 
@@ -124,7 +125,7 @@ def test_records_are_made_for_whoever_looks_at_them_and_what_he_changes_changes_
     terms, counts = Terms.of(task, P=4, S=1), torch.tensor([[1, 2]])
     model = Broadcast.of(torch.arange(float(task.parameters)), terms)
     inprocess.identify(1)
-    content = messages.encode(messages.OutputsAsked(model, 1, 0, counts, 4, None), terms)
+    content = messages.encode(OutputsAsked(model, 1, 0, counts, 4, None), terms)
     sent = Message(content, 5, "train.outputs")
     changes = [
         lambda got: got["config"].update(round=-1),
@@ -135,17 +136,17 @@ def test_records_are_made_for_whoever_looks_at_them_and_what_he_changes_changes_
     ]
     for change in changes:
         got = delivered(sent).content
-        messages.decode(messages.OutputsAsked, got, terms).counts.add_(1)
+        messages.decode(OutputsAsked, got, terms).counts.add_(1)
         assert got.get("origin") is None and messages.unmade(got) is not None, "nobody has looked"
         change(got)
         assert messages.unmade(got) is None and messages.unmade(content) is not None
         with pytest.raises(messages.Malformed):
-            messages.decode(messages.OutputsAsked, got, terms)
+            messages.decode(OutputsAsked, got, terms)
     elsewhere = pickle.loads(pickle.dumps(content))
     assert [list(each) for each in (elsewhere, content)] == [["model", "arrays", "config"]] * 2
     assert elsewhere["config"] == content["config"] and "nonce" in content["config"]
     for each in (elsewhere, content):
-        found = messages.decode(messages.OutputsAsked, each, terms)
+        found = messages.decode(OutputsAsked, each, terms)
         assert (found.round, found.attempt, found.rows) == (1, 0, 4) and torch.equal(found.counts, counts)
         assert torch.equal(found.theta.tensor(), model.tensor())
 

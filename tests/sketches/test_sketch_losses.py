@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.sketches.fit import Target, distance, drawn_distance
+from fedsw.sketches.drift import Target, distance, drawn_distance
 from fedsw.sketches.noised import NoisedSketch
 from tests.sketches.samples import LAWS, cells_of, normal
 

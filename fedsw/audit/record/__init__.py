@@ -16,7 +16,7 @@ from fedsw.audit.finding import Check, Finding
 from fedsw.audit.record import model, noise, promise, published, spent
 from fedsw.audit.record.folder import Book, Folder, made, read_folder
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.stored import CodeRefused
+from fedsw.experiment.choices import CodeRefused
 
 CHECKS = (
     (model.CHAIN, model.check_chain),

@@ -16,8 +16,7 @@ import torch
 
 from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.choices import shipped_task
-from fedsw.experiment.stored import require_allowed_code
+from fedsw.experiment.choices import require_allowed_code, shipped_task
 from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.runs.files import require_no_links
 from fedsw.runs.recovery import is_running

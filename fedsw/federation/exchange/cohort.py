@@ -14,10 +14,11 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsw.experiment import Federation
+from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.messages import MOST_RECORDS, Joined, Malformed, Message, Sizes, Terms
+from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms
+from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 
@@ -39,7 +40,7 @@ class Site:
         spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
         kept: each client's records per group that are kept out of training, (S, groups); None where nothing of them is
             ever released.
-        answered: what the node has answered in this run before (`messages.Joined`), (A, 3).
+        answered: what the node has answered in this run before (`Joined`), (A, 3).
     """
 
     node: int
@@ -160,7 +161,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
         FederationError: as `gather`.
     """
     settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
-    asked = messages.encode(messages.SizesAsked(_as_sent(task), run), terms)
+    asked = messages.encode(SizesAsked(_as_sent(task), run), terms)
     requests = [Request(node, asked) for node in _wait_for_nodes(grid, settings)]
     replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
 
@@ -213,7 +214,7 @@ def _require_enough(clients: int, settings: Federation, lost: Sequence[str]) -> 
 
 def greeting(task: Problem, run: str) -> RecordDict:
     """The first message to every node: the experiment, and the run's name, which stays when it is resumed."""
-    return messages.encode(messages.Greeting(_as_sent(task), run), Terms.of(task))
+    return messages.encode(Greeting(_as_sent(task), run), Terms.of(task))
 
 
 def _as_sent(task: Problem) -> str:

@@ -1,165 +1,82 @@
 """What travels between server and clients: one table of messages, by which both sides encode and decode."""
 
-from fedsw.federation.messages.arrays import Broadcast
-from fedsw.federation.messages.codec import (
-    Message,
-    Refusal,
-    addressed,
-    bytes_of,
-    declared,
-    decode,
-    decode_one,
-    encode,
-    fields_of,
-    opened,
-    packed,
-    unmade,
-    unpacked,
-)
-from fedsw.federation.messages.common import MOST_BELIEVED, MOST_RECORDS, Greeting, Joined, Sizes, SizesAsked
-from fedsw.federation.messages.exchanges import (
-    EXCHANGES,
-    GRADIENTS,
+from typing import Any
+
+from fedsw.experiment.trust import answering, names_of, trust_models
+from fedsw.federation.messages.arrays import Broadcast as Broadcast
+from fedsw.federation.messages.codec import Exchange as Exchange
+from fedsw.federation.messages.codec import Message as Message
+from fedsw.federation.messages.codec import Refusal as Refusal
+from fedsw.federation.messages.codec import addressed as addressed
+from fedsw.federation.messages.codec import bytes_of as bytes_of
+from fedsw.federation.messages.codec import declared as declared
+from fedsw.federation.messages.codec import decode as decode
+from fedsw.federation.messages.codec import decode_one as decode_one
+from fedsw.federation.messages.codec import encode as encode
+from fedsw.federation.messages.codec import fields_of as fields_of
+from fedsw.federation.messages.codec import opened as opened
+from fedsw.federation.messages.codec import packed as packed
+from fedsw.federation.messages.codec import unmade as unmade
+from fedsw.federation.messages.codec import unpacked as unpacked
+from fedsw.federation.messages.common import HELLO as HELLO
+from fedsw.federation.messages.common import MOST_BELIEVED as MOST_BELIEVED
+from fedsw.federation.messages.common import MOST_RECORDS as MOST_RECORDS
+from fedsw.federation.messages.common import SIZES as SIZES
+from fedsw.federation.messages.fields import Malformed as Malformed
+from fedsw.federation.messages.fields import Seen as Seen
+from fedsw.federation.messages.local import LOCAL_GRADIENTS as LOCAL_GRADIENTS
+from fedsw.federation.messages.local import RELEASE as RELEASE
+from fedsw.federation.messages.local import SLICES as SLICES
+from fedsw.federation.messages.local import TABLES as TABLES
+from fedsw.federation.messages.masked import MASKED_MOMENTS as MASKED_MOMENTS
+from fedsw.federation.messages.masked import MASKED_SKETCH as MASKED_SKETCH
+from fedsw.federation.messages.masked import MASKED_SUM as MASKED_SUM
+from fedsw.federation.messages.masked import MASKED_TABLES as MASKED_TABLES
+from fedsw.federation.messages.masked import MASKED_TALLY as MASKED_TALLY
+from fedsw.federation.messages.masked import READY as READY
+from fedsw.federation.messages.sums import MOMENTS as MOMENTS
+from fedsw.federation.messages.sums import NOISY_MOMENTS as NOISY_MOMENTS
+from fedsw.federation.messages.sums import NOISY_TALLY as NOISY_TALLY
+from fedsw.federation.messages.sums import RECORDS_SUM as RECORDS_SUM
+from fedsw.federation.messages.sums import SKETCH as SKETCH
+from fedsw.federation.messages.sums import TALLY as TALLY
+from fedsw.federation.messages.terms import Terms as Terms
+from fedsw.federation.messages.trusted import GRADIENTS as GRADIENTS
+from fedsw.federation.messages.trusted import OUTPUTS as OUTPUTS
+from fedsw.federation.messages.trusted import SUM as SUM
+
+AnyExchange = Exchange[Any, Any]
+
+EXCHANGES: tuple[AnyExchange, ...] = (
+    SIZES,
     HELLO,
-    LOCAL_GRADIENTS,
-    MASKED_MOMENTS,
-    MASKED_SKETCH,
-    MASKED_SUM,
-    MASKED_TABLES,
-    MASKED_TALLY,
     MOMENTS,
     NOISY_MOMENTS,
-    NOISY_TALLY,
     OUTPUTS,
-    READY,
-    RECORDS_SUM,
-    RELEASE,
-    SIZES,
-    SKETCH,
-    SLICES,
+    GRADIENTS,
     SUM,
     TABLES,
+    LOCAL_GRADIENTS,
+    READY,
+    MASKED_TABLES,
+    MASKED_SUM,
+    MASKED_SKETCH,
+    MASKED_MOMENTS,
+    MASKED_TALLY,
+    SLICES,
+    RELEASE,
+    RECORDS_SUM,
+    SKETCH,
     TALLY,
-    AnyExchange,
-    Exchange,
+    NOISY_TALLY,
 )
-from fedsw.federation.messages.fields import Malformed, Seen
-from fedsw.federation.messages.local import (
-    LocalGradientAsked,
-    NoisedContribution,
-    NoisedSlices,
-    NoisedTable,
-    Release,
-    ReleaseAsked,
-    ReleasedRecords,
-    SlicesAsked,
-    TableAsked,
-)
-from fedsw.federation.messages.sums import (
-    ExactMoments,
-    ExactTally,
-    MaskedMomentsAsked,
-    MaskedNumbers,
-    MaskedSketchAsked,
-    MaskedSumAsked,
-    MaskedTableAsked,
-    MaskedTallyAsked,
-    MomentsAsked,
-    NoisyMoments,
-    NoisyMomentsAsked,
-    NoisySketch,
-    NoisyTally,
-    NoisyTallyAsked,
-    Ready,
-    ReadyAsked,
-    SketchAsked,
-    SumOfRecords,
-    SumOfRecordsAsked,
-    TallyAsked,
-)
-from fedsw.federation.messages.terms import Terms
-from fedsw.federation.messages.trusted import Contribution, GradientsAsked, Outputs, OutputsAsked, SumAsked
+"""Every exchange between server and clients: what goes down, and what comes up."""
 
-__all__ = [
-    "AnyExchange",
-    "EXCHANGES",
-    "GRADIENTS",
-    "HELLO",
-    "LOCAL_GRADIENTS",
-    "MASKED_MOMENTS",
-    "MASKED_SKETCH",
-    "MASKED_SUM",
-    "MASKED_TABLES",
-    "MASKED_TALLY",
-    "MOMENTS",
-    "MOST_BELIEVED",
-    "MOST_RECORDS",
-    "NOISY_MOMENTS",
-    "NOISY_TALLY",
-    "OUTPUTS",
-    "READY",
-    "RECORDS_SUM",
-    "RELEASE",
-    "SIZES",
-    "SKETCH",
-    "SLICES",
-    "SUM",
-    "TABLES",
-    "TALLY",
-    "Broadcast",
-    "Contribution",
-    "ExactMoments",
-    "ExactTally",
-    "Exchange",
-    "GradientsAsked",
-    "Greeting",
-    "Joined",
-    "LocalGradientAsked",
-    "Malformed",
-    "MaskedMomentsAsked",
-    "MaskedNumbers",
-    "MaskedSketchAsked",
-    "MaskedSumAsked",
-    "MaskedTableAsked",
-    "MaskedTallyAsked",
-    "Message",
-    "MomentsAsked",
-    "NoisedContribution",
-    "NoisedSlices",
-    "NoisedTable",
-    "NoisyMoments",
-    "NoisyMomentsAsked",
-    "NoisySketch",
-    "NoisyTally",
-    "NoisyTallyAsked",
-    "Outputs",
-    "OutputsAsked",
-    "Ready",
-    "ReadyAsked",
-    "Refusal",
-    "Release",
-    "ReleaseAsked",
-    "ReleasedRecords",
-    "Seen",
-    "Sizes",
-    "SizesAsked",
-    "SketchAsked",
-    "SlicesAsked",
-    "SumAsked",
-    "SumOfRecords",
-    "SumOfRecordsAsked",
-    "TableAsked",
-    "TallyAsked",
-    "Terms",
-    "addressed",
-    "bytes_of",
-    "declared",
-    "decode",
-    "decode_one",
-    "encode",
-    "fields_of",
-    "opened",
-    "packed",
-    "unmade",
-    "unpacked",
-]
+
+def trusts_of(exchange: AnyExchange) -> tuple[str, ...]:
+    """The trust models under which a client answers it."""
+    if exchange is HELLO:
+        return tuple(trust_models())
+    if exchange is SIZES:
+        return names_of(gradients=True)
+    return answering(exchange.kind)

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedsw.federation import wire
-from fedsw.federation.messages.fields import Field, Get, Limits, Malformed, Seen
+from fedsw.federation.messages.fields import SECRET, Field, Get, Limits, Malformed, Record
 from fedsw.federation.messages.terms import Terms
 
 Precision = Literal["run", "float64", "int64"]
@@ -69,6 +69,7 @@ class ArrayField(Field):
         filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
     """
 
+    record: Record = "arrays"
     shape: tuple[str, ...]
     precision: Precision = "run"
     finite: bool = False
@@ -175,7 +176,7 @@ class WholeValues(ArrayField):
         """
         for extreme in (int(values.min()), int(values.max())) if values.numel() else ():
             if extreme not in self.limits:
-                if self.seen is Seen.SECRET:
+                if self.seen is SECRET:
                     raise Malformed(f"{name} did not come as whole numbers {self.limits}", self.name)
                 reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
                 raise Malformed(reason, self.name, extreme)
@@ -251,6 +252,8 @@ class Broadcast:
 @dataclass(frozen=True, kw_only=True)
 class BroadcastValues(ArrayField):
     """An array that all clients get alike, alone in its record."""
+
+    record: Record = "model"
 
     def put(self, value: Broadcast, terms: Terms) -> Mapping[str, Any]:
         """See `Field`; the record is the one that all messages hold."""

@@ -10,13 +10,13 @@ import functools
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw.federation import wire
 from fedsw.federation.messages.arrays import bytes_in
-from fedsw.federation.messages.fields import Field, Get, Limits, Malformed, Reals, Record, Seen
+from fedsw.federation.messages.fields import PUBLIC, Field, Get, Limits, Malformed, Reals, Record
 from fedsw.federation.messages.terms import Terms
 from fedsw.text import shown
 
@@ -45,6 +45,31 @@ class Message:
     """
 
     nonce: ClassVar[Record | None] = None
+
+
+Down = TypeVar("Down", bound=Message)
+Up = TypeVar("Up", bound=Message)
+
+
+@dataclass(frozen=True)
+class Exchange(Generic[Down, Up]):
+    """A message to clients, and their answer.
+
+    Attributes:
+        kind: Flower's type of both messages.
+        down, up: classes of the two messages.
+        about: what it is for.
+    """
+
+    kind: str
+    down: type[Down]
+    up: type[Up]
+    about: str
+
+    @property
+    def action(self) -> str:
+        """The name under which Flower's ClientApp answers."""
+        return self.kind.partition(".")[2]
 
 
 M = TypeVar("M", bound=Message)
@@ -228,7 +253,7 @@ def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRec
 
 def _nonce(record: Record) -> Field:
     about = "drawn afresh for every message, so that no record equals another"
-    return Reals(record=record, name=wire.NONCE, seen=Seen.PUBLIC, about=about, limits=Limits(0.0, 1.0), count=2)
+    return Reals(wire.NONCE, PUBLIC, about, record=record, limits=Limits(0.0, 1.0), count=2)
 
 
 CLIENTS = "clients"

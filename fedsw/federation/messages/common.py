@@ -9,9 +9,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, RecordIds, Values, WholeValues
-from fedsw.federation.messages.codec import Message
-from fedsw.federation.messages.fields import Limits, Real, Seen, Text, Whole
+from fedsw.federation.messages.codec import Exchange, Message
+from fedsw.federation.messages.fields import PUBLIC, RELEASED, Limits, Real, Text, Whole
 from fedsw.federation.messages.terms import HELD_OUT_RELEASED, OWN_LEDGER, SEEDED, THROUGH_MODEL, WITH_MOMENTS
 from fedsw.runs.files import RUN_NAME
 
@@ -19,66 +20,50 @@ MOST_RECORDS = 2**28
 """Records of a group that a federation may hold together: a round draws a key of 8 bytes for each of them, 2 GiB."""
 MOST_BELIEVED = 2**40
 """More than any federation has of records, and any run of rounds: what a server that is not trusted may say of them."""
+MOST_OF_SETTINGS = 2**22
+"""Letters of an experiment: thousands of declared columns fit."""
 
 FROM_ZERO = Limits(0, MOST_BELIEVED)
 DEVIATIONS = Limits(1e-30, 1e30)
 """Standard deviations of noise that are believed: their squares, and those of sums over them, stay finite."""
 FINITE_EPSILON = Limits(0.0, sys.float_info.max)
-ANY_EPSILON = Limits(0.0)
 
-_THETA = "the model, flat"
+_NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
-Round = Annotated[
-    int,
-    Whole(
-        record="config", name="round", seen=Seen.PUBLIC, about="number of the round", limits=Limits(1, MOST_BELIEVED)
-    ),
-]
+Round = Annotated[int, Whole("round", PUBLIC, "number of the round", limits=Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
     int,
-    Whole(
-        record="config",
-        name="attempt",
-        seen=Seen.PUBLIC,
-        about="number of the attempt; no other attempt of the round ever has it",
-        limits=FROM_ZERO,
-    ),
+    Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO),
 ]
 Federation = Annotated[
     int,
     Whole(
-        record="config",
-        name="records",
-        seen=Seen.PUBLIC,
-        about="records of the whole federation, for a delta such as 0.1/n; a client counts at least its own",
+        "records",
+        PUBLIC,
+        "records of the whole federation, for a delta such as 0.1/n; a client counts at least its own",
         limits=FROM_ZERO,
     ),
 ]
-Theta = Annotated[
-    Broadcast, BroadcastValues(record="model", name="theta", seen=Seen.RELEASED, about=_THETA, shape=("r",))
-]
+Theta = Annotated[Broadcast, BroadcastValues("theta", RELEASED, "the model, flat", shape=("r",))]
 ThetaIfUsed = Annotated[
-    Broadcast | None,
-    BroadcastValues(record="model", name="theta", seen=Seen.RELEASED, about=_THETA, shape=("r",), when=THROUGH_MODEL),
+    Broadcast | None, BroadcastValues("theta", RELEASED, "the model, flat", shape=("r",), when=THROUGH_MODEL)
 ]
 Spent = Annotated[
     float,
     Real(
-        record="metrics",
-        name="epsilon",
-        seen=Seen.PUBLIC,
-        about="the epsilon that the client's ledger has spent after this",
+        "epsilon",
+        PUBLIC,
+        "the epsilon that the client's ledger has spent after this",
         limits=FINITE_EPSILON,
-        without_noise=ANY_EPSILON,
+        without_noise=Limits(0.0),
     ),
 ]
 SpentBefore = Annotated[
     Tensor | None,
     Values(
-        record="arrays",
-        name="epsilon",
-        seen=Seen.PUBLIC,
-        about="the epsilon that each client's ledger has spent",
+        "epsilon",
+        PUBLIC,
+        "the epsilon that each client's ledger has spent",
         shape=("S",),
         precision="float64",
         limits=FINITE_EPSILON,
@@ -88,10 +73,9 @@ SpentBefore = Annotated[
 Sigma = Annotated[
     float,
     Real(
-        record="metrics",
-        name="sigma",
-        seen=Seen.PUBLIC,
-        about="standard deviation of the noise of every number",
+        "sigma",
+        PUBLIC,
+        "standard deviation of the noise of every number",
         limits=DEVIATIONS,
         without_noise=Limits(0.0, 0.0),
     ),
@@ -99,56 +83,23 @@ Sigma = Annotated[
 Prepared = Annotated[
     Broadcast | None,
     BroadcastValues(
+        "preparation",
+        RELEASED,
+        "a linear map of features and a scale of clips, made of the released moments",
         record="prepared",
-        name="preparation",
-        seen=Seen.RELEASED,
-        about="a linear map of features and a scale of clips, made of the released moments",
         shape=("v",),
         precision="float64",
         finite=True,
         when=WITH_MOMENTS,
     ),
 ]
-AskedClients = Annotated[
-    Tensor,
-    WholeValues(
-        record="arrays",
-        name="asked",
-        seen=Seen.PUBLIC,
-        about="whether each of the node's clients is asked: 1 or 0",
-        shape=("S",),
-        limits=Limits(0, 1),
-    ),
-]
-LostClients = Annotated[
-    Tensor,
-    WholeValues(
-        record="arrays",
-        name="lost",
-        seen=Seen.PUBLIC,
-        about="positions of the node's clients that are lost; the sums are without their records",
-        shape=("L",),
-        limits=FROM_ZERO,
-    ),
-]
-
-
-MOST_OF_SETTINGS = 2**22
-"""Letters of an experiment: thousands of declared columns fit."""
-
-_NOTHING = torch.zeros((0, 3), dtype=torch.int64)
-
-Settings = Annotated[
-    str,
-    Text(record="config", name="experiment", seen=Seen.PUBLIC, about="the experiment, as JSON", most=MOST_OF_SETTINGS),
-]
+Settings = Annotated[str, Text("experiment", PUBLIC, "the experiment, as JSON", most=MOST_OF_SETTINGS)]
 RunName = Annotated[
     str,
     Text(
-        record="config",
-        name="run",
-        seen=Seen.PUBLIC,
-        about="name of the run; stays when it is resumed",
+        "run",
+        PUBLIC,
+        "name of the run; stays when it is resumed",
         most=32,
         pattern=RUN_NAME,
         form="32 hexadecimal digits",
@@ -157,10 +108,9 @@ RunName = Annotated[
 Clients = Annotated[
     Tensor,
     WholeValues(
-        record="arrays",
-        name="clients",
-        seen=Seen.PUBLIC,
-        about="the places of the node's clients in the client order, ascending",
+        "clients",
+        PUBLIC,
+        "the places of the node's clients in the client order, ascending",
         shape=("S",),
         limits=FROM_ZERO,
         length="S",
@@ -184,14 +134,21 @@ class Sizes(Message):
     by_group: Annotated[
         Tensor,
         WholeValues(
-            record="arrays",
-            name="by group",
-            seen=Seen.PUBLIC,
-            about="each client's records by group that are trained on",
+            "by group",
+            PUBLIC,
+            "each client's records by group that are trained on",
             shape=("S", "g"),
             limits=Limits(0, MOST_RECORDS),
         ),
     ]
+
+
+SIZES = Exchange(
+    wire.SIZES,
+    SizesAsked,
+    Sizes,
+    "before the greeting, where `training.preset` has still settings to choose: by these numbers",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,24 +166,15 @@ class Joined(Message):
     clients: Clients
     sizes: Annotated[
         Tensor,
-        WholeValues(
-            record="arrays",
-            name="sizes",
-            seen=Seen.PUBLIC,
-            about="each client's records by cell",
-            shape=("S", "c"),
-            limits=Limits(0),
-            totals="N",
-        ),
+        WholeValues("sizes", PUBLIC, "each client's records by cell", shape=("S", "c"), limits=Limits(0), totals="N"),
     ]
     epsilon: SpentBefore
     ids: Annotated[
         tuple[Tensor, ...] | None,
         RecordIds(
-            record="arrays",
-            name="record ids",
-            seen=Seen.PUBLIC,
-            about="numbers of the clients' records, client after client; a run that sends them is called nominal",
+            "record ids",
+            PUBLIC,
+            "numbers of the clients' records, client after client; a run that sends them is called nominal",
             shape=("N",),
             limits=Limits(0, MOST_RECORDS - 1),
             when=SEEDED,
@@ -235,10 +183,9 @@ class Joined(Message):
     kept: Annotated[
         Tensor | None,
         WholeValues(
-            record="arrays",
-            name="kept",
-            seen=Seen.PUBLIC,
-            about="each client's records by group that are kept out of training",
+            "kept",
+            PUBLIC,
+            "each client's records by group that are kept out of training",
             shape=("S", "g"),
             limits=Limits(0),
             when=HELD_OUT_RELEASED,
@@ -247,12 +194,14 @@ class Joined(Message):
     answered: Annotated[
         Tensor,
         WholeValues(
-            record="arrays",
-            name="answered",
-            seen=Seen.PUBLIC,
-            about="what the node has answered in this run before: round, attempt, and 2 for an attempt's last exchange "
+            "answered",
+            PUBLIC,
+            "what the node has answered in this run before: round, attempt, and 2 for an attempt's last exchange "
             "or 1 for one before it",
             shape=("A", "e"),
             limits=FROM_ZERO,
         ),
     ] = _NOTHING
+
+
+HELLO = Exchange(wire.HELLO, Greeting, Joined, "before the first round, and whenever a client that was away is back")

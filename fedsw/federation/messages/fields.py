@@ -7,7 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any, Literal, NoReturn
 
@@ -30,11 +30,13 @@ class Seen(Enum):
     SECRET = "secret"
 
 
+PUBLIC, RELEASED, NOISED, SECRET = Seen
+
 SEEN: Mapping[Seen, str] = {
-    Seen.PUBLIC: "settings, public sizes, or random numbers that follow from no record",
-    Seen.RELEASED: "the model: what earlier rounds released, noised in every trust model but `none`",
-    Seen.NOISED: "noised by the client, or made of such numbers alone; everybody may see it",
-    Seen.SECRET: "an un-noised function of records, or of which were drawn: for the server and this client only, which "
+    PUBLIC: "settings, public sizes, or random numbers that follow from no record",
+    RELEASED: "the model: what earlier rounds released, noised in every trust model but `none`",
+    NOISED: "noised by the client, or made of such numbers alone; everybody may see it",
+    SECRET: "an un-noised function of records, or of which were drawn: for the server and this client only, which "
     "keep it to themselves; no error quotes it",
 }
 
@@ -71,23 +73,24 @@ class Limits:
         return f"from {least}" + (f" to {_number(self.most)}" if self.most < math.inf else "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Field(ABC):
     """A field of a message.
 
     Attributes:
-        record: of Flower's, that it is in.
-        name: its key there.
+        name: its key in its record.
         seen: who may see it.
         about: what it is, for the table.
+        record: of Flower's, that it is in.
         when: whether it is there; None for always. It is None in the message where it is not.
         spare: a message is taken without it if it is malformed: a diagnostic, on which nothing rests.
     """
 
-    record: Record
     name: str
     seen: Seen
     about: str
+    _: KW_ONLY
+    record: Record
     when: Condition | None = None
     spare: bool = False
 
@@ -131,7 +134,7 @@ class Field(ABC):
         Raises:
             Malformed: always.
         """
-        if self.seen is Seen.SECRET:
+        if self.seen is SECRET:
             raise Malformed(f"{self.name} did not come as {wanted}", self.name)
         raise Malformed(f"{self.name} came as {_short(value)}; expected {wanted}", self.name, value)
 
@@ -146,6 +149,7 @@ class Text(Field):
         form: that pattern in words.
     """
 
+    record: Record = "config"
     most: int
     pattern: str | None = None
     form: str = ""
@@ -185,10 +189,26 @@ class Text(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole(Field):
-    """A whole number; its size on the wire says its magnitude, so it is for public ones."""
+class Number(Field):
+    """One number or several.
+
+    Attributes:
+        limits: of each.
+    """
 
     limits: Limits
+
+    @property
+    def believed(self) -> str:
+        """See `Field`."""
+        return str(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Number):
+    """A whole number; its size on the wire says its magnitude, so it is for public ones."""
+
+    record: Record = "config"
 
     def put(self, value: int, terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
@@ -206,17 +226,12 @@ class Whole(Field):
         """See `Field`."""
         return "int"
 
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Wholes(Field):
+class Wholes(Number):
     """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
 
-    limits: Limits
+    record: Record = "config"
     length: str
 
     def put(self, value: tuple[int, ...], terms: Terms) -> Mapping[str, Any]:
@@ -236,21 +251,16 @@ class Wholes(Field):
         """See `Field`."""
         return f"ints ({self.length})"
 
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Real(Field):
+class Real(Number):
     """A number, of one size on the wire.
 
     Attributes:
         without_noise: the limits in a run that adds no noise, where they are others.
     """
 
-    limits: Limits
+    record: Record = "metrics"
     without_noise: Limits | None = None
 
     def put(self, value: float, terms: Terms) -> Mapping[str, Any]:
@@ -273,14 +283,13 @@ class Real(Field):
     @property
     def believed(self) -> str:
         """See `Field`."""
-        return str(self.limits) + ("" if self.without_noise is None else f"; without noise {self.without_noise}")
+        return super().believed + ("" if self.without_noise is None else f"; without noise {self.without_noise}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reals(Field):
+class Reals(Number):
     """Numbers, of one size on the wire, as many as `count`."""
 
-    limits: Limits
     count: int
 
     def put(self, value: list[float], terms: Terms) -> Mapping[str, Any]:
@@ -299,11 +308,6 @@ class Reals(Field):
     def kind(self) -> str:
         """See `Field`."""
         return f"floats ({self.count})"
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
 
 
 def _number(value: float) -> str:

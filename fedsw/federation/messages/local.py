@@ -7,8 +7,9 @@ from typing import Annotated
 
 from torch import Tensor
 
+from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
-from fedsw.federation.messages.codec import Message
+from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import (
     FROM_ZERO,
     Attempt,
@@ -20,33 +21,47 @@ from fedsw.federation.messages.common import (
     Theta,
     ThetaIfUsed,
 )
-from fedsw.federation.messages.fields import Seen, Wholes
+from fedsw.federation.messages.fields import NOISED, PUBLIC, Wholes
 from fedsw.federation.messages.terms import OWN_DIRECTIONS, WITH_TABLES
 
 BatchSizes = Annotated[
     tuple[int, ...],
     Wholes(
-        record="config",
-        name="sizes",
-        seen=Seen.PUBLIC,
-        about="records by cell of the whole federation's batch; a client counts at least its own",
+        "sizes",
+        PUBLIC,
+        "records by cell of the whole federation's batch; a client counts at least its own",
         limits=FROM_ZERO,
         length="c",
     ),
 ]
-
-
 SlotMeans = Annotated[
     Broadcast | None,
     BroadcastValues(
+        "tables",
+        NOISED,
+        "slot means that the server made of the summed noised histograms; a client clamps them",
         record="arrays",
-        name="tables",
-        seen=Seen.NOISED,
-        about="slot means that the server made of the summed noised histograms; a client clamps them",
         shape=("c", "k", "B"),
         when=WITH_TABLES,
     ),
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Release(Message):
+    """The fields that every release of a client has: what it cost. The base of the classes below."""
+
+    nonce = "metrics"
+
+    epsilon: Spent
+
+
+@dataclass(frozen=True, eq=False)
+class Noised(Release):
+    """One array that a client has noised itself; what it holds is said by the classes derived from this."""
+
+    values: Tensor
+    sigma: Sigma
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +74,30 @@ class TableAsked(Message):
     sizes: BatchSizes
     records: Federation
     prepared: Prepared = None
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedTable(Noised):
+    """Noised histograms of a fresh secret batch's outputs."""
+
+    values: Annotated[
+        Tensor,
+        Values(
+            "noised",
+            NOISED,
+            "histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
+            shape=("c", "k", "B"),
+            finite=True,
+        ),
+    ]
+
+
+TABLES = Exchange(
+    wire.TABLES,
+    TableAsked,
+    NoisedTable,
+    "first of an attempt: noised histograms of a fresh sample; there is none without a penalty",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,48 +114,18 @@ class LocalGradientAsked(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Release(Message):
-    """The fields that every release of a client has: what it cost. The base of the classes below."""
-
-    nonce = "metrics"
-
-    epsilon: Spent
-
-
-@dataclass(frozen=True, eq=False)
-class NoisedTable(Release):
-    """Noised histograms of a fresh secret batch's outputs."""
-
-    values: Annotated[
-        Tensor,
-        Values(
-            record="arrays",
-            name="noised",
-            seen=Seen.NOISED,
-            about="histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
-            shape=("c", "k", "B"),
-            finite=True,
-        ),
-    ]
-    sigma: Sigma
-
-
-@dataclass(frozen=True, eq=False)
-class NoisedContribution(Release):
+class NoisedContribution(Noised):
     """The same batch's noised contribution."""
 
-    values: Annotated[
-        Tensor,
-        Values(
-            record="arrays",
-            name="noised",
-            seen=Seen.NOISED,
-            about="clipped contribution of the batch",
-            shape=("r",),
-            finite=True,
-        ),
-    ]
-    sigma: Sigma
+    values: Annotated[Tensor, Values("noised", NOISED, "clipped contribution of the batch", shape=("r",), finite=True)]
+
+
+LOCAL_GRADIENTS = Exchange(
+    wire.LOCAL_GRADIENTS,
+    LocalGradientAsked,
+    NoisedContribution,
+    "second of an attempt: the noised contribution of the same sample",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +145,9 @@ class NoisedSlices(Release):
     projections: Annotated[
         Tensor,
         Values(
-            record="arrays",
-            name="projections",
-            seen=Seen.NOISED,
-            about="projections of the batch's features on the directions, in random order",
+            "projections",
+            NOISED,
+            "projections of the batch's features on the directions, in random order",
             shape=("n", "k"),
             finite=True,
         ),
@@ -147,10 +155,9 @@ class NoisedSlices(Release):
     directions: Annotated[
         Tensor | None,
         Values(
-            record="arrays",
-            name="directions",
-            seen=Seen.PUBLIC,
-            about="the client's own draw of directions; elsewhere they are the attempt's public ones",
+            "directions",
+            PUBLIC,
+            "the client's own draw of directions; elsewhere they are the attempt's public ones",
             shape=("d", "k"),
             precision="float64",
             finite=True,
@@ -158,6 +165,9 @@ class NoisedSlices(Release):
         ),
     ]
     sigma: Sigma
+
+
+SLICES = Exchange(wire.SLICES, SlicesAsked, NoisedSlices, "every round, or once: noised random slices of features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +185,8 @@ class ReleasedRecords(Release):
 
     released: Annotated[
         Tensor,
-        Values(
-            record="arrays",
-            name="released",
-            seen=Seen.NOISED,
-            about="privatised records, in the released space",
-            shape=("N", "d"),
-            finite=True,
-        ),
+        Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True),
     ]
+
+
+RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, "once: privatised records")

@@ -8,22 +8,21 @@ from typing import Annotated
 
 from torch import Tensor
 
+from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Values, WholeValues
-from fedsw.federation.messages.codec import Message
+from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, Theta
-from fedsw.federation.messages.fields import Limits, Real, Seen, Whole
+from fedsw.federation.messages.fields import PUBLIC, SECRET, Limits, Real, Whole
 from fedsw.federation.messages.terms import UNSAFE
 
 _MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
 
-
 Counts = Annotated[
     Tensor,
     WholeValues(
-        record="arrays",
-        name="counts",
-        seen=Seen.SECRET,
-        about="records of every client and cell to draw; with `stratified` sampling they are public",
+        "counts",
+        SECRET,
+        "records of every client and cell to draw; with `stratified` sampling they are public",
         shape=("S", "c"),
         limits=FROM_ZERO,
     ),
@@ -31,10 +30,10 @@ Counts = Annotated[
 TaskWeight = Annotated[
     float,
     Real(
+        "task-weight",
+        PUBLIC,
+        "weight of every record's loss gradient",
         record="config",
-        name="task-weight",
-        seen=Seen.PUBLIC,
-        about="weight of every record's loss gradient",
         limits=Limits(0.0, sys.float_info.max),
     ),
 ]
@@ -50,10 +49,7 @@ class OutputsAsked(Message):
     round: Round
     attempt: Attempt
     counts: Counts
-    rows: Annotated[
-        int,
-        Whole(record="config", name="rows", seen=Seen.PUBLIC, about="the length P of this attempt", limits=FROM_ZERO),
-    ]
+    rows: Annotated[int, Whole("rows", PUBLIC, "the length P of this attempt", limits=FROM_ZERO)]
     prepared: Prepared = None
 
 
@@ -64,14 +60,16 @@ class Outputs(Message):
     outputs: Annotated[
         Tensor,
         Values(
-            record="arrays",
-            name="outputs",
-            seen=Seen.SECRET,
-            about="outputs of the sample, by cell; the server projects them again",
+            "outputs",
+            SECRET,
+            "outputs of the sample, by cell; the server projects them again",
             shape=("P", "d"),
             filled=True,
         ),
     ]
+
+
+OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, "first of an attempt: the outputs of a fresh sample")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +82,9 @@ class GradientsAsked(Message):
     cotangents: Annotated[
         Tensor,
         Values(
-            record="arrays",
-            name="cotangents",
-            seen=Seen.SECRET,
-            about="one row for each of the outputs; un-noised functions of other clients' outputs too",
+            "cotangents",
+            SECRET,
+            "one row for each of the outputs; un-noised functions of other clients' outputs too",
             shape=("P", "d"),
             precision="float64",
             filled=True,
@@ -97,6 +94,51 @@ class GradientsAsked(Message):
     attempt: Attempt
     task_weight: TaskWeight
     prepared: Prepared = None
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution(Message):
+    """The same sample's clipped contribution: the sum over the node's clients."""
+
+    nonce = "metrics"
+
+    vector: Annotated[
+        Tensor,
+        Values(
+            "contribution",
+            SECRET,
+            "sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
+            shape=("r",),
+            precision="float64",
+        ),
+    ]
+    lost: Annotated[
+        Tensor,
+        WholeValues(
+            "lost",
+            PUBLIC,
+            "positions of the node's clients that were lost since the first exchange; the sum is without their rows",
+            shape=("L",),
+            limits=FROM_ZERO,
+        ),
+    ]
+    training_loss: Annotated[
+        float | None,
+        Real("training-loss", SECRET, "mean loss of the sample", limits=Limits(-_MOST, _MOST), when=UNSAFE, spare=True),
+    ]
+    records: Annotated[
+        float | None,
+        Real("num-examples", SECRET, "records of the sample", limits=Limits(0.0, _MOST), when=UNSAFE, spare=True),
+    ]
+
+
+GRADIENTS = Exchange(
+    wire.GRADIENTS,
+    GradientsAsked,
+    Contribution,
+    "second of an attempt: the contribution of the same sample; there is none where nothing private passes through "
+    "the parameters",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,56 +155,10 @@ class SumAsked(Message):
     prepared: Prepared = None
 
 
-@dataclass(frozen=True, eq=False)
-class Contribution(Message):
-    """The same sample's clipped contribution: the sum over the node's clients."""
-
-    nonce = "metrics"
-
-    vector: Annotated[
-        Tensor,
-        Values(
-            record="arrays",
-            name="contribution",
-            seen=Seen.SECRET,
-            about="sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
-            shape=("r",),
-            precision="float64",
-        ),
-    ]
-    lost: Annotated[
-        Tensor,
-        WholeValues(
-            record="arrays",
-            name="lost",
-            seen=Seen.PUBLIC,
-            about="positions of the node's clients that were lost since the first exchange; the sum is without their "
-            "rows",
-            shape=("L",),
-            limits=FROM_ZERO,
-        ),
-    ]
-    training_loss: Annotated[
-        float | None,
-        Real(
-            record="metrics",
-            name="training-loss",
-            seen=Seen.SECRET,
-            about="mean loss of the sample",
-            limits=Limits(-_MOST, _MOST),
-            when=UNSAFE,
-            spare=True,
-        ),
-    ]
-    records: Annotated[
-        float | None,
-        Real(
-            record="metrics",
-            name="num-examples",
-            seen=Seen.SECRET,
-            about="records of the sample",
-            limits=Limits(0.0, _MOST),
-            when=UNSAFE,
-            spare=True,
-        ),
-    ]
+SUM = Exchange(
+    wire.SUM,
+    SumAsked,
+    Contribution,
+    "the only one of an attempt with `objective.alpha = 0` between groups, where no outputs are compared: the "
+    "contribution of a fresh sample",
+)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedsw.accounting import BudgetExhausted
+from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
 from fedsw.federation.trust.model import OneRelease
@@ -23,7 +24,7 @@ from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.telemetry import event
-from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance
+from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
@@ -61,9 +62,10 @@ def synthesise(
     often it is resumed cost nothing.
 
     Raises:
+        ExperimentError: if restarts would all be the same network.
         FederationError: when too few clients answer.
     """
-    network, released = task.build_model(), list[_Stage]()
+    network, restarts, released = task.build_model(), restarts_of(task), list[_Stage]()
     stages, steps = len(job.experiment.sketch.shares), job.experiment.training.rounds
     for number in range(1, 1 + stages):
         stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
@@ -78,13 +80,15 @@ def synthesise(
             stopped = f"stopped before stage {number} of the sketch: {exhausted}"
             break
         released.append(_Stage(stored, sketcher_of(task, stage)))
-        _fitted(job, task, method, evaluator, directory, traffic, log, network, released, (number - 1) * steps)
+        again, before = () if number > 1 else restarts, (number - 1) * steps
+        _fitted(job, task, method, evaluator, directory, traffic, log, network, again, released, before)
     else:
         stopped = "completed"
     chosen = _chosen(task, released, network)
     directory.write_model(network)
     held_out = evaluator.write_outputs(network, directory)
-    return Synthesis(stopped, held_out, _described(task, released, network, method) | chosen)
+    about = _described(task, released, network, method) | _restarted(directory, restarts) | chosen
+    return Synthesis(stopped, held_out, about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,7 @@ def _fitted(
     traffic: Traffic,
     log: logging.Logger,
     network: nn.Module,
+    restarts: Sequence[nn.Module],
     released: Sequence[_Stage],
     before: int,
 ) -> None:
@@ -127,10 +132,38 @@ def _fitted(
         later=[(each.stored.sketch, each.sketcher) for each in released[1:]],
         weights=weights,
         proportions=proportions,
+        restarts=restarts,
         observer=done,
         every=job.experiment.evaluate_every,
         checkpoint=directory.path / of_stage(GENERATOR, len(released)),
     )
+
+
+def restarts_of(task: Problem) -> list[nn.Module]:
+    """The generator from the initial weights of the next seeds, as many as `sketch.restarts` asks for beside the first.
+
+    Raises:
+        ExperimentError: if the next seed gives the same weights.
+    """
+    spec, count = task.experiment.model, task.experiment.sketch.restarts
+    seeds = [spec.model_copy(update={"seed": spec.seed + number}) for number in range(1, count)]
+    made = [
+        replace(task, experiment=task.experiment.model_copy(update={"model": each})).build_model() for each in seeds
+    ]
+    if made and torch.equal(flatten(made[0]), flatten(task.build_model())):
+        raise ExperimentError(
+            f"sketch.restarts is {count}, and model.kind {spec.kind!r} begins with the same weights under every "
+            "model.seed, so that there is nothing to choose between: leave restarts out, or name what makes a network"
+        )
+    return made
+
+
+def _restarted(directory: RunDirectory, restarts: Sequence[nn.Module]) -> dict[str, Any]:
+    """What the summary says of restarts: the squared distances that they were chosen by, and which went on, from 1."""
+    if not restarts:
+        return {}
+    tried = tried_in(directory.path / GENERATOR)
+    return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
 
 
 def _chosen(task: Problem, released: Sequence[_Stage], network: nn.Module) -> dict[str, Any]:

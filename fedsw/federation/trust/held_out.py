@@ -18,7 +18,8 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.moments import TALLY_PART, HeldOutBudget, held_out_budget, tally_of
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.messages import Broadcast, ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.sums import ExactTally, NoisyTally, NoisyTallyAsked, TallyAsked
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
 from fedsw.federation.node.node import Node, batch_key
@@ -132,18 +133,18 @@ def answer_exactly(message: Message, context: Memory) -> Message:
     lost = node.lost(asked.round, asked.attempt)
     key = batch_key(node.task, asked.round, asked.attempt)
     steps = steps_of_kept(node, asked.theta.tensor(), asked.asked, lost, key)
-    return answered(messages.ExactTally(steps, torch.from_numpy(lost)), node, message)
+    return answered(ExactTally(steps, torch.from_numpy(lost)), node, message)
 
 
 def answer_noised(message: Message, context: Memory) -> Message:
     """`local-gradient`, after the last round: sums over a client's kept records, noised by itself, charged to it."""
 
-    def release(node: Node, asked: messages.NoisyTallyAsked, paid: Paid | None = None) -> messages.NoisyTally:
+    def release(node: Node, asked: NoisyTallyAsked, paid: Paid | None = None) -> NoisyTally:
         place, theta = ledger_of(node, context), asked.theta.tensor()
         found = noised_tally(node, place, theta, asked.round, asked.attempt, asked.records, paid)
-        return messages.NoisyTally(found.spent, found.value, found.sigma)
+        return NoisyTally(found.spent, found.value, found.sigma)
 
-    def due(node: Node, asked: messages.NoisyTallyAsked) -> account.Due:
+    def due(node: Node, asked: NoisyTallyAsked) -> account.Due:
         return tally_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
 
     return released(messages.NOISY_TALLY, message, context, release, each_pays(due, release))

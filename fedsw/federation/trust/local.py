@@ -18,6 +18,7 @@ from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.cohort import Member, too_few
 from fedsw.federation.exchange.exchange import Fault, Request, exchange
 from fedsw.federation.messages import Exchange, Refusal, Terms
+from fedsw.federation.messages.local import Release
 from fedsw.federation.trust.context import Context
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
@@ -26,7 +27,7 @@ from fedsw.settings import FederationError
 
 _log = logging.getLogger("fedsw.server")
 _Down = TypeVar("_Down", bound=messages.Message)
-_Up = TypeVar("_Up", bound=messages.Release)
+_Up = TypeVar("_Up", bound=Release)
 
 
 class LocalMethod(ABC):

@@ -18,7 +18,8 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.moments import FIRST, PART, MomentsBudget, idle, moments_budget, moments_layout
 from fedsw.federation.budgets.split import GROUP, budget_of
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.messages import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked, Terms
+from fedsw.federation.messages import Terms
+from fedsw.federation.messages.sums import ExactMoments, MomentsAsked, NoisyMoments, NoisyMomentsAsked
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
 from fedsw.federation.node.node import Node, batch_key
@@ -124,17 +125,17 @@ def answer_exactly(message: Message, context: Memory) -> Message:
     lost = node.lost(asked.round, asked.attempt)
     key = batch_key(node.task, asked.round, asked.attempt)
     steps = steps_of_moments(node, asked.asked, lost, key)
-    return answered(messages.ExactMoments(steps, torch.from_numpy(lost)), node, message)
+    return answered(ExactMoments(steps, torch.from_numpy(lost)), node, message)
 
 
 def answer_noised(message: Message, context: Memory) -> Message:
     """`local-gradient`, before the first round: sums over a client's records, noised by itself, charged to it."""
 
-    def release(node: Node, asked: messages.NoisyMomentsAsked, paid: Paid | None = None) -> messages.NoisyMoments:
+    def release(node: Node, asked: NoisyMomentsAsked, paid: Paid | None = None) -> NoisyMoments:
         found = noised_moments(node, ledger_of(node, context), asked.attempt, asked.records, paid)
-        return messages.NoisyMoments(found.spent, found.value, found.sigma)
+        return NoisyMoments(found.spent, found.value, found.sigma)
 
-    def due(node: Node, asked: messages.NoisyMomentsAsked) -> account.Due:
+    def due(node: Node, asked: NoisyMomentsAsked) -> account.Due:
         return moments_due(node, ledger_of(node, context), asked.attempt, asked.records)
 
     return released(messages.NOISY_MOMENTS, message, context, release, each_pays(due, release))

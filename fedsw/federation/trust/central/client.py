@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
+from fedsw.federation.messages.trusted import Contribution, Outputs
 from fedsw.federation.node.answers import answered, fresh, node_of, note, state_of_node
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.subnormal import flushing_to_zero
@@ -28,7 +29,7 @@ def outputs(message: Message, context: Context) -> Message:
         _, projected = node.forward(asked.theta.tensor(), records, asked.round, asked.attempt)
         state = state_of_node(context)
         state["batch"], state["key"], state["counts"] = [asked.round, asked.attempt], key, _sparse(counts)
-    return answered(messages.Outputs(projected), node, message, P=asked.rows)
+    return answered(Outputs(projected), node, message, P=asked.rows)
 
 
 def gradients(message: Message, context: Context) -> Message:
@@ -68,15 +69,15 @@ def sums(message: Message, context: Context) -> Message:
 
 def _contribution(
     node: Node, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
-) -> messages.Contribution:
+) -> Contribution:
     """What the clients that are not lost contribute; the node forgets the batch."""
     lost = node.lost(batch.round, batch.attempt)
     batch, own = node.without(batch, counts, cotangents, lost)
     vector, loss = node.contribution(batch, own, task_weight)
     node.batch = None
     if node.task.experiment.unsafe_metrics:
-        return messages.Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
-    return messages.Contribution(vector, torch.from_numpy(lost), None, None)
+        return Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))
+    return Contribution(vector, torch.from_numpy(lost), None, None)
 
 
 def _sparse(counts: NDArray[np.int64]) -> bytes:

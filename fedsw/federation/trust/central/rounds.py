@@ -19,7 +19,8 @@ from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, totals
 from fedsw.federation.exchange.exchange import Fault
-from fedsw.federation.messages import Broadcast, Contribution, GradientsAsked, OutputsAsked, SumAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, most_drawn, prepared_by
 from fedsw.objectives import Objective

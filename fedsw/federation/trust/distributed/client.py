@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Broadcast, MaskedSumAsked, MaskedTableAsked
+from fedsw.federation.messages import Broadcast
+from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.trust.distributed import ranked

@@ -16,7 +16,8 @@ from fedsw.federation.budgets.moments import PART as MOMENTS
 from fedsw.federation.budgets.moments import TALLY_PART as TALLY
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, tally_of
 from fedsw.federation.budgets.split import GROUP
-from fedsw.federation.messages import Broadcast, Exchange, MaskedMomentsAsked, MaskedNumbers, MaskedTallyAsked, Terms
+from fedsw.federation.messages import Broadcast, Exchange, Terms
+from fedsw.federation.messages.masked import MaskedMomentsAsked, MaskedNumbers, MaskedTallyAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed.budget import WholeSum, delta_of, planned_shares, tally_budget

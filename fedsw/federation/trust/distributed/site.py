@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsw.accounting import Charge
 from fedsw.federation import messages
-from fedsw.federation.messages import MaskedNumbers
+from fedsw.federation.messages.masked import MaskedNumbers, Ready
 from fedsw.federation.node.account import Due, paid_together
 from fedsw.federation.node.answers import answered, ledgers_of, node_of, state_of_site
 from fedsw.federation.node.node import Node
@@ -73,7 +73,7 @@ def ready(message: Message, context: Context) -> Message:
     ring, state = _ring(node, context), state_of_site(context)
     state.clear()
     state.update({"round": asked.round, "attempt": asked.attempt, "nonce": os.urandom(NONCE_BYTES)})
-    return answered(messages.Ready(ring.key.public.hex(), bytes(state["nonce"]).hex()), node, message)
+    return answered(Ready(ring.key.public.hex(), bytes(state["nonce"]).hex()), node, message)
 
 
 def charged(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:

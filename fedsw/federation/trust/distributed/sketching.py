@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
 from fedsw.federation.exchange.cohort import Site
-from fedsw.federation.messages import MaskedSketchAsked
+from fedsw.federation.messages.masked import MaskedSketchAsked
 from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Node

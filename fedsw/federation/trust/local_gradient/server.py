@@ -12,7 +12,8 @@ from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.messages import Broadcast, LocalGradientAsked, TableAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.local import LocalGradientAsked, TableAsked
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
 from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.objectives import Objective

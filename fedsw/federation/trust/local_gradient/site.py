@@ -23,6 +23,7 @@ from fedsw.experiment.sections import TableSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import idle
+from fedsw.federation.messages.local import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import Up, ledger_of, ledgers_of, released, state_of_client, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
@@ -349,19 +350,17 @@ def _forget(state: MutableMapping[str, Any], answered: Mapping[int, Paid]) -> No
 def answer_tables(message: Message, context: Context) -> Message:
     """`local-gradient`, first exchange: a fresh batch, charged to each client's ledger; its noised histograms."""
 
-    def release(node: Node, asked: messages.TableAsked) -> messages.NoisedTable:
+    def release(node: Node, asked: TableAsked) -> NoisedTable:
         request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
         place, theta = ledger_of(node, context), asked.theta.tensor()
         answer = local_gradient.noised_table(node, place, theta, request, state_of_client(node, context))
-        return messages.NoisedTable(answer.epsilon, answer.values, answer.sigma)
+        return NoisedTable(answer.epsilon, answer.values, answer.sigma)
 
-    def together(
-        site: Node, asked: messages.TableAsked, positions: Sequence[int]
-    ) -> Mapping[int, messages.NoisedTable | Exception]:
+    def together(site: Node, asked: TableAsked, positions: Sequence[int]) -> Mapping[int, NoisedTable | Exception]:
         request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
         places, theta = ledgers_of(site, context, positions), asked.theta.tensor()
         found = noised_tables(site, places, theta, request, state_of_site(context))
-        return _as(messages.NoisedTable, found)
+        return _as(NoisedTable, found)
 
     return released(messages.TABLES, message, context, release, together)
 
@@ -369,22 +368,22 @@ def answer_tables(message: Message, context: Context) -> Message:
 def answer_gradients(message: Message, context: Context) -> Message:
     """`local-gradient`, second exchange: the same batch's clipped contribution, noised for the client's guarantee."""
 
-    def release(node: Node, asked: messages.LocalGradientAsked) -> messages.NoisedContribution:
+    def release(node: Node, asked: LocalGradientAsked) -> NoisedContribution:
         request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
         place, theta = ledger_of(node, context), asked.theta.tensor()
         table = None if asked.tables is None else asked.tables.tensor()
         answer = local_gradient.noised_contribution(node, place, theta, request, table, state_of_client(node, context))
-        return messages.NoisedContribution(answer.epsilon, answer.values, answer.sigma)
+        return NoisedContribution(answer.epsilon, answer.values, answer.sigma)
 
     def together(
-        site: Node, asked: messages.LocalGradientAsked, positions: Sequence[int]
-    ) -> Mapping[int, messages.NoisedContribution | Exception]:
+        site: Node, asked: LocalGradientAsked, positions: Sequence[int]
+    ) -> Mapping[int, NoisedContribution | Exception]:
         request = local_gradient.Request(asked.round, asked.attempt, asked.sizes, asked.records)
         places, theta = ledgers_of(site, context, positions), asked.theta.tensor()
         table = None if asked.tables is None else asked.tables.tensor()
         state = state_of_site(context)
         found = noised_contributions(site, places, theta, request, table, state)
-        return _as(messages.NoisedContribution, found)
+        return _as(NoisedContribution, found)
 
     return released(messages.LOCAL_GRADIENTS, message, context, release, together)
 

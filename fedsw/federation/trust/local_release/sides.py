@@ -20,7 +20,8 @@ from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import local_accountant, release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.messages import ReleaseAsked, ReleasedRecords, Terms
+from fedsw.federation.messages import Terms
+from fedsw.federation.messages.local import ReleaseAsked, ReleasedRecords
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import each_pays, ledger_of, released
 from fedsw.federation.node.node import Node
@@ -101,12 +102,12 @@ def planned(node: Node, delta: float) -> Counts:
 def answer_release(message: Message, context: Memory) -> Message:
     """`local-release`: all of a client's records, privatised once, charged to its ledger."""
 
-    def release(node: Node, asked: messages.ReleaseAsked, paid: Paid | None = None) -> messages.ReleasedRecords:
+    def release(node: Node, asked: ReleaseAsked, paid: Paid | None = None) -> ReleasedRecords:
         request = (asked.round, asked.attempt, asked.records)
         values, spent = released_records(node, ledger_of(node, context), *request, paid)
-        return messages.ReleasedRecords(spent, values)
+        return ReleasedRecords(spent, values)
 
-    def due(node: Node, asked: messages.ReleaseAsked) -> account.Due:
+    def due(node: Node, asked: ReleaseAsked) -> account.Due:
         return release_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
 
     return released(messages.RELEASE, message, context, release, each_pays(due, release))

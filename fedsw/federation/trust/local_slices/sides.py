@@ -20,7 +20,8 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.local import SlicesPlan, slices_plan
 from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.messages import Broadcast, NoisedSlices, SlicesAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.local import NoisedSlices, SlicesAsked
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import each_pays, ledger_of, released
 from fedsw.federation.node.node import Node
@@ -149,16 +150,16 @@ def _fraction(node: Node) -> float:
 def answer_slices(message: Message, context: Memory) -> Message:
     """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
 
-    def release(node: Node, asked: messages.SlicesAsked, paid: Paid | None = None) -> messages.NoisedSlices:
+    def release(node: Node, asked: SlicesAsked, paid: Paid | None = None) -> NoisedSlices:
         theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
         place = ledger_of(node, context) if node.task.experiment.privacy.noisy else None
         request = (asked.round, asked.attempt, asked.records)
         slices, spent = noised_slices(node, place, theta, *request, paid)
         public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
         directions = None if public else slices.directions
-        return messages.NoisedSlices(spent, slices.projections, directions, slices.sigma)
+        return NoisedSlices(spent, slices.projections, directions, slices.sigma)
 
-    def due(node: Node, asked: messages.SlicesAsked) -> account.Due | None:
+    def due(node: Node, asked: SlicesAsked) -> account.Due | None:
         if not node.task.experiment.privacy.noisy:
             return None
         return slices_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)

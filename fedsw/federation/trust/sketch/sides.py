@@ -23,7 +23,9 @@ from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
 from fedsw.federation.exchange.cohort import Member, Site
-from fedsw.federation.messages import Broadcast, NoisySketch, SketchAsked, SumOfRecordsAsked, Terms
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages.masked import MaskedSketchAsked
+from fedsw.federation.messages.sums import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
 from fedsw.federation.node import account
 from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
 from fedsw.federation.node.node import Node, batch_key
@@ -45,7 +47,7 @@ _ONLY = 0
 """The attempt that a ledger knows every stage by: a second one of a stage is no new step, and is refused."""
 
 
-def stage_of(asked: messages.SumOfRecordsAsked | messages.SketchAsked | messages.MaskedSketchAsked) -> Stage:
+def stage_of(asked: SumOfRecordsAsked | SketchAsked | MaskedSketchAsked) -> Stage:
     """The stage that a server asks for, with the weights that it sends, whatever they are."""
     weights = b"" if asked.learnt is None or asked.round == 1 else flat_bytes(asked.learnt.tensor())
     return Stage(asked.round, weights)
@@ -142,18 +144,18 @@ def answer_exactly(message: Message, context: Memory) -> Message:
     node, asked = fresh(messages.RECORDS_SUM, message, context)
     lost = node.lost(asked.round, asked.attempt)
     steps = steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt), stage_of(asked))
-    return answered(messages.SumOfRecords(steps, torch.from_numpy(lost)), node, message)
+    return answered(SumOfRecords(steps, torch.from_numpy(lost)), node, message)
 
 
 def answer_noised(message: Message, context: Memory) -> Message:
     """`sketch-local`: the sketch of all of a client's records, noised by itself, charged to its ledger."""
 
-    def release(node: Node, asked: messages.SketchAsked, paid: Paid | None = None) -> messages.NoisySketch:
+    def release(node: Node, asked: SketchAsked, paid: Paid | None = None) -> NoisySketch:
         place = ledger_of(node, context)
         found = noised_sketch(node, place, stage_of(asked), asked.records, paid)
-        return messages.NoisySketch(found.spent, found.value, found.sigma)
+        return NoisySketch(found.spent, found.value, found.sigma)
 
-    def due(node: Node, asked: messages.SketchAsked) -> account.Due:
+    def due(node: Node, asked: SketchAsked) -> account.Due:
         return sketch_due(node, ledger_of(node, context), stage_of(asked), asked.records)
 
     return released(messages.SKETCH, message, context, release, each_pays(due, release))
