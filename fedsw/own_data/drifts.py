@@ -65,13 +65,15 @@ def drifts(
     """
     problem, sides, public = _released_sides(directory, reference, allow_modules)
     if by_column:
-        return _by_column(directory, problem, list(_pairs(sides, public)), confidence)
+        return _drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence)
     pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
     each = of_each(confidence, len(pairs))
     return [Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs]
 
 
-def _by_column(directory: Path, problem: Problem, pairs: list[tuple[Side, Side]], confidence: float) -> list[Between]:
+def _drifts_by_column(
+    directory: Path, problem: Problem, pairs: list[tuple[Side, Side]], confidence: float
+) -> list[Between]:
     if problem.experiment.sketch.kind != "table":
         raise ExperimentError(
             f"{directory} measured kind {problem.experiment.sketch.kind!r}, which has no columns by themselves: only "
