@@ -14,8 +14,6 @@ from torch import Tensor
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import sensitivity
 from fedsw.audit.record.folder import Book, Folder, without_ledgers
-from fedsw.models import flatten
-from fedsw.tasks.preparation import folded
 
 CHAIN = "ledger chain"
 
@@ -123,6 +121,9 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
     """The flat model (r,) for features as they are: a checkpoint's is for prepared ones where moments were released."""
     if folder.preparation is None:
         return theta
+    from fedsw.models import flatten
+    from fedsw.tasks.preparation import folded
+
     task = folder.task
     return flatten(folded(task.prepared(task.build_model().double(), theta), folder.preparation))
 

@@ -15,15 +15,6 @@ from torch import Tensor
 
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record.folder import Folder, Row
-from fedsw.models.tables import TableGenerator
-from fedsw.runs.directory import RunDirectory
-from fedsw.runs.releases import stored_classifier, stored_sketch
-from fedsw.sketches.learnt import flat_bytes
-from fedsw.sketches.noised import independent_proportions
-from fedsw.sketches.trees import choose
-from fedsw.tasks.measures import law_of_problem, sketcher_of
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import Stage
 
 SLACK = 1.001
 EXACT = 1e-9
@@ -334,6 +325,16 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
     Returns:
         Their names; None for a generator of another kind.
     """
+    from fedsw.models.tables import TableGenerator
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.releases import stored_classifier, stored_sketch
+    from fedsw.sketches.learnt import flat_bytes
+    from fedsw.sketches.noised import independent_proportions
+    from fedsw.sketches.trees import choose
+    from fedsw.tasks.measures import law_of_problem, sketcher_of
+    from fedsw.tasks.problem import Problem
+    from fedsw.tasks.sketched import Stage
+
     if folder.experiment["model"]["kind"] != "table-generator":
         return None
     experiment, run = folder.settings.on_host(), RunDirectory(folder.directory)
