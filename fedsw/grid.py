@@ -96,10 +96,10 @@ def finish(
 
 def _baseline(run: GridRun, folder: Path) -> tuple[Mapping[str, Any], Path]:
     from fedsw.baselines.run import run as run_baseline
-    from fedsw.engines.driver import fresh_directory
+    from fedsw.files import fresh_folder
 
     assert run.baseline is not None
-    return run_baseline(run.baseline, run.experiment, directory=fresh_directory(folder), arguments=run.arguments)
+    return run_baseline(run.baseline, run.experiment, directory=fresh_folder(folder), arguments=run.arguments)
 
 
 def _of_fedsw(

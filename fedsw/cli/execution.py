@@ -39,16 +39,21 @@ def execute(
     Raises:
         RunStopped: if the run had begun, with the command that goes on; errors before that pass unchanged.
     """
-    with RunProgress(label=label, quiet=quiet or as_json) as progress:
+    result = followed(start, label=label, quiet=quiet or as_json)
+    _draw(result.directory, modules_of(result.experiment))
+    _describe(result.directory)
+    print_run(result.directory, as_json=as_json, quiet=quiet)
+
+
+def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
+    """Run `start` with a progress bar; raises as `execute`."""
+    with RunProgress(label=label, quiet=quiet) as progress:
 
         def go_on() -> str | None:
             return None if progress.directory is None else command_for(progress.directory)
 
         with explaining(go_on):
-            result = start(progress)
-    _draw(result.directory, modules_of(result.experiment))
-    _describe(result.directory)
-    print_run(result.directory, as_json=as_json, quiet=quiet)
+            return start(progress)
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
