@@ -111,9 +111,14 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def require_doubled_twice(side: int, channels: tuple[int, int], **sizes: int) -> None:
     """Refuse the sizes of a generator whose image is doubled twice: a side that is no multiple of 4, or one below 1."""
-    if side < 4 or side % 4:
-        raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+    require_multiple(side, 4, "the image is doubled twice")
     require_positive(**sizes, first_channels=channels[0], second_channels=channels[1])
+
+
+def require_multiple(side: int, of: int, why: str) -> None:
+    """Refuse a side of images that is no positive multiple of a number, saying why it must be."""
+    if side < of or side % of:
+        raise ValueError(f"side = {side}; {why}: use a multiple of {of}")
 
 
 def require_positive(**sizes: int) -> None:
