@@ -55,9 +55,12 @@ def cells_of(figure: Figure, *, seeds: int | None = None) -> list[Cell]:
     ]
 
 
-def computation_of(figure: Figure) -> Computation | None:
-    """The computation of a figure; None where it has runs."""
-    return Computation(figure.id, figure.compute, figure.settings) if figure.compute else None
+def computations_of(figure: Figure) -> list[Computation]:
+    """The computations of a figure, one a case where each is stored by itself; none where it has runs."""
+    if figure.compute is None:
+        return []
+    cases = [{"cases": [case]} for case in figure.settings["cases"]] if figure.by_case else [{}]
+    return [Computation(figure.id, figure.compute, {**figure.settings, **own}) for own in cases]
 
 
 def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:

@@ -129,6 +129,7 @@ class Figure(Section):
         measures: what is measured on each run beside what the series name.
         series: the runs; none for what is computed.
         compute: a function of `simulations.papers.computed`, called with `settings`.
+        by_case: whether each of `settings.cases` is computed, stored and resumed by itself.
         derive: a function of `simulations.papers.derived`: numbers that several runs make together, for the rows.
         draw: a function of `simulations.papers.drawn`; None for a table without a picture.
         rows: the table.
@@ -143,6 +144,7 @@ class Figure(Section):
     measures: tuple[FunctionName, ...] = ()
     series: tuple[Series, ...] = ()
     compute: FunctionName | None = None
+    by_case: bool = False
     settings: Arguments = {}
     derive: FunctionName | None = None
     draw: FunctionName | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsw.text import to_float
-from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.cells import Computation, cells_of, computations_of
 from simulations.papers.figure import Figure, Row, Value
 from simulations.papers.store import read
 from simulations.papers.work import HELD_OUT
@@ -111,13 +111,8 @@ class Measurement:
 def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> Study:
     """A figure with what is stored of it."""
     found, absent = [], 0
-    computation = computation_of(figure)
-    if computation is not None:
-        stored = read(results, computation.key)
-        if stored is None or stored.fault is not None:
-            return Study(figure, (), 1)
-        whole = stored.measures[HELD_OUT]
-        return Study(figure, (Result("computed", {}, 0, whole.values, whole.arrays, stored.about),), 0)
+    if computations := computations_of(figure):
+        return _computed(results, figure, computations)
     for cell in cells_of(figure, seeds=seeds):
         stored = read(results, cell.key)
         names = (HELD_OUT, *cell.measures)
@@ -128,6 +123,18 @@ def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> St
         found.append(Result(cell.series, cell.point, cell.seed, whole.values, whole.arrays, stored.about))
     study = Study(figure, tuple(found), absent)
     return dataclasses.replace(study, derived=_derived(study))
+
+
+def _computed(results: Path, figure: Figure, computations: Sequence[Computation]) -> Study:
+    """What is stored of computations, cases together as one result."""
+    known = [read(results, computation.key) for computation in computations]
+    stored = [each for each in known if each is not None and each.fault is None]
+    if not stored:
+        return Study(figure, (), len(known))
+    values = {name: value for each in stored for name, value in each.measures[HELD_OUT].values.items()}
+    arrays = {name: value for each in stored for name, value in each.measures[HELD_OUT].arrays.items()}
+    about = {**stored[-1].about, "seconds": sum(each.about["seconds"] for each in stored)}
+    return Study(figure, (Result("computed", {}, 0, values, arrays, about),), len(known) - len(stored))
 
 
 def _derived(study: Study) -> tuple[Result, ...]:
