@@ -194,9 +194,8 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    unused += ("encipher_only", "decipher_only")
-    own, signs = not signs_certificates, signs_certificates
+    others = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    unused, own, signs = ("content_commitment", *others), not signs_certificates, signs_certificates
     return x509.KeyUsage(digital_signature=own, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False))
 
 

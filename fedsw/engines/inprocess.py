@@ -261,7 +261,7 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
-    own_machine = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": max(1, os.cpu_count() or 1)}
+    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": max(1, os.cpu_count() or 1)}
     try:
         _run_simulation(
             num_supernodes=nodes,
