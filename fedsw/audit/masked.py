@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.status import Status
 from torch import Tensor
 
-from fedsw.audit import judged
+from fedsw.audit.bounds import judged
 from fedsw.audit.finding import AttackResult, Claim
 from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Neighbours, Trial, exchanged
 from fedsw.experiment import Experiment, ExperimentError
