@@ -154,9 +154,9 @@ def _list(*, as_json: bool) -> None:
 
 def _new_folder(runs: Path, grid: Grid) -> Path:
     from fedsw.compare.grid import write_grid
-    from fedsw.engines.driver import fresh_directory
+    from fedsw.files import fresh_folder
 
-    folder = fresh_directory(runs / "compare" / grid.task)
+    folder = fresh_folder(runs / "compare" / grid.task)
     write_grid(folder, grid)
     return folder
 

@@ -34,6 +34,7 @@ _DECIDED = {
     ("privacy", "noise_multiplier"): "--epsilon decides it",
 }
 _SKETCHED = ("sketch",)
+_CELL = ("id", "method", "epsilon", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,26 +112,13 @@ def make_grid(
 def write_grid(folder: Path, grid: Grid) -> None:
     """Put the grid into its folder, with every cell's experiment as it runs."""
     files.new_folder(folder / "cells")
+    plain = ("task", "methods", "epsilons", "seeds", "nominal")
     cells = [
-        {
-            "id": cell.id,
-            "method": cell.method,
-            "epsilon": cell.epsilon,
-            "seed": cell.seed,
-            "experiment": cell.experiment.model_dump(mode="json"),
-        }
+        {name: getattr(cell, name) for name in _CELL} | {"experiment": cell.experiment.model_dump(mode="json")}
         for cell in grid.cells
     ]
-    content = {
-        "task": grid.task,
-        "methods": grid.methods,
-        "epsilons": grid.epsilons,
-        "seeds": grid.seeds,
-        "nominal": grid.nominal,
-        "about": grid.about.model_dump(mode="json"),
-        "cells": cells,
-    }
-    write_json(folder / GRID, content)
+    content = {name: getattr(grid, name) for name in plain}
+    write_json(folder / GRID, content | {"about": grid.about.model_dump(mode="json"), "cells": cells})
 
 
 def read_grid(folder: Path) -> Grid:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from fedsw import files
+from fedsw.files import fresh_folder
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import Short, run_facts
 
@@ -115,7 +114,7 @@ def run(
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
-            directory = fresh_directory(runs / ready.name)
+            directory = fresh_folder(runs / ready.name)
             watched = observer or watching()
             return _drive(ready, directory, engine, watched, metrics, resume=False, moments_alone=moments_alone)
 
@@ -132,7 +131,7 @@ def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> Ru
     from fedsw.engines.records import at_hand
 
     with at_hand(experiment, None, None, engine="inprocess") as ready:
-        directory = fresh_directory(runs / ready.name)
+        directory = fresh_folder(runs / ready.name)
         return _drive(ready, directory, "inprocess", None, None, resume=False, selection=selection)
 
 
@@ -365,26 +364,12 @@ def _engine(name: str, directory: Path) -> Engine:
     return cast(Engine, name)
 
 
-def fresh_directory(parent: Path) -> Path:
-    """Make a new folder in `parent`, named for the time."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
-        directory = parent / f"{stamp}{suffix}"
-        try:
-            files.new_folder(parent)
-            directory.mkdir(mode=files.PRIVATE_FOLDER)
-            return directory
-        except FileExistsError:
-            continue
-    raise FileExistsError(f"no free folder name for {stamp} in {parent}")
-
-
 def prepare_served(experiment: Experiment, runs: Path) -> Path:
     """Make a fresh folder `runs/<name>/<time>/` that says what will run on clients of other machines."""
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.record import SERVED
 
-    directory = fresh_directory(runs / experiment.name)
+    directory = fresh_folder(runs / experiment.name)
     RunDirectory(directory).write_config(experiment, SERVED)
     return directory
 

@@ -15,6 +15,7 @@ from fedsw.models.initial import (
     generator_of,
     linear,
     require_doubled_twice,
+    require_multiple,
     require_positive,
     xavier,
 )
@@ -47,8 +48,7 @@ class ImageAutoencoder(nn.Module):
 
     def __init__(self, side: int = 28, latent: int = 6, *, seed: Seed = 0) -> None:
         super().__init__()
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the image autoencoder halves it twice: use a multiple of 4")
+        require_multiple(side, 4, "the image autoencoder halves it twice")
         require_positive(latent=latent)
         generator, quarter = generator_of(seed), side // 4
 
@@ -157,9 +157,7 @@ class DCGAN(nn.Module):
                 f"side = {side}; {len(filters)} layers of filters double the image {len(filters)} times: use a "
                 f"multiple of {factor}"
             )
-        for name, size in {"latent": latent, **{f"filters[{i}]": size for i, size in enumerate(filters)}}.items():
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(latent=latent, **{f"filters[{i}]": size for i, size in enumerate(filters)})
         smallest = side // factor
         with torch.random.fork_rng(devices=[]):  # torch initialises from its global generator; put it back
             layers: list[nn.Module] = [

@@ -17,6 +17,7 @@ from fedsw.models.initial import (
     generator_of,
     linear,
     require_doubled_twice,
+    require_multiple,
     require_positive,
 )
 from fedsw.randomness import Stream
@@ -73,8 +74,7 @@ class LabelledImages(nn.Module):
         seed: Seed = 0,
     ) -> None:
         super().__init__()
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+        require_multiple(side, 4, "the image is doubled twice")
         if classes < 1 or latent <= classes:
             raise ValueError(f"latent = {latent}; {classes} of them choose the class, and the image needs more")
         if any(each < _GROUPS or each % _GROUPS for each in channels):

@@ -16,6 +16,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import About, account_named, one_cost, require_same
 from fedsw.data import Records
 from fedsw.models import count_parameters, flatten, load_flat
+from fedsw.models.initial import parted
 from fedsw.objectives import Clip
 from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery
@@ -39,12 +40,8 @@ def set_gradient(model: nn.Module, released: Released) -> None:
 
 
 def _set_gradient(model: nn.Module, released: Tensor) -> None:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    sizes = [parameter.numel() for parameter in parameters]
-    if released.shape != (sum(sizes),):
-        raise ValueError(f"the release has shape {tuple(released.shape)}; the model trains {sum(sizes)} numbers")
-    for parameter, part in zip(parameters, torch.split(released, sizes), strict=True):
-        parameter.grad = part.reshape(parameter.shape).to(parameter)
+    for parameter, part in parted(model, released):
+        parameter.grad = part.to(parameter)
 
 
 class PrivateTrainer:
