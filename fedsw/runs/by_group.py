@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedsw.data import Records
 from fedsw.runs import intervals
-from fedsw.runs.intervals import LEVEL, Interval
+from fedsw.runs.intervals import Interval
 from fedsw.runs.quality import AnswersByRecord, units_of
 from fedsw.tasks.problem import Problem
 
 TASKS = ("classification", "regression")
 
 Array = NDArray[Any]
-_Measured = Mapping[str, tuple[float, Interval]]
+Measured = Mapping[str, tuple[float, Interval]]
 
 _BINS = 10
 
@@ -29,6 +29,16 @@ class GroupTable(NamedTuple):
 
     numbers: dict[str, dict[str, float]]
     around: dict[str, dict[str, Interval]]
+
+    @classmethod
+    def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
+        """Of how many records each group has, and what was measured on them; what was not is nan."""
+        columns = dict.fromkeys(column for each in found.values() for column in each)
+        numbers = {
+            name: {"count": counts[name], **{column: each.get(column, _NOTHING)[0] for column in columns}}
+            for name, each in found.items()
+        }
+        return cls(numbers, {name: {key: around for key, (_, around) in each.items()} for name, each in found.items()})
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
@@ -53,21 +63,14 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
         of = functools.partial(_of_numbers, outputs, records)
     rows = {name: sensitive == group for group, name in enumerate(task.groups)}
     found = {name: of(group, own) if own.any() else {} for group, (name, own) in enumerate(rows.items())}
-    columns = dict.fromkeys(column for each in found.values() for column in each)
-    return GroupTable(
-        {
-            name: {"count": int(own.sum()), **{column: found[name].get(column, _NOTHING)[0] for column in columns}}
-            for name, own in rows.items()
-        },
-        {name: {column: around for column, (_, around) in each.items()} for name, each in found.items()},
-    )
+    return GroupTable.of({name: int(own.sum()) for name, own in rows.items()}, found)
 
 
 _NOTHING = (float("nan"), intervals.WHOLE)
 
 
-def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> _Measured:
-    measured = {name: (rate.value, rate.at(LEVEL)) for name, rate in answers.of_group(group).items()}
+def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
+    measured = answers.of_group(group)
     if answers.classes > 2:
         return measured
     scores, target, units = (
@@ -83,7 +86,7 @@ def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Arr
     }
 
 
-def _of_numbers(outputs: Tensor, records: Records, group: int, rows: Array) -> _Measured:
+def _of_numbers(outputs: Tensor, records: Records, group: int, rows: Array) -> Measured:
     target = records.target.cpu().numpy()[rows]
     gaps = (outputs.detach().double().cpu().numpy()[rows] - target).reshape(len(target), -1)
     squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
