@@ -331,14 +331,15 @@ def read_book(path: Path) -> Book:
     if len(headers) != 1:
         raise ValueError(f"{path.name} has {len(headers)} headers")
     promise = json.loads(headers[0][0])
-    rows = tuple(Row(*line, *_released(json.loads(line[2]))) for line in stored)
+    rows = tuple(Row(*line, **_released(json.loads(line[2]))) for line in stored)
     numbers = str(promise["accountant"]), real(promise["epsilon"]), float(promise["delta"])
     groups = tuple(map(str, promise["groups"]))
     return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups)
 
 
-def _released(body: Mapping[str, Any]) -> tuple[int, int, float, tuple[dict[str, Any], ...]]:
-    return int(body["round"]), int(body["attempt"]), float(body["sigma"]), tuple(body["charges"])
+def _released(body: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"round": int(body["round"]), "attempt": int(body["attempt"]), "sigma": float(body["sigma"])}
+    return {**numbers, "charges": tuple(body["charges"])}
 
 
 def real(value: Any) -> float:
