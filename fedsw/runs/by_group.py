@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -57,10 +56,14 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     if kind not in TASKS or len(task.groups) < 2:
         return GroupTable({}, {})
     sensitive = records.sensitive.cpu().numpy()
-    if kind == "classification":
-        of = functools.partial(_of_classes, AnswersByRecord(outputs, records, len(task.groups), task.classes), outputs)
-    else:
-        of = functools.partial(_of_numbers, outputs, records)
+    size = len(task.groups), task.classes
+    answers = AnswersByRecord(outputs, records, *size) if kind == "classification" else None
+
+    def of(group: int, rows: Array) -> Measured:
+        if answers is None:
+            return _of_numbers(outputs, records, rows)
+        return _of_classes(answers, outputs, group, rows)
+
     rows = {name: sensitive == group for group, name in enumerate(task.groups)}
     found = {name: of(group, own) if own.any() else {} for group, (name, own) in enumerate(rows.items())}
     return GroupTable.of({name: int(own.sum()) for name, own in rows.items()}, found)
@@ -73,11 +76,8 @@ def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Arr
     measured = answers.of_group(group)
     if answers.classes > 2:
         return measured
-    scores, target, units = (
-        outputs[:, 0].detach().double().cpu().numpy()[rows],
-        answers.target[rows],
-        answers.units[rows],
-    )
+    target, units = answers.target[rows], answers.units[rows]
+    scores = outputs[:, 0].detach().double().cpu().numpy()[rows]
     ones, others = (len(np.unique(units[target == c])) for c in (1, 0))
     area = _auc(target, scores)
     return measured | {
@@ -86,7 +86,7 @@ def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Arr
     }
 
 
-def _of_numbers(outputs: Tensor, records: Records, group: int, rows: Array) -> Measured:
+def _of_numbers(outputs: Tensor, records: Records, rows: Array) -> Measured:
     target = records.target.cpu().numpy()[rows]
     gaps = (outputs.detach().double().cpu().numpy()[rows] - target).reshape(len(target), -1)
     squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
