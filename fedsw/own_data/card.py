@@ -153,9 +153,7 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
         f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
         + (f", and of {_deviations(sigma, pair[pair > 0])} in every count of a pair" if several else "")
         + f"; there were {about['records']} records.",
-        Listed.of(
-            "Columns", ("column", "codes", "written as"), [(each.name, each.size, _written(each)) for each in coded]
-        ),
+        Listed.of("Columns", ("column", "codes", "written as"), columns),
     ]
     for later in about.get("later", ()):
         weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]

@@ -251,8 +251,8 @@ def card(record: RunRecord) -> Document:
         "Columns": declared,
         "Use": [
             Code(f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"),
-            f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was released: using it '
-            "spends nothing more of the guarantee. A prediction is as secret as the record it is of.",
+            f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was released: using '
+            "it spends nothing more of the guarantee. A prediction is as secret as the record it is of.",
         ],
         "Settings": ["What differs from the defaults.", Code(json_text(facts.settings(experiment)))],
         "Versions": [", ".join(f"{name} {version}" for name, version in summary["versions"].items())],
