@@ -118,6 +118,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def search(home: Path, made: Path, *, runs: int, best: int, monkeypatch) -> tuple[Path, Repeated]:
     """A search on clocks of its own; its home, with everything that remains, and the runs."""
+    clock = SimpleNamespace(strftime=lambda form: Clock.now().strftime(form), monotonic=time.monotonic)
+    monkeypatch.setattr("fedsw.files.time", clock)  # a folder's name
     for module in (private, accounts):
         monkeypatch.setattr(module, "datetime", SimpleNamespace(datetime=Clock, UTC=datetime.UTC))
         monkeypatch.setattr(module, "uuid4", lambda: UUID(int=5))
