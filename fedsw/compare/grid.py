@@ -86,9 +86,6 @@ def make_grid(
     Args:
         methods: names; None for the task's own choice, without those that would put an infinite epsilon into the
             account of the data set.
-        baselines: whether the task's baselines are compared, too.
-        rounds: training rounds of every cell, instead of the task's.
-        settings: `section.key=value` for every cell.
 
     Raises:
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
@@ -285,11 +282,7 @@ def run_missing(
 
 
 def run_cell(folder: Path, cell: Cell) -> bool:
-    """Train one cell under `folder`/runs and leave its result, or the reason why there is none.
-
-    Returns:
-        Whether there is a result.
-    """
+    """Train one cell under `folder`/runs and leave its result, or the reason why there is none."""
     return attempt(functools.partial(_make, folder), functools.partial(write_failure, folder), cell)
 
 

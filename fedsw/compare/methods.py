@@ -54,8 +54,6 @@ class ComparedTask(Section):
 
     Attributes:
         metric: the utility, a held-out metric.
-        better: its good direction.
-        beside: metrics that are shown with it.
         methods: what is compared if nothing is asked for.
         baselines: what others would run, compared where it is asked for.
         set: settings of every method.

@@ -379,9 +379,6 @@ def run_served(
 ) -> RunResult:
     """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it.
 
-    Args:
-        allow_modules: modules that the folder's settings may name as `module:name`; their code runs.
-
     Raises:
         CodeRefused: if the settings name another module.
         FileNotFoundError: if nothing was prepared there. RunBusy: if the run is going on.

@@ -115,14 +115,7 @@ def declared_columns(experiment: Experiment) -> Columns:
 def client_records(
     experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
 ) -> tuple[Records, bool]:
-    """A client's records where they come from Python, or everybody's, of which each client holds a part.
-
-    Args:
-        alone: on a machine of the client's own, where everything that the module gives is this client's.
-        several: whether that machine holds other clients as well.
-
-    Returns:
-        The records, and whether they are everybody's.
+    """A client's records where they come from Python, or everybody's, of which it holds a part, and which of both.
 
     Raises:
         ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.

@@ -97,9 +97,7 @@ def mlp(
     global generator is neither read nor moved, and the model is the same on every machine.
 
     Args:
-        features: width of the input.
         hidden: widths of the hidden layers; none gives a linear model.
-        outputs: width of the output.
         activation: "relu", "tanh" or "elu", after every hidden layer.
         seed: an integer, or a CPU generator to go on drawing from.
 
