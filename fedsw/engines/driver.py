@@ -281,9 +281,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
     In process one site holds all clients, or each its own where masks are real; Ray and Flower's simulation spread them
     over one site for each core. Real processes are one for each client, unless the experiment says otherwise.
-
-    Raises:
-        ExperimentError: if masks are to be left out between processes.
     """
     settings = experiment.federation
     if settings.masks == "simulated" and engine != "inprocess":

@@ -125,9 +125,6 @@ def _require_own(found: object, reference: str, *, what: str) -> None:
     """Refuse what can be called and is not the allowed module's own: it would allow all that the module imports.
 
     `hospital:os.system` is a name in `hospital`, and so is `hospital:run` after `from subprocess import run`.
-
-    Raises:
-        ExperimentError: naming the module that defines it.
     """
     module = reference.partition(":")[0]
     home = _home(found)

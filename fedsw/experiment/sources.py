@@ -220,9 +220,6 @@ def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequ
 
     The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
     simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
-
-    Raises:
-        ExperimentError: naming the files, the number of rows and what to do.
     """
     spec, tables = experiment.data, visible_tables(experiment)
     assert spec.held_out is not None and spec.columns is not None
