@@ -137,7 +137,7 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
-    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them, and δ = 0.1 / records."""
+    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them; δ = 0.1 / records."""
     if records < 1:
         raise ValueError(f"records is {records}; it must be at least 1.")
     usual: dict[str, float] = {"delta": 0.1 / records, "batch": records}
