@@ -36,13 +36,7 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(
-        self,
-        features: int,
-        hidden: Sequence[int],
-        latent: int,
-        *,
-        activation: str = "tanh",
-        seed: Seed = 0,
+        self, features: int, hidden: Sequence[int], latent: int, *, activation: str = "tanh", seed: Seed = 0
     ) -> None:
         """Build both from one seed; see `mlp` for the arguments."""
         super().__init__()
@@ -66,12 +60,7 @@ def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequentia
 
 
 def generator(
-    latent: int,
-    hidden: Sequence[int],
-    features: int,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
+    latent: int, hidden: Sequence[int], features: int, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
     """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
 
@@ -84,12 +73,7 @@ def generator(
 
 
 def mlp(
-    features: int,
-    hidden: Sequence[int],
-    outputs: int = 1,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
+    features: int, hidden: Sequence[int], outputs: int = 1, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
     """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits or raw predictions.
 
