@@ -30,9 +30,6 @@ class EncoderDecoder(nn.Module):
     """Two perceptrons that meet in a latent space.
 
     The decoder's hidden layers mirror the encoder's. Each runs once a pass, as clipping requires.
-
-    Raises:
-        ValueError: as `mlp` does.
     """
 
     def __init__(
@@ -51,11 +48,7 @@ class EncoderDecoder(nn.Module):
 
 
 def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequential:
-    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1.
-
-    Raises:
-        ValueError: as `mlp` does.
-    """
+    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1."""
     return mlp(features, (), outputs, seed=seed)
 
 
@@ -63,9 +56,6 @@ def generator(
     latent: int, hidden: Sequence[int], features: int, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
     """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
-
-    Raises:
-        ValueError: as `mlp` does.
 
     Source: RLL, Appendix D.2, for the widths.
     """
