@@ -17,20 +17,20 @@ from rich.status import Status
 from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, masked, rate_at_least, shown_epsilon, sketched
+from fedsw.audit import masked, sketched
+from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
+from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fedsw.federation.trust.central.rounds import Aggregate
 
 
 @house_style()
@@ -129,7 +129,7 @@ def finding(
         verdict,
         rows,
         details,
-        draw=lambda: _drawing(claim, measured, details, shown),
+        draw=lambda: draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown}),
     )
 
 
@@ -197,10 +197,6 @@ def _details(
         },
         "curve": [[float((others > t).mean()), float((scores <= t).mean())] for t in thresholds],
     }
-
-
-def _drawing(claim: Claim, measured: AttackResult, details: dict[str, Any], shown: float) -> Figure:
-    return draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown})
 
 
 TRIALS = 10_000_000

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.status import Status
 from torch import Tensor
 
-from fedsw.audit import judged
+from fedsw.audit.bounds import judged
 from fedsw.audit.finding import AttackResult, Claim
 from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Pair, Trial, exchanged
 from fedsw.experiment import Experiment, ExperimentError
@@ -51,19 +51,19 @@ class Leaving:
 
 
 class Seen(Protocol):
-    """What left of the canary's records, as an attacker has it.
-
-    Attributes of all: `exact` and `held`, without noise and with it, flat, and the `part` that was paid for.
-    """
+    """What left of the canary's records, as an attacker has it."""
 
     @property
-    def exact(self) -> Tensor: ...
+    def exact(self) -> Tensor:
+        """Without noise, flat."""
 
     @property
-    def held(self) -> Tensor: ...
+    def held(self) -> Tensor:
+        """As it left, flat."""
 
     @property
-    def part(self) -> Part: ...
+    def part(self) -> Part:
+        """What was paid for."""
 
     def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
         """So many releases of the same exact sum at some of its coordinates (p,), (count, p), by the same door."""

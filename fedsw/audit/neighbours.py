@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -354,9 +354,7 @@ class Trial:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._grid.close()
 
     def _node(self, client: int) -> Node:
@@ -400,12 +398,10 @@ class TrialRun(Trial):
         for _ in range(count):
             yield self._release(aggregate, 1)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with contextlib.suppress(OSError):
             self._ledger.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
 
     def _release(self, aggregate: Aggregate, copies: int) -> NDArray[np.float64]:
         size = aggregate.vector.numel()

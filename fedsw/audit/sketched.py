@@ -1,4 +1,4 @@
-"""The canary attack on sketches: by whoever sees what every stage releases, and wrote what later stages look through."""
+"""The canary attack on sketches: by whoever sees what all stages release, and wrote what later ones look through."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -147,11 +146,9 @@ class SketchTrial(Trial):
                 side.round(stage.number, self._written(stage.number))
         return left
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._open.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
 
     def _stages(self) -> list[Stage]:
         count = len(self.task.experiment.sketch.shares)
@@ -235,7 +232,7 @@ def require_sketch(experiment: Experiment) -> None:
 
 
 def _options(task: Problem, genuine: Records) -> Records:
-    """Values of a record: genuine ones, mirror images and distant ones, with every one's own label and with the next."""
+    """Values of a record: genuine, mirrored and distant ones, each with its own label and with the next."""
     few = genuine.take(torch.arange(min(len(genuine), _CANDIDATES)))
     factors = (1.0,) if table_of(task.experiment) is not None else (1.0, -1.0, _FAR, -_FAR)
     sketch, found = task.experiment.sketch, []

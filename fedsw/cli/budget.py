@@ -1,9 +1,9 @@
-"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given."""
+"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given; or a sketch's stages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import Json, answer, in_parts
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.engines.driver import loading
 from fedsw.text import downward, upward
 
@@ -22,6 +22,10 @@ _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps":
 
 
 def budget_command(
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Of a sketch: what each of its stages gets and costs.")
+    ] = None,
+    overrides: Set = None,
     delta: Annotated[
         float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 0.1 / records with --records.")
     ] = None,
@@ -57,7 +61,22 @@ def budget_command(
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
+    With an EXPERIMENT whose records leave as a sketch: each stage's share of the budget, its μ and its noise.
     """
+    elsewhere = {
+        "--sampling-rate": sampling_rate, "--batch": batch, "--steps": steps, "--slices": slices,
+        "--dimension": dimension, "--directions-scheme": directions_scheme, "--diameter": diameter, "--noise": noise,
+    }  # fmt: skip
+    if experiment is not None:
+        if extra := next((name for name, value in elsewhere.items() if value is not None), None):
+            raise typer.BadParameter(f"{extra} is for releases without an EXPERIMENT, which has its own: leave it out")
+        changes = changes_of(None, overrides, epsilon=epsilon)
+        changes += [f"privacy.delta={delta!r}"] * (delta is not None)
+        changes += [f"privacy.noise_multiplier={noise_multiplier!r}"] * (noise_multiplier is not None)
+        _say_stages(experiment, changes, records, as_json=as_json)
+        return
+    if overrides:
+        raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
     with loading():
         from fedsw.accounting import Slicing, budget_report
 
@@ -94,6 +113,37 @@ def budget_command(
     if not compare:
         del report["accountants"]
     answer(report, lambda: _view(report), as_json=as_json)
+
+
+def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
+    """What the stages of an experiment's sketch cost, from public numbers alone."""
+    from fedsw.cli.plan import sizes_of
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.load import find_experiment
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain, rows
+
+    experiment = load_experiment(find_experiment(name), changes)
+    if not experiment.privacy.sketch:
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
+            "rounds cost"
+        )
+    by_group, assumed = sizes_of(experiment, None if records is None else str(records))
+    found = planned(experiment, by_group, assumed=assumed)
+    plain = as_plain(found)
+    content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
+    answer(content, lambda: _stages_view(rows(found)), as_json=as_json)
+
+
+def _stages_view(said: Iterable[tuple[str, str]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for head, words in said:
+        if head == "noise" or head.startswith("stage"):
+            grid.add_row(head, words)
+    return grid
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:

@@ -173,7 +173,7 @@ def plan_command(
         changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
         chosen = load_experiment(str(experiment), changes)
         require_possible(chosen, task_of(chosen))
-        by_group, assumed = _sizes(chosen, records)
+        by_group, assumed = sizes_of(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
@@ -191,7 +191,7 @@ def plan_command(
     answer(as_plain(found), lambda: planned_view(found), as_json=as_json)
 
 
-def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
+def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
     """Private records of every group, and what of that was assumed.
 
     Raises:

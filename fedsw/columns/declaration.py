@@ -320,12 +320,9 @@ def _of_feature(feature: Feature, place: int, bins: int, edges: tuple[float, ...
     missing = feature.missing[0] if feature.missing else None
     if feature.categories:
         return [Coded(feature.name, "feature", place, values=feature.categories, missing=missing)]
-    named = (Number.model_validate({**_number(feature), "name": name}) for name in feature.columns)
+    number = {name: getattr(feature, name) for name in Number.model_fields}
+    named = (Number.model_validate({**number, "name": name}) for name in feature.columns)
     return [_of_number(each, "feature", place + at, bins, edges, missing) for at, each in enumerate(named)]
-
-
-def _number(feature: Feature) -> dict[str, object]:
-    return {name: getattr(feature, name) for name in Number.model_fields}
 
 
 def _of_number(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,14 +114,11 @@ class Table:
     def with_column(self, name: str, cells: Array) -> Table:
         """The table with one more column; its rows are counted when it is asked for."""
         before = self.column
-        return Table(
-            self.kind,
-            (*self.names, name),
-            self.rows,
-            lambda asked: cells if asked == name else before(asked),
-            self.levels,
-            self.roles,
-            dict(self._converted),
+        return replace(
+            self,
+            names=(*self.names, name),
+            column=lambda asked: cells if asked == name else before(asked),
+            _converted=dict(self._converted),
         )
 
 

@@ -73,17 +73,8 @@ def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:
 
 DIGITS = tuple("0123456789")
 FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 MNIST_SIDE = 28
 USPS_SIDE = 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from torch import Tensor
@@ -207,7 +208,7 @@ def _compared(
         else []
     )
     rows = [
-        ["single columns, mean total variation", _mean(found.marginals), found.marginals_of_halves],
+        ["single columns, mean total variation", statistics.fmean(found.marginals.values()), found.marginals_of_halves],
         ["pairs of columns, mean total variation", found.pairs, found.pairs_of_halves],
         ["sliced W2 of encoded columns", found.sw2, found.sw2_of_halves],
         ["nearest held-out record, median", found.nearest[0], found.nearest_of_halves[0]],
@@ -256,7 +257,3 @@ def _compared(
             ),
         ]
     return parts
-
-
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)

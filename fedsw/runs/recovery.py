@@ -1,4 +1,4 @@
-"""The command or call that resumes a stopped run, by the run's engine."""
+"""Who may go on with a run: one process, with the ledger that the run remembers, on a disk with room for it."""
 
 from __future__ import annotations
 

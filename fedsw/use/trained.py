@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedsw.columns.declaration import Columns
@@ -260,8 +261,6 @@ def load(
         ExperimentError: for thresholds that cannot be; if objects are missing that the run began with.
         FileNotFoundError: if the run learnt from a shipped data set whose files are not here.
     """
-    from safetensors.torch import load_file
-
     record = read_run(find_run(str(run), runs))
     require_allowed_code(record.experiment, allow_modules, stored=record.directory)
     path = record.directory / MODEL
