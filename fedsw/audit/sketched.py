@@ -37,6 +37,10 @@ _CANDIDATES, _FAR = 25, 1e3
 """Genuine records that the canary's two values are looked for among, and how far out they are moved, too."""
 
 
+_DOORS = ("bounded_sum", "release", "noised_sketch", "release_paid")
+"""What the trust models' own code calls them, broken or not."""
+
+
 @dataclass(frozen=True)
 class SketchNeighbours:
     """Two data sets that differ in one record, the first of a client.
@@ -176,14 +180,15 @@ class SketchTrial(Trial):
     def _overheard(self, left: list[View]) -> Iterator[None]:
         """Note what leaves, exact and noised: at the server that noises a sum, or at the client with the canary."""
         sums: list[Tensor] = []
-        bounded_sum, release, noised_sketch = sides.bounded_sum, sides.release, sides.noised_sketch
+        bounded_sum, release, noised_sketch, release_paid = (getattr(sides, name) for name in _DOORS)
 
         def summed(law: Any, totals: Sequence[Tensor], records: Sequence[int], **about: Any) -> Bounded:
             sums.append(torch.stack([total.cpu() for total in totals]).sum(dim=0))
-            return bounded_sum(law, totals, records, **about)
+            made: Bounded = bounded_sum(law, totals, records, **about)
+            return made
 
         def released(bounded: Bounded, guarantee: Any, ledger: Any) -> Released:
-            found = release(bounded, guarantee, ledger)
+            sent: Released = release(bounded, guarantee, ledger)
 
             def door(numbers: Tensor) -> Released:
                 many = Bounded(
@@ -193,27 +198,29 @@ class SketchTrial(Trial):
                     attempt=self.begin(bounded.round),
                     charges=bounded.charges,
                 )
-                return release(many, guarantee, ledger)
+                again: Released = release(many, guarantee, ledger)
+                return again
 
-            part = Part("value", bounded.sensitivity.value, found.sigma)
-            left.append(View(sums[-1].reshape(-1), found.value.reshape(-1), part, door))
-            return found
+            part = Part("value", bounded.sensitivity.value, sent.sigma)
+            left.append(View(sums[-1].reshape(-1), sent.value.reshape(-1), part, door))
+            return sent
 
         def noised(node: Node, place: Path, stage: Stage, federation: int, paid: Paid | None = None) -> Released:
-            found = noised_sketch(node, place, stage, federation, paid)
+            sent: Released = noised_sketch(node, place, stage, federation, paid)
             if int(node.clients[0]) == self._holder:
                 budget = self._budget(stage)
 
                 def door(numbers: Tensor) -> Released:
                     payment = Paid(0, 0, 0.0, {PART: budget.part})
-                    return sides.release_paid(Bounded(numbers, budget.sensitivity), payment, PART, Stream.secure())
+                    again: Released = release_paid(Bounded(numbers, budget.sensitivity), payment, PART, Stream.secure())
+                    return again
 
                 exact = sketch_of_records(node.task, node.records, stage)
-                left.append(View(exact.reshape(-1), found.value.reshape(-1), budget.part, door))
-            return found
+                left.append(View(exact.reshape(-1), sent.value.reshape(-1), budget.part, door))
+            return sent
 
         with ExitStack() as stack:
-            for name, value in (("bounded_sum", summed), ("release", released), ("noised_sketch", noised)):
+            for name, value in zip(_DOORS, (summed, released, noised), strict=False):
                 stack.enter_context(exchanged(sides, name, value))
             yield
 
