@@ -289,7 +289,6 @@ class Leakage:
 
     Args:
         step: sampling rate p and mu = Delta / sigma of one step, neighbours by replacement.
-        times: number of steps.
         delta: at which epsilon is read.
 
     Raises:

@@ -91,10 +91,7 @@ def finding(
     """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
 
     Args:
-        experiment: what was attacked.
-        cell: the canary's group.
         why: what is worst about the neighbours.
-        confidence: of everything together.
     """
     # Half of what may go wrong to the draws, where there are any; the bounds then hold together.
     risk = (1 - confidence) / (1 if measured.drawn is None else 2)

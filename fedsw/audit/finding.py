@@ -70,14 +70,11 @@ class Finding(Short):
     """The outcome of one audit.
 
     Attributes:
-        kind: which audit.
         subject: the experiment or the run's folder.
         claimed: the epsilon that the guarantee states.
-        delta: of the guarantee.
         shown: the largest epsilon that the attack supports, a lower bound; for "record", the recomputed epsilon.
         confidence: that `shown` is no more than the true epsilon; None where nothing random was drawn.
         passed: whether nothing contradicts the claim.
-        verdict: one sentence.
         rows: what the screen shows beside that: (name, value) in words.
         details: everything measured, JSON types only.
         draw: makes the figure; None where there is nothing to draw.
@@ -143,9 +140,7 @@ class Check:
     """One line of the audit.
 
     Attributes:
-        name: what was checked.
         passed: None where it could not be checked, and `found` says why.
-        found: in words.
         numbers: what was measured, JSON types only.
     """
 
@@ -170,7 +165,6 @@ class Faults:
     """Collects what is wrong, so that one fault hides no other.
 
     Attributes:
-        found: what is wrong, in words.
         left: why a part of the check could not be made; without a fault, the check then counts as not made.
     """
 

@@ -109,7 +109,6 @@ class Neighbours:
     canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records.
 
     Attributes:
-        cell: the canary's.
         client: who holds it; `canary_rows` says which it is there.
         why: what is worst about them, in words.
         turned: whether it is the canary's Jacobian that is turned round; else its output is at the other pole.
@@ -277,7 +276,6 @@ class Trial:
         experiment: without a seed: sampling and noise are drawn for real.
         neighbours: whose records the clients hold; None for the experiment's own, to learn sizes from.
         canary: which of the two data sets.
-        folder: for the ledgers.
     """
 
     def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:

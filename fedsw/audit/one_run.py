@@ -140,7 +140,6 @@ def audit(
     are fixed in advance. `shown` is the larger of what they show through the run's own curve.
 
     Args:
-        canaries: records replaced by canaries.
         show: whether a bar shows how the run goes on.
         unsafe: let records of a user's own be attacked, for the eyes of who may see the records themselves.
 

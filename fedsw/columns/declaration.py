@@ -236,7 +236,6 @@ class Coded:
     """One column of a table, as codes 0 .. size - 1.
 
     Attributes:
-        name: of the column.
         role: "feature", "group" or "target": where it stands in records.
         place: the position of its first input among the features of records, or of it among the targets; 0 for a group.
         values: names of categories or groups, a code each; empty for numbers.
@@ -274,7 +273,6 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
     of them: it is the block that a record is in.
 
     Args:
-        columns: the declaration.
         bins: equal parts of a range of numbers.
         group_in_cell: whether the groups are kept apart by blocks, as the classes are; then they are no codes.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
 from fedsw.experiment.trust import trust_models
 from fedsw.settings import read_setting
+from fedsw.text import nearest
 
 _FILE = SHIPPED / "comparisons" / "methods.toml"
 _WITHOUT_PRIVACY = ("reference", "unclipped")
@@ -54,8 +54,6 @@ class ComparedTask(Section):
 
     Attributes:
         metric: the utility, a held-out metric.
-        better: its good direction.
-        beside: metrics that are shown with it.
         methods: what is compared if nothing is asked for.
         baselines: what others would run, compared where it is asked for.
         set: settings of every method.
@@ -216,8 +214,7 @@ def _refusal(task: str, method: Method) -> str | None:
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = "".join(f"nearest: {close!r}; " for close in difflib.get_close_matches(name, names, n=1))
-    return f"no {kind} {name!r}; {near}known: {', '.join(names)}"
+    return f"no {kind} {name!r}; {nearest(name, names)}known: {', '.join(names)}"
 
 
 @functools.cache

@@ -252,7 +252,6 @@ class Checked:
     """What a file's cells come to when every one is looked at.
 
     Attributes:
-        rows: number of records.
         units: how many units they are of; their number where no unit is declared.
         groups: how many units are in each group, (groups,); of those that fit.
         classes: how many are of each class, (classes,); likewise, and empty for a regression.

@@ -35,7 +35,6 @@ class Table:
     Attributes:
         kind: the container's type, "pandas.DataFrame".
         names: of its columns. One of width p, (n, p), stands for `name`0, ..., `name`p-1.
-        rows: number of records.
         column: what the container holds under a name.
         levels: the values that the container itself declares for a column, in its order.
         roles: the column of "target" and "group", where the container has a place for them.

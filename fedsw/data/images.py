@@ -267,9 +267,6 @@ def digits(*, seed: int = 0) -> Dataset:
     digit. The split is a permutation decided by `seed`, which is public; the published order is by writer. A
     record's id is its place in the published order.
 
-    Args:
-        seed: seed of the split.
-
     Raises:
         ModuleNotFoundError: if scikit-learn is not installed.
 

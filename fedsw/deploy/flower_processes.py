@@ -109,11 +109,7 @@ class SuperLink:
             raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
-        """Run the prepared job of a folder; the process ends when the run does.
-
-        Args:
-            modules: what the job's settings may name as `module:name`.
-        """
+        """Run the prepared job of a folder; the process ends when the run does."""
         config = run_config(directory, modules, resume=resume)
         bundle = write_bundle(directory / "deployment" / "bundle")
         command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]

@@ -120,11 +120,7 @@ _SHIPPED = {"objective.task": "fedsw.tasks.kinds", "model.kind": "fedsw.models"}
 
 
 class CodeRefused(ExperimentError):
-    """A stored experiment names modules that nobody has allowed here.
-
-    Attributes:
-        modules: their names, in the order of the settings.
-    """
+    """A stored experiment names modules that nobody has allowed here."""
 
     def __init__(self, message: str, modules: tuple[str, ...]) -> None:
         super().__init__(message)

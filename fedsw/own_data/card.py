@@ -27,7 +27,6 @@ def findings(
 
     Args:
         summary: of the run that learnt the table.
-        coded: its columns as codes.
         faults: cells that are not as declared.
         compared: with held-out records; None if there are none.
     """
@@ -90,9 +89,7 @@ def card(
 
     Args:
         summary: of the run that learnt it.
-        coded: its columns as codes.
         compared: with held-out records; None if there are none.
-        said: see `findings`.
         held_out: the table that they came from, where it is another than that of the run.
     """
     worth = None if compared is None else compared.usefulness

@@ -33,8 +33,6 @@ class DraftRequest:
     """What a draft is asked for.
 
     Attributes:
-        folder: with the clients' tables.
-        group, target: names of columns.
         words: what the command line says of columns.
         from_public: whether the clients' tables themselves are public.
         public_table: a public table of the same columns.

@@ -44,7 +44,6 @@ class Evaluated:
     """What a model is worth on held-out records of a client, or of all. Without noise: for their owner alone.
 
     Attributes:
-        name: whose they are.
         count: how many records, one of each unit; none is measured where there is none.
         worth: metrics, a constant's beside them, and a table by group, with where each lies over draws of units.
         warnings: what a reader must know first.

@@ -36,7 +36,6 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
 
     Args:
         outputs: held-out outputs (n, d), as `fedsw.tasks.measures` gives them.
-        records: the n held-out records.
 
     Returns:
         By group: `count`; for classification `accuracy`, and `selection_rate`, `true_positive_rate`,

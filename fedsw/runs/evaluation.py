@@ -36,7 +36,6 @@ def subsample(records: Records, most: int) -> Records:
     the same in every round and every run, and no training reads it.
 
     Args:
-        records: n held-out records.
         most: where n is no larger, all of them are returned as they are.
 
     Returns:

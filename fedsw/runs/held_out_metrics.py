@@ -36,7 +36,6 @@ class Tallied:
         sigma: standard deviation of the noise in each of them.
         records: kept records of each group in them, (groups,); public.
         clients: whose records are in them.
-        attempt: the attempt that succeeded.
         spent: epsilon that the run has spent then.
         round: of the model that was measured.
     """
@@ -334,7 +333,6 @@ def noised_gain(more: float, differing: float, total: float, noise: float, level
     Args:
         more: records that the first alone has right, less those that the second alone has.
         differing: both together, and a standard deviation of the noise in that.
-        total: of all records.
         noise: standard deviation of the noise in `more`.
     """
     z, seen = intervals.normal(level), more / total
@@ -366,7 +364,6 @@ def noised_rate(hits: float, misses: float, spread: Callable[[float, float], flo
 
     Args:
         spread: standard deviation of the noise in u * hits + v * misses, of u and v.
-        most: records that there can be.
     """
     together = hits + misses
     size = min(most, max(0.0, together) + spread(1.0, 1.0))

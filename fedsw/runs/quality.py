@@ -77,8 +77,6 @@ def quality_of_classes(
 
     Args:
         outputs: probabilities (n, 1) of class 1 of two, or (n, d) of d classes.
-        records: the n held-out records.
-        names: of the classes, for words.
     """
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())

@@ -106,8 +106,6 @@ class TrainedModel(Short):
     it is asked about are not protected by it: a prediction is as secret as the record it is of.
 
     Attributes:
-        directory: the run's folder.
-        experiment: what ran.
         summary: how it ended, with the guarantee, held-out metrics and warnings.
         model: the network itself, on the host, in evaluation mode.
         columns: the declared columns; None where a shipped data set was learnt from.

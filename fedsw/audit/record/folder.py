@@ -38,8 +38,6 @@ class Row:
     """One line of a ledger's table `rows`, with its body read.
 
     Attributes:
-        sequence, key, body, previous, digest: as stored.
-        round, attempt, sigma: of the release.
         charges: of every group: group, sampling_rate, sensitivity, sampling, slicing.
     """
 
@@ -121,7 +119,6 @@ class Folder:
     """A run that is not going on.
 
     Attributes:
-        experiment: its settings, as in config.json.
         summary: empty where the last process of the run ended without one.
         selection: what it was selected among, as in config.json; None for a run that is not the best of several.
         allow_modules: modules that the settings may name as `module:name`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from fedsw.columns.kinds import Name
 from fedsw.experiment.registry import OBJECT, is_held, is_reference
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw.settings import require_data_set
+from fedsw.text import nearest
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,9 @@ class Data(Section):
         if source in SOURCES or source in _OWN or is_reference(source):
             return source
         known = (*SOURCES, *_OWN)
-        near = difflib.get_close_matches(source, known, n=1)
         raise ValueError(
-            f"source {source!r} is unknown; {f'nearest: {near[0]!r}; ' if near else ''}choose one of "
-            f"{', '.join(known)}, or write module:name for records of your own"
+            f"source {source!r} is unknown; {nearest(source, known)}choose one of {', '.join(known)}, or write "
+            "module:name for records of your own"
         )
 
     @model_validator(mode="after")

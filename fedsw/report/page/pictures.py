@@ -48,7 +48,6 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
 
     Args:
         name: unlike that of any other figure of the page.
-        caption: shown below.
         says: what it shows, in words, for who cannot see it.
     """
     import matplotlib
@@ -178,7 +177,6 @@ class Person:
         whose: what may be one of two.
         group: of the person for whom the bounds are largest.
         guess: how often the best attacker is right, who would be right half of the time by guessing.
-        rates: true positive rates.
         priors: one row for each belief before, with a sentence in `says`.
     """
 
