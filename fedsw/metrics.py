@@ -88,13 +88,7 @@ def equal_opportunity_differences(
 
 
 def equal_opportunity_ratios(
-    predicted: Tensor,
-    target: Tensor,
-    sensitive: Tensor,
-    *,
-    groups: int = 2,
-    classes: int = 2,
-    positive: int = 1,
+    predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2, positive: int = 1
 ) -> tuple[float, ...]:
     """(EO_0, EO_1, ...): for every true class y, the disparate impact among the records with Y = y.
 

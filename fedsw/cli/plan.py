@@ -320,12 +320,7 @@ def _on_records(
         cost = cost_of(found, law)
         Screen().print(
             cost_view(
-                cost.epsilon,
-                cost.delta,
-                single=cost.single,
-                all_shown=cost.all_shown,
-                among=len(found),
-                runs=law.mean,
+                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
             )
         )
     with waiting(show=show):

@@ -211,11 +211,7 @@ class NodeSettings:
     @property
     def node_config(self) -> dict[str, int | str]:
         """The configuration the ClientApp sees."""
-        limits = {
-            "max-epsilon": self.max_epsilon,
-            "max-memory": self.max_memory,
-            "max-seconds": self.max_seconds,
-        }
+        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
         paths = {
             "data-dir": self.data_dir,
             "state-dir": self.state_dir,

@@ -86,11 +86,7 @@ def stated_shape(experiment: Experiment) -> Shape:
 
 
 def load_class_names(experiment: Experiment) -> tuple[str, ...]:
-    """Names of the classes; empty for a regression.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """Names of the classes; empty for a regression."""
     if experiment.data.own:
         return declared_columns(experiment).classes
     return load_dataset(experiment).classes
@@ -279,11 +275,7 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
 
 
 def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset | None:
-    """The public labelled data set of domain adaptation; None for other tasks.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """The public labelled data set of domain adaptation; None for other tasks."""
     spec = experiment.data
     if spec.public is None:
         return None
@@ -343,11 +335,7 @@ def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
-    """The whole data set of images that an experiment's private records are of.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """The whole data set of images that an experiment's private records are of."""
     images = _named(spec, "class", data_dir)
     alike = spec.public is None or spec.source == "digits"  # these are 8 x 8 and meet no other set
     return images if alike else data.resized(images, _IMAGE_SIDE)

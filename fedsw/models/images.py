@@ -197,11 +197,7 @@ class Critic(nn.Module):
 
 
 class AdversarialDCGAN(nn.Module):
-    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator alone.
-
-    Raises:
-        ValueError: as `DCGAN`.
-    """
+    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator alone."""
 
     def __init__(self, side: int, latent: int = 100, filters: Sequence[int] = _FILTERS, *, seed: Seed = 0) -> None:
         super().__init__()
