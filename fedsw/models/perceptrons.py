@@ -55,7 +55,7 @@ def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequentia
 def mlp(
     features: int, hidden: Sequence[int], outputs: int = 1, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
-    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, or points of noise.
+    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
     Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone: torch's
     global generator is neither read nor moved, and the model is the same on every machine.
