@@ -84,6 +84,24 @@ class Series(Section):
         return self
 
 
+class Beside(Section):
+    """Numbers of no run, for comparison: a column of the table.
+
+    Attributes:
+        name: the column.
+        what: one line about it.
+        compute: a function of `simulations.papers.computed`, called with `settings` at each of the values of `over`.
+        settings: of every call.
+        over: values of an argument, by its name; the series' points that have them are its own, whatever else they say.
+    """
+
+    name: str
+    what: str
+    compute: FunctionName
+    settings: Arguments = {}
+    over: dict[str, tuple[Value, ...]]
+
+
 class Row(Section):
     """A line of the figure's table: what the paper prints, and what ours shall reach.
 
@@ -128,6 +146,7 @@ class Figure(Section):
         only: the points of the series that the figure shows, by their values; all of them if there are none.
         measures: what is measured on each run beside what the series name.
         series: the runs; none for what is computed.
+        beside: what is computed to compare them with.
         compute: a function of `simulations.papers.computed`, called with `settings`.
         by_case: whether each of `settings.cases` is computed, stored and resumed by itself.
         derive: a function of `simulations.papers.derived`: numbers that several runs make together, for the rows.
@@ -143,6 +162,7 @@ class Figure(Section):
     only: dict[str, Value] = {}
     measures: tuple[FunctionName, ...] = ()
     series: tuple[Series, ...] = ()
+    beside: tuple[Beside, ...] = ()
     compute: FunctionName | None = None
     by_case: bool = False
     settings: Arguments = {}
@@ -159,7 +179,7 @@ class Figure(Section):
         for key, value in self.only.items():
             if (key, value) not in known:
                 raise ValueError(f"`only` names {key} = {value}, which no series has")
-        if len({series.name for series in self.series}) < len(self.series):
+        if len({each.name for each in (*self.series, *self.beside)}) < len(self.series) + len(self.beside):
             raise ValueError("two series have the same name; each is a column of its own")
         return self
 
@@ -182,7 +202,17 @@ class Figure(Section):
             )
             for each in self.series
         )
-        return self.model_copy(update={"series": series, "settings": {**self.settings, **quick.settings}})
+        settings = {**self.settings, **quick.settings}
+        beside = tuple(
+            each.model_copy(
+                update={
+                    "over": {key: quick.over.get(key, values[:1]) for key, values in each.over.items()},
+                    "settings": {key: quick.settings.get(key, value) for key, value in each.settings.items()},
+                }
+            )
+            for each in self.beside
+        )
+        return self.model_copy(update={"series": series, "beside": beside, "settings": settings})
 
 
 def figures() -> dict[str, Path]:

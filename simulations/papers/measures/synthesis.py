@@ -29,7 +29,7 @@ def labelled(run: Finished) -> Measured:
     classes, summary = run.problem.classes, run.record.summary
     model, features, target = _placed(run)
     made, labels = generate(model, proportions_of(model), run.experiment.sketch.generated)
-    accuracy = classifier_accuracy(made.float(), labels, features, target, epochs=_EPOCHS)
+    accuracy = by_a_perceptron(made.float(), labels, features, target)
     shown = [_bytes(made[labels == each][:_SHOWN]) for each in range(classes)]
     values = {
         "accuracy_generated": accuracy,
@@ -47,14 +47,33 @@ def with_shifts(run: Finished) -> Measured:
     in a stage. Also what generators are chosen by: `distance`, squared, of its samples to the sketch, over all stages.
     """
     model, features, target = _placed(run)
-    like, classes, sketch = next(model.parameters()), run.problem.classes, run.record.summary["sketch"]
-    lessons = Lessons(steps=min(_LESSONS, 3 * run.experiment.training.rounds))
+    sketch, steps = run.record.summary["sketch"], min(_LESSONS, 3 * run.experiment.training.rounds)
+    distance = sum(each["distance"] for each in (sketch, *sketch.get("later", ())))
+    found = by_lessons(model, proportions_of(model), features, target, classes=run.problem.classes, steps=steps)
+    return Measured({"distance": distance, **found})
+
+
+def by_a_perceptron(made: Tensor, labels: Tensor, features: Tensor, target: Tensor) -> float:
+    """Accuracy on images (m, p) with labels (m,) of a perceptron of width 100 that saw images (n, p), labels (n,)."""
+    return classifier_accuracy(made, labels, features, target, epochs=_EPOCHS)
+
+
+def by_lessons(
+    model: nn.Module, proportions: Tensor, features: Tensor, target: Tensor, *, classes: int, steps: int
+) -> dict[str, float]:
+    """`accuracy_lenet` and `accuracy_shifted`, see `with_shifts`, on images (m, p) with labels (m,) int64.
+
+    Args:
+        model: what draws the images of lessons. proportions: (classes,), of its classes.
+        steps: batches of 200.
+    """
+    like, lessons = next(model.parameters()), Lessons(steps=steps)
     lenet = Classifier(features.shape[1], classes, _LENET_HIDDEN)
-    values = {"distance": sum(each["distance"] for each in (sketch, *sketch.get("later", ())))}
+    values = {}
     for name, pupil in (("lenet", lenet), ("shifted", mlp(features.shape[1], (_WIDTH,), classes))):
-        trained = taught(pupil.to(like), model, proportions_of(model), 1, lessons)
+        trained = taught(pupil.to(like), model, proportions, 1, lessons)
         values[f"accuracy_{name}"] = accuracy_of(trained, features, target)
-    return Measured(values)
+    return values
 
 
 def _placed(run: Finished) -> tuple[nn.Module, Tensor, Tensor]:
