@@ -92,7 +92,8 @@ class Beside(Section):
         what: one line about it.
         compute: a function of `simulations.papers.computed`, called with `settings` at each of the values of `over`.
         settings: of every call.
-        over: values of an argument, by its name; the series' points that have them are its own, whatever else they say.
+        over: values of an argument, by its name; where the runs' points have that name, what is computed is for those
+            of that value.
     """
 
     name: str

@@ -148,7 +148,7 @@ def _beside(results: Path, study: Study) -> tuple[list[Result], int]:
             if stored is None or stored.fault is not None:
                 lacking += 1
                 continue
-            at = [point for point in points if own.items() <= point.items()]
+            at = [each for each in points if all(each.get(key, value) == value for key, value in own.items())]
             found += [Result(beside.name, each, 0, stored.measures[HELD_OUT].values, {}, stored.about) for each in at]
     return found, lacking
 

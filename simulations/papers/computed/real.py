@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.data import Dataset, digits, fashion_mnist, mnist
-from simulations.papers.measures.synthesis import by_a_perceptron, by_lessons
+from simulations.papers.measures.synthesis import PUPILS, by_a_perceptron, by_lessons
 from simulations.papers.store import Measured
 
 _SETS: dict[str, Callable[[], Dataset]] = {"mnist": mnist, "fashion-mnist": fashion_mnist, "digits": digits}
@@ -45,23 +45,24 @@ class RealImages(nn.Module):
         return self.images[self.starts[cells] + place]
 
 
-def classifiers(source: str, lessons: int) -> Measured:
-    """Accuracy on held-out images of the classifiers of `measures.synthesis`, taught as there, but with real images.
+def classifier(source: str, name: str, lessons: int) -> Measured:
+    """Accuracy on held-out images of a classifier of `measures.synthesis`, taught as there, but with real images.
 
-    `accuracy_generated`, `accuracy_shifted` and `accuracy_lenet` are named as those of generated images are. Training
+    It is named as that of generated images is: `accuracy_generated`, `accuracy_shifted` or `accuracy_lenet`. Training
     images are looked at as they are, without privacy.
 
     Args:
         source: "mnist", "fashion-mnist" or "digits".
-        lessons: batches of 200, of those that are taught with shifts.
+        name: "generated" for the perceptron that sees every image as it is; or one that is taught with shifts.
+        lessons: batches of 200 for that.
     """
     data = _SETS[source]()
     train, test = data.train, data.test
-    real, seen = RealImages(train.features, train.target), (test.features, test.target)
-    proportions = real.counts.to(torch.float64) / len(train.target)
-    plain = by_a_perceptron(train.features, train.target, *seen)
-    shifted = by_lessons(real, proportions, *seen, classes=real.cells, steps=lessons)
-    return Measured({"accuracy_generated": plain, **shifted})
+    if name not in PUPILS:
+        return Measured({f"accuracy_{name}": by_a_perceptron(train.features, train.target, test.features, test.target)})
+    real = RealImages(train.features, train.target)
+    proportions, given = real.counts.to(torch.float64) / len(train.target), {"classes": real.cells, "steps": lessons}
+    return Measured({f"accuracy_{name}": by_lessons(name, real, proportions, test.features, test.target, **given)})
 
 
 def constant(source: str) -> Measured:
@@ -69,4 +70,4 @@ def constant(source: str) -> Measured:
     data = _SETS[source]()
     said = torch.bincount(data.train.target).argmax()
     accuracy = float((data.test.target == said).double().mean())
-    return Measured({f"accuracy_{name}": accuracy for name in ("generated", "shifted", "lenet")})
+    return Measured({f"accuracy_{name}": accuracy for name in ("generated", *PUPILS)})

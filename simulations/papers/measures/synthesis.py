@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,11 @@ _EPOCHS = 5
 _SHOWN = 4
 _LESSONS = 3000
 _LENET_HIDDEN, _WIDTH = 128, 100
+PUPILS: dict[str, Callable[[int, int], nn.Module]] = {
+    "lenet": lambda features, classes: Classifier(features, classes, _LENET_HIDDEN),
+    "shifted": lambda features, classes: mlp(features, (_WIDTH,), classes),
+}
+"""What lessons are given to: untrained networks of so many features and classes."""
 
 
 def labelled(run: Finished) -> Measured:
@@ -49,8 +56,11 @@ def with_shifts(run: Finished) -> Measured:
     model, features, target = _placed(run)
     sketch, steps = run.record.summary["sketch"], min(_LESSONS, 3 * run.experiment.training.rounds)
     distance = sum(each["distance"] for each in (sketch, *sketch.get("later", ())))
-    found = by_lessons(model, proportions_of(model), features, target, classes=run.problem.classes, steps=steps)
-    return Measured({"distance": distance, **found})
+    given = {"classes": run.problem.classes, "steps": steps}
+    values = {
+        f"accuracy_{name}": by_lessons(name, model, proportions_of(model), features, target, **given) for name in PUPILS
+    }
+    return Measured({"distance": distance, **values})
 
 
 def by_a_perceptron(made: Tensor, labels: Tensor, features: Tensor, target: Tensor) -> float:
@@ -59,21 +69,16 @@ def by_a_perceptron(made: Tensor, labels: Tensor, features: Tensor, target: Tens
 
 
 def by_lessons(
-    model: nn.Module, proportions: Tensor, features: Tensor, target: Tensor, *, classes: int, steps: int
-) -> dict[str, float]:
-    """`accuracy_lenet` and `accuracy_shifted`, see `with_shifts`, on images (m, p) with labels (m,) int64.
+    name: str, model: nn.Module, proportions: Tensor, features: Tensor, target: Tensor, *, classes: int, steps: int
+) -> float:
+    """Accuracy on images (m, p) with labels (m,) int64 of one of `PUPILS`; see `with_shifts`.
 
     Args:
         model: what draws the images of lessons. proportions: (classes,), of its classes.
         steps: batches of 200.
     """
-    like, lessons = next(model.parameters()), Lessons(steps=steps)
-    lenet = Classifier(features.shape[1], classes, _LENET_HIDDEN)
-    values = {}
-    for name, pupil in (("lenet", lenet), ("shifted", mlp(features.shape[1], (_WIDTH,), classes))):
-        trained = taught(pupil.to(like), model, proportions, 1, lessons)
-        values[f"accuracy_{name}"] = accuracy_of(trained, features, target)
-    return values
+    pupil = PUPILS[name](features.shape[1], classes).to(next(model.parameters()))
+    return accuracy_of(taught(pupil, model, proportions, 1, Lessons(steps=steps)), features, target)
 
 
 def _placed(run: Finished) -> tuple[nn.Module, Tensor, Tensor]:
