@@ -154,19 +154,15 @@ def _list(*, as_json: bool) -> None:
 
 def _new_folder(runs: Path, grid: Grid) -> Path:
     from fedsw.compare.grid import write_grid
-    from fedsw.engines.driver import fresh_directory
+    from fedsw.files import fresh_folder
 
-    folder = fresh_directory(runs / "compare" / grid.task)
+    folder = fresh_folder(runs / "compare" / grid.task)
     write_grid(folder, grid)
     return folder
 
 
 def _require_data(grid: Grid) -> None:
-    """Find (or download) what the cells learn from before any of them starts.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-    """
+    """Find (or download) what the cells learn from before any of them starts."""
     from fedsw.experiment.sources import load_dataset, load_public
     from fedsw.own_data.examine import require_runnable
 

@@ -109,11 +109,7 @@ class SuperLink:
             raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
-        """Run the prepared job of a folder; the process ends when the run does.
-
-        Args:
-            modules: what the job's settings may name as `module:name`.
-        """
+        """Run the prepared job of a folder; the process ends when the run does."""
         config = run_config(directory, modules, resume=resume)
         bundle = write_bundle(directory / "deployment" / "bundle")
         command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]
@@ -215,11 +211,7 @@ class NodeSettings:
     @property
     def node_config(self) -> dict[str, int | str]:
         """The configuration the ClientApp sees."""
-        limits = {
-            "max-epsilon": self.max_epsilon,
-            "max-memory": self.max_memory,
-            "max-seconds": self.max_seconds,
-        }
+        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
         paths = {
             "data-dir": self.data_dir,
             "state-dir": self.state_dir,

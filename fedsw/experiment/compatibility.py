@@ -15,7 +15,6 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
     """What does not go together, with what would; None if everything does.
 
     Args:
-        settings: the sections of an experiment.
         kind: its task; None for one of a user's own before it is loaded: what takes its facts is then left out.
     """
     known = None if kind is None else _misfit_of_task(settings, kind) or _misfit_of_trust(settings, kind)

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import (
     SerializerFunctionWrapHandler,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_serializer,
@@ -24,7 +23,7 @@ from fedsw.experiment.registry import is_reference, load_metrics, require_refere
 from fedsw.experiment.sections import Federation, Objective, Privacy
 from fedsw.experiment.sections.privacy import TAGGED, meaningless, tagged
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw.text import nearest
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
@@ -209,10 +208,7 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     _drop_overridden_privacy(merged, settings)
     for keys, value in settings:
         apply_setting(merged, keys, value)
-    try:
-        return Experiment.model_validate(merged)
-    except ValidationError as fault:
-        raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+    return validated(Experiment, merged, apart="\n")
 
 
 def _beside(raw: dict[str, Any], folder: Path) -> None:

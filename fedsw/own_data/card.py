@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,6 @@ def findings(
 
     Args:
         summary: of the run that learnt the table.
-        coded: its columns as codes.
         faults: cells that are not as declared.
         compared: with held-out records; None if there are none.
     """
@@ -89,9 +89,7 @@ def card(
 
     Args:
         summary: of the run that learnt it.
-        coded: its columns as codes.
         compared: with held-out records; None if there are none.
-        said: see `findings`.
         held_out: the table that they came from, where it is another than that of the run.
     """
     worth = None if compared is None else compared.usefulness
@@ -207,7 +205,7 @@ def _compared(
         else []
     )
     rows = [
-        ["single columns, mean total variation", _mean(found.marginals), found.marginals_of_halves],
+        ["single columns, mean total variation", statistics.fmean(found.marginals.values()), found.marginals_of_halves],
         ["pairs of columns, mean total variation", found.pairs, found.pairs_of_halves],
         ["sliced W2 of encoded columns", found.sw2, found.sw2_of_halves],
         ["nearest held-out record, median", found.nearest[0], found.nearest_of_halves[0]],
@@ -256,7 +254,3 @@ def _compared(
             ),
         ]
     return parts
-
-
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)

@@ -82,7 +82,6 @@ class _Seen:
     """The cells of a column so far, those that are missing left out.
 
     Attributes:
-        given: how many there are.
         forms: what they may be but text; see `fedsw.own_data.answers.FORMS`.
     """
 
@@ -199,8 +198,6 @@ class Examined:
     """What was found in one file.
 
     Attributes:
-        name: whose file it is.
-        counted: how its rows are counted.
         groups, classes: units by group and records by class, of those that fit; a record is a unit if none is declared.
         broken: why it could not be read to its end; None if it could.
         units: how many units its records are of.

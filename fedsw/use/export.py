@@ -25,6 +25,7 @@ from fedsw.report import facts
 from fedsw.report.page.page import Code, Document, Listed, Section
 from fedsw.runs.files import CARD
 from fedsw.runs.record import RunRecord, read_run
+from fedsw.runs.recovery import require_remembered
 from fedsw.tasks.own import made_up_features
 from fedsw.text import json_text
 from fedsw.use.trained import AnsweringModel, TrainedModel
@@ -210,8 +211,6 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     Raises:
         ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
-    from fedsw.runs.recovery import require_remembered
-
     record = read_run(directory)
     require_remembered(directory, missing_ok=True)
     if not record.summary:
