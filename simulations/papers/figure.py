@@ -180,7 +180,7 @@ class Figure(Section):
         for key, value in self.only.items():
             if (key, value) not in known:
                 raise ValueError(f"`only` names {key} = {value}, which no series has")
-        if len({each.name for each in (*self.series, *self.beside)}) < len(self.series) + len(self.beside):
+        if len(set(self.columns)) < len(self.columns):
             raise ValueError("two series have the same name; each is a column of its own")
         return self
 
@@ -188,6 +188,11 @@ class Figure(Section):
     def paper(self) -> str:
         """The short name of its paper."""
         return self.id.partition("/")[0]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the series, then of what stands beside them."""
+        return [*(each.name for each in self.series), *(each.name for each in self.beside)]
 
     def smallest(self) -> Figure:
         """The figure as `--quick` makes it."""

@@ -10,7 +10,7 @@ from typing import Any
 from fedsw import files
 from fedsw.report.page.page import Document, Section
 from fedsw.text import number, table
-from simulations.papers.figure import Row
+from simulations.papers.figure import Beside, Row, Series
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured
 from simulations.papers.verdicts import anchor, load_page, verdicts
@@ -95,13 +95,19 @@ def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, 
 
 
 def _series(study: Study) -> list[str]:
-    return [COMPUTED] if study.figure.compute else [each.name for each in (*study.figure.series, *study.figure.beside)]
+    figure = study.figure
+    return (
+        [COMPUTED]
+        if figure.compute
+        else [*(each.name for each in figure.series), *(each.name for each in figure.beside)]
+    )
 
 
 def _described(study: Study, said: dict[str, str]) -> list[str]:
     """What the series with results are; those that an earlier figure has described are named with that figure."""
     known = {*study.series, *(result.series for result in study.derived)}
-    series = [each for each in (*study.figure.series, *study.figure.beside) if each.what and each.name in known]
+    columns: list[Series | Beside] = [*study.figure.series, *study.figure.beside]
+    series = [each for each in columns if each.what and each.name in known]
     lines = {f"*{each.name}*: {each.what}": f"*{each.name}*" for each in series}
     before = [name for line, name in lines.items() if line in said]
     where = dict.fromkeys(said[line] for line in lines if line in said)
