@@ -162,11 +162,7 @@ def _new_folder(runs: Path, grid: Grid) -> Path:
 
 
 def _require_data(grid: Grid) -> None:
-    """Find (or download) what the cells learn from before any of them starts.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-    """
+    """Find (or download) what the cells learn from before any of them starts."""
     from fedsw.experiment.sources import load_dataset, load_public
     from fedsw.own_data.examine import require_runnable
 

@@ -25,13 +25,7 @@ class RunRefused(ValueError):
     """A run that the federation refused before anything was spent; the message says what to mend."""
 
 
-def execute(
-    start: Callable[[Observer], RunResult],
-    *,
-    label: str,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
     """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
     A figure that cannot be drawn is a warning: the run is on record and its budget spent.

@@ -97,13 +97,7 @@ def changes_of(
     seed: int | None = None,
     data_dir: Path | None = None,
 ) -> list[str]:
-    """The settings that a command line changes, whichever verb it is of; what is named by an option wins.
-
-    Args:
-        settings: that follow the experiment.
-        overrides: of `--set`, which come first.
-        epsilon, clients, seed, data_dir: what the options of these names stand for; a folder with its whole path.
-    """
+    """The settings that a command line changes, whichever verb it is of; what is named by an option wins."""
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
     changes += [f"federation.clients={clients}"] if clients is not None else []

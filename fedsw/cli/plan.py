@@ -223,11 +223,7 @@ def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int],
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    """A public table under the experiment's declaration.
-
-    Raises:
-        ExperimentError: if a law is asked for, too. FileNotFoundError, BadRecords: as `read_table`.
-    """
+    """A public table under the experiment's declaration."""
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
@@ -324,12 +320,7 @@ def _on_records(
         cost = cost_of(found, law)
         Screen().print(
             cost_view(
-                cost.epsilon,
-                cost.delta,
-                single=cost.single,
-                all_shown=cost.all_shown,
-                among=len(found),
-                runs=law.mean,
+                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
             )
         )
     with waiting(show=show):

@@ -43,13 +43,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured l
 def watched(
     start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], RunResult]:
-    """The same start, observed by whatever was asked for besides: services by name, and what follows.
-
-    Args:
-        port: of a Prometheus endpoint; None for none.
-        verbose: print the structured log to stderr.
-        observe: services that log the run, too.
-    """
+    """The same start, observed by whatever was asked for besides: services by name, and what follows."""
 
     def begin(observer: Observer) -> RunResult:
         from fedsw.observers import Observers

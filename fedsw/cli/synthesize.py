@@ -90,13 +90,7 @@ def synthesize_command(
     _write(run, found, load_held_out(public), held_out, output, beside, rows, draw, as_json=as_json, quiet=quiet)
 
 
-def _experiment(
-    source: str,
-    changes: list[str],
-    epsilon: float | None,
-    trust: str | None,
-    fair: bool,
-) -> Experiment:
+def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
     from fedsw.experiment import load_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis

@@ -97,14 +97,7 @@ def serve(arguments: list[str]) -> None:
     worker.wait_until_ready()
     with connection.http_request_response(
         options.superlink, False, options.root_certificates, (key, key.public_key())
-    ) as (
-        node_id,
-        _,
-        _,
-        get_run,
-        get_fab,
-        *_,
-    ):
+    ) as (node_id, _, _, get_run, get_fab, *_):
         log(INFO, "SuperNode ID: %s", node_id)
         node = Node(clients[-1], node_id, parse_config_args([options.node_config]), get_run, get_fab, worker)
         try:

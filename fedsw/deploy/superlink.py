@@ -86,9 +86,6 @@ def _own(request: Any) -> Any:
 
     Flower checks the signature of who connects against the node that the request names, and no one of them against the
     sender inside the message: an admitted node could send requests as the server, and replies as another node.
-
-    Raises:
-        HTTPException: 403, for any other message; nothing of it is stored.
     """
     from fastapi import HTTPException
     from flwr.common.constant import SUPERLINK_NODE_ID

@@ -281,9 +281,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
     In process one site holds all clients, or each its own where masks are real; Ray and Flower's simulation spread them
     over one site for each core. Real processes are one for each client, unless the experiment says otherwise.
-
-    Raises:
-        ExperimentError: if masks are to be left out between processes.
     """
     settings = experiment.federation
     if settings.masks == "simulated" and engine != "inprocess":
@@ -378,9 +375,6 @@ def run_served(
     link: SuperLink, directory: Path, observer: Observer, *, resume: bool, allow_modules: Collection[str] = ()
 ) -> RunResult:
     """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it.
-
-    Args:
-        allow_modules: modules that the folder's settings may name as `module:name`; their code runs.
 
     Raises:
         CodeRefused: if the settings name another module.

@@ -86,11 +86,7 @@ def stated_shape(experiment: Experiment) -> Shape:
 
 
 def load_class_names(experiment: Experiment) -> tuple[str, ...]:
-    """Names of the classes; empty for a regression.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """Names of the classes; empty for a regression."""
     if experiment.data.own:
         return declared_columns(experiment).classes
     return load_dataset(experiment).classes
@@ -115,14 +111,7 @@ def declared_columns(experiment: Experiment) -> Columns:
 def client_records(
     experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
 ) -> tuple[Records, bool]:
-    """A client's records where they come from Python, or everybody's, of which each client holds a part.
-
-    Args:
-        alone: on a machine of the client's own, where everything that the module gives is this client's.
-        several: whether that machine holds other clients as well.
-
-    Returns:
-        The records, and whether they are everybody's.
+    """A client's records where they come from Python, or everybody's, of which it holds a part, and which of both.
 
     Raises:
         ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
@@ -227,9 +216,6 @@ def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequ
 
     The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
     simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
-
-    Raises:
-        ExperimentError: naming the files, the number of rows and what to do.
     """
     spec, tables = experiment.data, visible_tables(experiment)
     assert spec.held_out is not None and spec.columns is not None
@@ -288,18 +274,12 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 
-def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset | None:
-    """The public labelled data set of domain adaptation; None for other tasks.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+def load_public(experiment: Experiment) -> Dataset | None:
+    """The public labelled data set of domain adaptation; None for other tasks."""
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(
-        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
-    )
+    return _load(spec.model_copy(update={"source": spec.public, "most_records": None}), "class", spec.data_dir)
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
@@ -353,11 +333,7 @@ def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
-    """The whole data set of images that an experiment's private records are of.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """The whole data set of images that an experiment's private records are of."""
     images = _named(spec, "class", data_dir)
     alike = spec.public is None or spec.source == "digits"  # these are 8 x 8 and meet no other set
     return images if alike else data.resized(images, _IMAGE_SIDE)

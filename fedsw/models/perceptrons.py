@@ -30,19 +30,10 @@ class EncoderDecoder(nn.Module):
     """Two perceptrons that meet in a latent space.
 
     The decoder's hidden layers mirror the encoder's. Each runs once a pass, as clipping requires.
-
-    Raises:
-        ValueError: as `mlp` does.
     """
 
     def __init__(
-        self,
-        features: int,
-        hidden: Sequence[int],
-        latent: int,
-        *,
-        activation: str = "tanh",
-        seed: Seed = 0,
+        self, features: int, hidden: Sequence[int], latent: int, *, activation: str = "tanh", seed: Seed = 0
     ) -> None:
         """Build both from one seed; see `mlp` for the arguments."""
         super().__init__()
@@ -57,49 +48,20 @@ class EncoderDecoder(nn.Module):
 
 
 def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequential:
-    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1.
-
-    Raises:
-        ValueError: as `mlp` does.
-    """
+    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1."""
     return mlp(features, (), outputs, seed=seed)
 
 
-def generator(
-    latent: int,
-    hidden: Sequence[int],
-    features: int,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
-) -> nn.Sequential:
-    """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
-
-    Raises:
-        ValueError: as `mlp` does.
-
-    Source: RLL, Appendix D.2, for the widths.
-    """
-    return mlp(latent, hidden, features, activation=activation, seed=seed)
-
-
 def mlp(
-    features: int,
-    hidden: Sequence[int],
-    outputs: int = 1,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
+    features: int, hidden: Sequence[int], outputs: int = 1, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
-    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits or raw predictions.
+    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
     Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone: torch's
     global generator is neither read nor moved, and the model is the same on every machine.
 
     Args:
-        features: width of the input.
         hidden: widths of the hidden layers; none gives a linear model.
-        outputs: width of the output.
         activation: "relu", "tanh" or "elu", after every hidden layer.
         seed: an integer, or a CPU generator to go on drawing from.
 

@@ -370,7 +370,6 @@ def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, 
 
 def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Sequence[int]) -> float | None:
     """Delta of a release under trust 'central'; None where clients add noise, each of its own."""
-    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
     problem = Problem.from_experiment(experiment)
     cells = len(problem.objective.cells)
@@ -378,4 +377,4 @@ def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Seq
         return None
     classes = cells // len(by_group)
     sizes = [max(1, size // classes) for size in batch] * classes
-    return max(each.value for each in sensitivities(problem, sizes, planned_spreads(problem)))
+    return max(each.value for each in problem.sensitivities(sizes, problem.planned_spreads()))

@@ -218,7 +218,7 @@ def _once(experiment: Experiment) -> bool:
 
 
 def _cost(summary: Mapping[str, Any]) -> str:
-    up, down = (_bytes(summary.get(key)) for key in ("bytes_up", "bytes_down"))
+    up, down = (bytes_of(summary.get(key)) for key in ("bytes_up", "bytes_down"))
     took = "" if summary.get("seconds") is None else f"{number(summary['seconds'])} s, "
     return f"{took}{up} up, {down} down"
 
@@ -333,7 +333,8 @@ def _same_cost(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, float, f
     return costs
 
 
-def _bytes(count: Any) -> str:
+def bytes_of(count: Any) -> str:
+    """A number of bytes in a unit of its size, as in 1.2 MB; an en dash when there is no number."""
     size = to_float(count)
     if size is None:
         return "–"

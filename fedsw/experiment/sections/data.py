@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Name
@@ -145,12 +145,7 @@ class Data(Section):
     held_out_to: Literal["operator", "everybody"] = "operator"
     objects: tuple[Held, ...] = ()
     read_off: tuple[Literal["groups", "classes"], ...] = ()
-    account: str | None = None
-
-    @field_validator("account")
-    @classmethod
-    def _can_be_named(cls, account: str | None) -> str | None:
-        return None if account is None else require_data_set(account)
+    account: Annotated[str, AfterValidator(require_data_set)] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
 _READ: dict[str, tuple[str, ...]] = {
     "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
@@ -69,7 +69,7 @@ class SketchPart(Section):
     singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
     balance: Literal["equal", "size"] = "equal"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: str = "raw"
+    map: Annotated[str, among(lambda: READ_BY_MAP, "a map")] = "raw"
     map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
@@ -82,11 +82,6 @@ class SketchPart(Section):
     layer: Literal["early", "late"] = "late"
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
-
-    @field_validator("map")
-    @classmethod
-    def _known_map(cls, chosen: str) -> str:
-        return one_of(chosen, READ_BY_MAP, "a map")
 
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:

@@ -132,12 +132,11 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
     Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
     """
     from fedsw.objectives import Clip
-    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]
-    return max(each.value for each in sensitivities(unit, spread * cells, planned_spreads(problem)))
+    return max(each.value for each in unit.sensitivities(spread * cells, problem.planned_spreads()))
 
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
