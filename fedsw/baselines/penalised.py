@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.data import Records
-from fedsw.experiment import ExperimentError, Training
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.sections import Training
 from fedsw.tasks.problem import Problem
 
 FOLLOWING = 0.2

@@ -8,7 +8,6 @@ deployment no place holds the records of all.
 
 from __future__ import annotations
 
-import datetime
 import importlib.util
 import math
 import time
@@ -27,9 +26,9 @@ from fedsw.baselines.scikit import Outside, converged
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
 from fedsw.federation.node.partition import held_out_records, held_records
-from fedsw.federation.server.summary import hardware, versions
+from fedsw.federation.server.summary import described
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
+from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.quality import units_of
 from fedsw.tasks.problem import Problem
 from fedsw.text import number
@@ -66,8 +65,6 @@ class Reference:
     """A well-trained model.
 
     Attributes:
-        name: what it is, in words.
-        settings: how it was trained, in words.
         model: takes inputs as the problem's own does, and returns what that returns.
         steps: that it took, where it was trained by steps; 0 for scikit-learn's.
     """
@@ -130,9 +127,6 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     classification nor regression are run as they are, without noise and clips, for four times the rounds.
 
     Guarantee: none; epsilon is infinite.
-
-    Args:
-        name: one of `NAMES`.
 
     Raises:
         ExperimentError: if there is no reference for it; as `fedsw.engines.driver.run`.
@@ -205,9 +199,7 @@ def _takes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
 
 def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Records, seconds: float) -> dict[str, Any]:
     experiment = problem.experiment
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
+    own = {
         "status": "completed",
         "reference": found.words + (UNRELEASED if experiment.data.own else ""),
         "clients": experiment.federation.clients,
@@ -220,13 +212,8 @@ def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Rec
         "nominal": False,
         "epsilon_of_reader": math.inf,
         "guarantee": dict(_NOTHING),
-        **held_out.said(),
-        "measured_on": measured_on(experiment),
         "seconds": seconds,
         "bytes_up": len(records) * (problem.features + 2) * 4,
         "bytes_down": 0,
-        "seed": experiment.seed,
-        "versions": versions("scikit-learn"),
-        "hardware": hardware(experiment),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    return described(experiment, held_out, own, ["scikit-learn"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import math
 import time
@@ -18,9 +17,9 @@ from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.preset import settled
-from fedsw.federation.server.summary import hardware, versions
+from fedsw.federation.server.summary import described
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation import Evaluator, HeldOut, measured_on
+from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.tasks.problem import Problem
 from fedsw.text import nearest, upward
 
@@ -132,11 +131,7 @@ def train(
 
 
 def run(
-    name: str,
-    experiment: Experiment,
-    *,
-    directory: Path,
-    arguments: Mapping[str, Any] = MappingProxyType({}),
+    name: str, experiment: Experiment, *, directory: Path, arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> Result:
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 
@@ -182,9 +177,7 @@ def _summary(
     name: str, experiment: Experiment, trained: Trained, held_out: HeldOut, delta: float, seconds: float
 ) -> dict[str, Any]:
     rounds, epsilon = experiment.training.rounds, trained.epsilon
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
+    own = {
         "status": "completed",
         "engine": f"baseline {name}",
         "clients": trained.clients,
@@ -198,16 +191,11 @@ def _summary(
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics else epsilon,
         "guarantee": _guarantee(trained.guarantee, epsilon, delta),
         "notes": dict(trained.notes),
-        **held_out.said(),
-        "measured_on": measured_on(experiment),
         "seconds": seconds,
         "bytes_up": trained.bytes_up,
         "bytes_down": trained.bytes_down,
-        "seed": experiment.seed,
-        "versions": versions("opacus"),
-        "hardware": hardware(experiment),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    return described(experiment, held_out, own, ["opacus"])
 
 
 def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import Json, echo
-from fedsw.report.console import Screen
+from fedsw.cli.options import Json, answer, echo
 from fedsw.text import json_text
 
 if TYPE_CHECKING:
@@ -38,12 +37,11 @@ def account_command(
 
     folder = _folder(accounts)
     records = [account_record(found, delta) for found in accounts_in(folder)]
-    if as_json:
-        echo(json_text({"folder": str(folder), "accounts": records}))
-    elif records:
-        Screen().print(accounts_view(records))
-    else:
+    if not (records or as_json):
         echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
+        return
+    found = {"folder": str(folder), "accounts": records}
+    answer(found, lambda: accounts_view(records), as_json=as_json, highlight=True)
 
 
 @account.command("show")
@@ -65,10 +63,7 @@ def show_command(
         _show(found[0], delta, as_json=as_json)
         return
     record = together_record(found, delta)
-    if as_json:
-        echo(json_text(record))
-    else:
-        Screen().print(together_view(record))
+    answer(record, lambda: together_view(record), as_json=as_json, highlight=True)
 
 
 @account.command("limit")
@@ -112,10 +107,7 @@ def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
     from fedsw.report.accounts import account_record, account_view
 
     record = account_record(found, delta)
-    if as_json:
-        echo(json_text(record))
-    else:
-        Screen().print(account_view(record))
+    answer(record, lambda: account_view(record), as_json=as_json, highlight=True)
 
 
 def _existing(data: str, accounts: Path | None) -> DatasetAccount:

@@ -86,18 +86,11 @@ def audit_command(
 
 
 def _attack(
-    target: str,
-    changes: list[str],
-    one_run: int | None,
-    trials: int | None,
-    *,
-    show: bool,
-    unsafe: bool,
+    target: str, changes: list[str], one_run: int | None, trials: int | None, *, show: bool, unsafe: bool
 ) -> Finding:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
 
-    experiment = load_experiment(find_experiment(target), changes)
+    experiment = load_experiment(target, changes)
     if one_run is not None:
         from fedsw.audit import one_run as training
 

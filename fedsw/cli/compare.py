@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, Clients, DataDir, Json, Quiet, Runs, Seed, Set, changes_of, echo
+from fedsw.cli import options
+from fedsw.cli.options import answer, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -40,17 +41,17 @@ def compare_command(
     epsilon: Epsilons = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
-    clients: Clients = None,
-    overrides: Set = None,
-    data_dir: DataDir = None,
+    clients: options.Clients = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
     nominal: Nominal = False,
     jobs: Jobs = None,
     resume: Resume = None,
-    allow_module: AllowModule = None,
+    allow_module: options.AllowModule = None,
     list_: List = False,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run methods side by side on one task: utility against ε.
 
@@ -59,7 +60,7 @@ def compare_command(
     """
     from fedsw.compare.grid import make_grid, read_grid
     from fedsw.compare.methods import tasks
-    from fedsw.experiment.stored import require_allowed_code
+    from fedsw.experiment.choices import require_allowed_code
 
     if list_:
         _list(as_json=as_json)
@@ -144,31 +145,24 @@ def _list(*, as_json: bool) -> None:
     from fedsw.compare.methods import able, methods, tasks
     from fedsw.compare.table import tasks_view
 
-    if as_json:
-        found: dict[str, Any] = {
-            name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
-        }
-        about = {name: method.what for name, method in methods().items()}
-        echo(json_text({"tasks": found, "methods": about}))
-    else:
-        Screen().print(tasks_view())
+    found: dict[str, Any] = {
+        name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
+    }
+    about = {name: method.what for name, method in methods().items()}
+    answer({"tasks": found, "methods": about}, tasks_view, as_json=as_json, highlight=True)
 
 
 def _new_folder(runs: Path, grid: Grid) -> Path:
     from fedsw.compare.grid import write_grid
-    from fedsw.engines.driver import fresh_directory
+    from fedsw.files import fresh_folder
 
-    folder = fresh_directory(runs / "compare" / grid.task)
+    folder = fresh_folder(runs / "compare" / grid.task)
     write_grid(folder, grid)
     return folder
 
 
 def _require_data(grid: Grid) -> None:
-    """Find (or download) what the cells learn from before any of them starts.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-    """
+    """Find (or download) what the cells learn from before any of them starts."""
     from fedsw.experiment.sources import load_dataset, load_public
     from fedsw.own_data.examine import require_runnable
 
@@ -192,13 +186,13 @@ def _numbers(text: str) -> list[float]:
 
 
 def demo_command(
-    clients: Clients = None,
+    clients: options.Clients = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each run, instead of the experiment's.")] = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a demo that stopped.")] = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train nine fair classifiers: a table and two figures.
 

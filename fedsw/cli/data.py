@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Name, Runs, Set, Settings, changes_of, echo
-from fedsw.report.console import Screen
+from fedsw.cli import options
+from fedsw.cli.options import answer, changes_of, echo
 
 if TYPE_CHECKING:
-    from fedsw.sketches.drift import Drift
+    from rich.console import RenderableType
+
+    from fedsw.own_data.drifts import Between
 
 
 _Columns = list[str] | None
@@ -142,14 +143,14 @@ def _name(path: Path) -> str:
 
 
 def check_command(
-    experiment: Name,
-    settings: Settings = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
-    data_dir: DataDir = None,
+    experiment: options.Name,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
     client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
     estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List every fault of all clients' files, and what a run takes.
 
@@ -157,13 +158,11 @@ def check_command(
     Exits with 2 if a run could not start.
     """
     from fedsw.experiment import ExperimentError, load_experiment
-    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import examine
     from fedsw.own_data.screen import as_plain, examination_view
-    from fedsw.text import json_text
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    chosen = load_experiment(find_experiment(experiment), changes)
+    chosen = load_experiment(experiment, changes)
     if chosen.data.source == "files" and chosen.data.data_dir is None:
         raise ExperimentError(
             f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
@@ -178,10 +177,7 @@ def check_command(
             cost = measured_cost(chosen, [file.groups for file in found.files])
         except ExperimentError as fault:  # settings that do not go with so many records
             found = replace(found, together=(*found.together, str(fault)))
-    if as_json:
-        echo(json_text(as_plain(chosen, found, cost)))
-    else:
-        Screen(highlight=False).print(examination_view(chosen, found, cost))
+    answer(as_plain(chosen, found, cost), lambda: examination_view(chosen, found, cost), as_json=as_json)
     if not found.fits:
         raise typer.Exit(2)
 
@@ -195,9 +191,9 @@ def distance_command(
         bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
     ] = False,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
-    allow_module: AllowModule = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Say how far apart the clients' records are.
 
@@ -206,49 +202,25 @@ def distance_command(
     measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
     client against all others together, or against the public table.
     """
-    from fedsw.runs.files import find_run
-    from fedsw.text import json_text
-
-    find = _columns if by_column else _wholes
-    directory = find_run(run, runs)
-    found = find(directory, reference, confidence, allow_module or ())
-    if as_json:
-        lines = [{**names, **_numbers(drift)} for names, drift in found]
-        key = "columns" if by_column else "distances"
-        echo(json_text({"directory": str(directory), "confidence": confidence, key: lines}))
-    else:
-        _show(found, confidence, by_column=by_column)
-
-
-def _wholes(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
     from fedsw.own_data.drifts import drifts
+    from fedsw.runs.files import find_run
 
-    found = drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other}, each.found) for each in found]
-
-
-def _columns(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.own_data.drifts import column_drifts
-
-    found = column_drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
+    directory = find_run(run, runs)
+    found = drifts(
+        directory, reference=reference, confidence=confidence, by_column=by_column, allow_modules=allow_module or ()
+    )
+    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found]
+    plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
+    answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
 
 
-def _numbers(drift: Drift) -> dict[str, Any]:
-    return {
-        "distance": drift.distance,
-        "records": list(drift.records),
-        "populations": list(drift.populations),
-        "differ": drift.differ,
-        "doubt": drift.doubt,
-    }
+def _sides(found: Between) -> dict[str, str]:
+    column = {} if found.column is None else {"column": found.column}
+    return {"one": found.one, "other": found.other, **column}
 
 
-def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> None:
+def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:
+    from rich.console import Group
     from rich.table import Table
 
     subject = "each column's values" if by_column else "records"
@@ -256,15 +228,15 @@ def _show(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
     headings = ("between", "and", *(("column",) if by_column else ()))
     for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
         view.add_column(heading)
-    for names, drift in found:
+    for each in found:
+        drift = each.found
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
         verdict = "yes" if drift.differ else "not shown"
-        view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
-    console = Screen(highlight=False)
-    console.print(view)
-    console.print(
+        view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
+    return Group(
+        view,
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
-        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely."
+        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
     )
 
 
@@ -296,7 +268,7 @@ def digest_of_persons_command(
 @persons.command("compare")
 def compare_persons_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of `fedsw persons digest`.")],
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say how many persons each two files have in common. Exits with 2 if there are any."""
     from fedsw.own_data.persons import in_common

@@ -8,27 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fedsw.cli.options import (
-    RUNS,
-    STATE,
-    AllowModule,
-    ChargeLost,
-    Clients,
-    DataDir,
-    Epsilon,
-    Evaluate,
-    Json,
-    Name,
-    Quiet,
-    Runs,
-    Seed,
-    Set,
-    Settings,
-    Stock,
-    UnsafeMetrics,
-    changes_of,
-    echo,
-)
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo
 from fedsw.cli.run import run_command
 from fedsw.text import json_text
 
@@ -42,19 +23,19 @@ deploy = typer.Typer(no_args_is_help=True, help="Run an experiment on real clien
 
 @deploy.command("local")
 def deploy_local_command(
-    experiment: Name,
-    settings: Settings = None,
-    clients: Clients = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
-    seed: Seed = None,
-    data_dir: DataDir = None,
-    unsafe_metrics: UnsafeMetrics = False,
-    evaluate: Evaluate = None,
-    stock: Stock = False,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    experiment: options.Name,
+    settings: options.Settings = None,
+    clients: options.Clients = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    unsafe_metrics: options.UnsafeMetrics = False,
+    evaluate: options.Evaluate = None,
+    stock: options.Stock = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run one experiment on this machine with a process, a key and a folder for every client.
 
@@ -84,18 +65,18 @@ _LOOK_SECONDS = 1.0
 def server_command(
     certs: Annotated[Path, typer.Option(metavar="DIR", help="The server's folder, made by `fedsw certs`.")],
     experiment: Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]")] = None,
-    settings: Settings = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
     port: Port = 9092,
     home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
-    charge_lost: ChargeLost = False,
-    allow_module: AllowModule = None,
-    runs: Runs = RUNS,
-    stock: Stock = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    charge_lost: options.ChargeLost = False,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    stock: options.Stock = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Serve clients on other machines.
 
@@ -105,7 +86,6 @@ def server_command(
     from fedsw.cli.execution import execute
     from fedsw.deploy.serving import serving
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
 
     if experiment is None and resume is None:
         with serving(certs, home, port=port, stock=stock) as link:
@@ -116,7 +96,7 @@ def server_command(
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
     from fedsw.engines.driver import prepare_served, run_served
-    from fedsw.experiment.stored import modules_of
+    from fedsw.experiment.choices import modules_of
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.files import find_run
 
@@ -126,7 +106,7 @@ def server_command(
         if charge_lost:
             RunDirectory(directory).agree_to_charge()
     else:
-        chosen = load_experiment(find_experiment(str(experiment)), changes_of(settings, overrides, epsilon=epsilon))
+        chosen = load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
         directory, allowed = prepare_served(chosen, runs), modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:
@@ -156,10 +136,10 @@ def client_command(
         Path | None,
         typer.Option(metavar="FILE", help="The server's public key, if not in the folder: it signs requests."),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{STATE}]"),
+        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{options.STATE}]"),
     ] = None,
     data_path: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
@@ -234,7 +214,7 @@ def client_command(
     if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
         raise typer.BadParameter(f"a client says what it takes part in before it starts; {CHOICE}")
     folder = _needed("certs", certs, file.certs)
-    state = state_dir or file.state_dir or STATE
+    state = state_dir or file.state_dir or options.STATE
     agreed = None if file.trust is None else ",".join(file.trust)
     plain = bool(file.stock) if stock is None else stock
     node = NodeSettings(
@@ -282,7 +262,7 @@ def _needed(name: str, given: _Value | None, configured: _Value | None) -> _Valu
 
 def bundle_command(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Write the bundle's files into it.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the hash of the bundle that this fedsw sends to nodes.
 

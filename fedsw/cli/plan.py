@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedsw.cli.options import (
-    RUNS,
-    AllowModule,
-    Clients,
-    DataDir,
-    Epsilon,
-    Json,
-    Name,
-    Quiet,
-    Runs,
-    Set,
-    Settings,
-    changes_of,
-    echo,
-)
+from fedsw.cli import options
+from fedsw.cli.options import answer, changes_of, echo
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -52,7 +39,7 @@ def choose_command(
         float | None, typer.Option(min=1e-3, max=100, help="The ε to guarantee; 1 if it is not said.")
     ] = None,
     page: Annotated[bool, typer.Option("--page", help="Print the whole decision page, as Markdown.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Ask five questions, and say which trust model follows.
 
@@ -61,7 +48,6 @@ def choose_command(
     rows. All that nobody said is named.
     """
     from fedsw.own_data import choice
-    from fedsw.text import json_text
 
     if page:
         echo(choice.page(), nl=False)
@@ -133,15 +119,15 @@ def _counted(count: int, what: str) -> str:
 
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(metavar="EXPERIMENT")] = None,
-    settings: Settings = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
     records: Annotated[
         str | None,
         typer.Option(metavar="N or A=N,B=M", help="Number of records, or by group, where no data are at hand."),
     ] = None,
-    clients: Clients = None,
-    data_dir: DataDir = None,
+    clients: options.Clients = None,
+    data_dir: options.DataDir = None,
     public_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to draw twins from.")
     ] = None,
@@ -153,11 +139,11 @@ def plan_command(
         str | None,
         typer.Option(metavar="RUN", help="A run that has released its moments: plan its rounds anew from them, free."),
     ] = None,
-    allow_module: AllowModule = None,
+    allow_module: options.AllowModule = None,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say from public numbers alone whether a run can work.
 
@@ -167,32 +153,27 @@ def plan_command(
     of the law that a run's released moments tell, in place of a public one: whether it is worth going on with costs
     nothing more.
     """
-
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
     from fedsw.planning.after_moments import after_moments as from_run
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain, draw_plan, planned_view
     from fedsw.runs.files import find_run
     from fedsw.tasks.needs import require_possible
     from fedsw.tasks.own import task_of
-    from fedsw.text import json_text
 
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
     if after_moments is not None:
-        given = settings or overrides or epsilon or records or clients or data_dir or public_table or expect
-        if given:
+        if settings or overrides or epsilon or records or clients or data_dir or public_table or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
-    if after_moments is not None:
         released = from_run(find_run(after_moments, runs), tuple(allow_module or ()))
         chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
         assumed = ""
     else:
         changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
-        chosen = load_experiment(find_experiment(str(experiment)), changes)
+        chosen = load_experiment(str(experiment), changes)
         require_possible(chosen, task_of(chosen))
-        by_group, assumed = _sizes(chosen, records)
+        by_group, assumed = sizes_of(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
@@ -207,13 +188,10 @@ def plan_command(
         found = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
-    if as_json:
-        echo(json_text(as_plain(found)))
-    else:
-        Screen(highlight=False).print(planned_view(found))
+    answer(as_plain(found), lambda: planned_view(found), as_json=as_json)
 
 
-def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
+def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
     """Private records of every group, and what of that was assumed.
 
     Raises:
@@ -245,11 +223,7 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    """A public table under the experiment's declaration.
-
-    Raises:
-        ExperimentError: if a law is asked for, too. FileNotFoundError, BadRecords: as `read_table`.
-    """
+    """A public table under the experiment's declaration."""
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
@@ -271,10 +245,10 @@ Try = Annotated[
 
 
 def tune_command(
-    experiment: Name,
-    settings: Settings = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
+    experiment: options.Name,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
     tries: Try = None,
     on_records: Annotated[
         bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
@@ -286,9 +260,9 @@ def tune_command(
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="The held-out metric to search by; -NAME: lower is better.")
     ] = None,
-    data_dir: DataDir = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
+    data_dir: options.DataDir = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Search the settings of an experiment on tables of your own.
 
@@ -346,12 +320,7 @@ def _on_records(
         cost = cost_of(found, law)
         Screen().print(
             cost_view(
-                cost.epsilon,
-                cost.delta,
-                single=cost.single,
-                all_shown=cost.all_shown,
-                among=len(found),
-                runs=law.mean,
+                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
             )
         )
     with waiting(show=show):

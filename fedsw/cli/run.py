@@ -9,29 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import (
-    RUNS,
-    AllowModule,
-    ChargeLost,
-    Clients,
-    DataDir,
-    EngineName,
-    Epsilon,
-    Evaluate,
-    Json,
-    MomentsAlone,
-    Name,
-    Quiet,
-    Run,
-    Runs,
-    Seed,
-    Set,
-    Settings,
-    Sites,
-    UnsafeMetrics,
-    changes_of,
-    echo,
-)
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo
 from fedsw.engines.driver import loading
 
 if TYPE_CHECKING:
@@ -64,13 +43,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured l
 def watched(
     start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], RunResult]:
-    """The same start, observed by whatever was asked for besides: services by name, and what follows.
-
-    Args:
-        port: of a Prometheus endpoint; None for none.
-        verbose: print the structured log to stderr.
-        observe: services that log the run, too.
-    """
+    """The same start, observed by whatever was asked for besides: services by name, and what follows."""
 
     def begin(observer: Observer) -> RunResult:
         from fedsw.observers import Observers
@@ -96,24 +69,24 @@ def _service(name: Service) -> Observer:
 
 
 def run_command(
-    experiment: Name,
-    settings: Settings = None,
-    engine: EngineName = "inprocess",
-    clients: Clients = None,
-    sites: Sites = None,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
-    seed: Seed = None,
-    data_dir: DataDir = None,
-    unsafe_metrics: UnsafeMetrics = False,
-    evaluate: Evaluate = None,
+    experiment: options.Name,
+    settings: options.Settings = None,
+    engine: options.EngineName = "inprocess",
+    clients: options.Clients = None,
+    sites: options.Sites = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    unsafe_metrics: options.UnsafeMetrics = False,
+    evaluate: options.Evaluate = None,
     metrics_port: MetricsPort = None,
     observe: Observe = None,
     verbose: Verbose = False,
-    moments_alone: MomentsAlone = False,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    moments_alone: options.MomentsAlone = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train one experiment, with its guarantee, from start to summary.
 
@@ -122,14 +95,13 @@ def run_command(
     with loading():
         from fedsw.cli.execution import execute
         from fedsw.experiment import load_experiment
-        from fedsw.experiment.load import find_experiment
         from fedsw.own_data.examine import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
-    chosen = load_experiment(find_experiment(experiment), changes)
+    chosen = load_experiment(experiment, changes)
     require_runnable(chosen, named=experiment, elsewhere=engine.startswith("deployed"))
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
@@ -148,15 +120,15 @@ def run_command(
 
 
 def resume_command(
-    run: Run,
-    charge_lost: ChargeLost = False,
+    run: options.Run,
+    charge_lost: options.ChargeLost = False,
     metrics_port: MetricsPort = None,
     observe: Observe = None,
     verbose: Verbose = False,
-    allow_module: AllowModule = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Go on with a run that stopped; what it has spent stays spent.
 

@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import (
-    RUNS,
-    AllowModule,
-    DataDir,
-    EngineName,
-    Epsilon,
-    Json,
-    Quiet,
-    Runs,
-    Seed,
-    Set,
-    Settings,
-    changes_of,
-    echo,
-)
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.data import Records
+    from fedsw.engines.driver import RunResult
     from fedsw.experiment import Experiment
     from fedsw.own_data.synthesis import LearntTable
+    from fedsw.runs.observer import Observer
 
 
 _UNKNOWN = (
@@ -38,30 +27,30 @@ _UNKNOWN = (
 
 def synthesize_command(
     source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="A TOML file, or a run that learnt a table.")],
-    settings: Settings = None,
-    overrides: Set = None,
+    settings: options.Settings = None,
+    overrides: options.Set = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file that is written.")
     ] = Path("synthetic.csv"),
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many rows.")] = 10_000,
-    data_dir: DataDir = None,
-    epsilon: Epsilon = None,
+    data_dir: options.DataDir = None,
+    epsilon: options.Epsilon = None,
     trust: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (distributed, sketch-local)."),
     ] = None,
     fair: Annotated[bool, typer.Option("--fair", help="Make labels independent of the group.")] = False,
     draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,
-    engine: EngineName = "inprocess",
-    seed: Seed = None,
+    engine: options.EngineName = "inprocess",
+    seed: options.Seed = None,
     held_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="For a RUN: a table of the declared columns to compare with.")
     ] = None,
-    allow_module: AllowModule = None,
-    runs: Runs = RUNS,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write a synthetic table that may leave, and its card.
 
@@ -70,8 +59,8 @@ def synthesize_command(
     learnt a table, further rows are drawn from it at no cost.
     """
     from fedsw.experiment import ExperimentError
+    from fedsw.experiment.choices import modules_of
     from fedsw.experiment.sources import load_held_out
-    from fedsw.experiment.stored import modules_of
     from fedsw.own_data.synthesis import learnt
     from fedsw.runs.files import is_run
 
@@ -101,19 +90,12 @@ def synthesize_command(
     _write(run, found, load_held_out(public), held_out, output, beside, rows, draw, as_json=as_json, quiet=quiet)
 
 
-def _experiment(
-    source: str,
-    changes: list[str],
-    epsilon: float | None,
-    trust: str | None,
-    fair: bool,
-) -> Experiment:
+def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.load import find_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis
 
-    own = load_experiment(find_experiment(source), changes)
+    own = load_experiment(source, changes)
     found = as_synthesis(own, trust=trust, fair=fair, epsilon=epsilon)
     require_runnable(found, named=source, elsewhere=False)
     return found
@@ -125,20 +107,15 @@ def _compared_with(stored: Experiment, held_out: Path | None) -> Experiment:
     return stored.model_copy(update={"data": stored.data.model_copy(update={"held_out": file, "data_dir": None})})
 
 
-def _learn(experiment: Experiment, engine: EngineName, runs: Path, silent: bool) -> Path:
+def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
     """Run it; returns its folder."""
-    from fedsw.cli.execution import explaining
+    from fedsw.cli.execution import followed
     from fedsw.engines.driver import run
-    from fedsw.report.progress import RunProgress
-    from fedsw.runs.record import command_for
 
-    with RunProgress(label=experiment.name, quiet=silent) as progress:
+    def start(observer: Observer) -> RunResult:
+        return run(experiment, engine=engine, runs=runs, observer=observer)
 
-        def go_on() -> str | None:
-            return None if progress.directory is None else command_for(progress.directory)
-
-        with explaining(go_on):
-            return run(experiment, engine=engine, runs=runs, observer=progress).directory
+    return followed(start, label=experiment.name, quiet=silent).directory
 
 
 def _write(

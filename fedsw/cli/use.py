@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw import files
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, echo
-from fedsw.report.console import Screen
+from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, answer, echo
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
@@ -31,17 +30,11 @@ def evaluate_command(
     experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
     records, and nothing is written or sent.
     """
-    from dataclasses import asdict
-
     from fedsw.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.files import find_run
-    from fedsw.text import json_text
 
     found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
-    if as_json:
-        echo(json_text([asdict(each) for each in found]))
-    else:
-        Screen(highlight=False).print(evaluated_view(found))
+    answer([each.as_dict() for each in found], lambda: evaluated_view(found), as_json=as_json)
 
 
 def predict_command(
@@ -91,11 +84,7 @@ def predict_command(
 
 
 def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
-    """What the words of --threshold ask for.
-
-    Raises:
-        typer.BadParameter: for words that are neither one number or rule, nor a number for each group.
-    """
+    """What the words of --threshold ask for."""
     if not given:
         return None
     if len(given) == 1 and "=" not in given[0]:

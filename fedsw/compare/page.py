@@ -85,8 +85,6 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
     of its size for any other metric. A share's axis ends a little beyond 0 and 1.
 
     Args:
-        drawn: limits that hold all that is drawn.
-        metric: its name.
         error: the standard error of one run's metric; None where it is not known.
     """
     low, high = drawn

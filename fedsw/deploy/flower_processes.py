@@ -25,26 +25,16 @@ _PROFILE = "fedsw"
 _START_SECONDS = 90.0
 
 
-def superlink_command(
-    certificates: ServerCertificates, host: str, port: int, *, stock: bool, database: Path | None = None
-) -> list[str]:
+def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:
     """The command that starts a SuperLink with TLS and SuperNode authentication."""
-    start = [*_WARM_LINK, "stock" if stock else "superlink"]
-    options = [
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--ssl-ca-certfile",
-        str(certificates.authority),
-        "--ssl-certfile",
-        str(certificates.certificate),
-        "--ssl-keyfile",
-        str(certificates.key),
-        "--enable-supernode-auth",
-        "--disable-runtime-dependency-installation",
-    ]
-    return [*start, *options, *(["--database", str(database)] if database is not None else [])]
+    secrets = {"ca-certfile": certificates.authority, "certfile": certificates.certificate, "keyfile": certificates.key}
+    options = {"--host": host, "--port": str(port), **{f"--ssl-{name}": str(path) for name, path in secrets.items()}}
+    flags = ("--enable-supernode-auth", "--disable-runtime-dependency-installation")
+    return [*_WARM_LINK, "stock" if stock else "superlink", *_words(options), *flags]
+
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [word for pair in options.items() for word in pair]
 
 
 @dataclass(frozen=True)
@@ -60,15 +50,7 @@ class SuperLink:
 
     @classmethod
     def start(
-        cls,
-        processes: Processes,
-        certificates: ServerCertificates,
-        home: Path,
-        *,
-        host: str,
-        port: int,
-        stock: bool,
-        database: Path | None = None,
+        cls, processes: Processes, certificates: ServerCertificates, home: Path, *, host: str, port: int, stock: bool
     ) -> SuperLink:
         """Start one and wait until it listens.
 
@@ -82,7 +64,7 @@ class SuperLink:
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
         process = processes.start(
             "superlink",
-            superlink_command(certificates, host, port, stock=stock, database=database),
+            superlink_command(certificates, host, port, stock=stock),
             {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
         )
         wait_until_open(processes, "superlink", process, port, _START_SECONDS)
@@ -116,23 +98,18 @@ class SuperLink:
             raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
-        """Run the prepared job of a folder; the process ends when the run does.
-
-        Args:
-            modules: what the job's settings may name as `module:name`.
-        """
+        """Run the prepared job of a folder; the process ends when the run does."""
         config = run_config(directory, modules, resume=resume)
         bundle = write_bundle(directory / "deployment" / "bundle")
         command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]
         return self.processes.start("run", command, {"FLWR_HOME": str(self.home)})
 
 
-def profile(address: str, authority: Path) -> str:
-    """The `config.toml` with which `flwr` finds a SuperLink."""
-    return (
-        f'[superlink]\ndefault = "{_PROFILE}"\n\n[superlink.{_PROFILE}]\n'
-        f"address = {json.dumps(address)}\nroot-certificates = {json.dumps(str(authority.resolve()))}\n"
-    )
+def profile(address: str, authority: Path | None) -> str:
+    """The `config.toml` with which `flwr` finds a SuperLink, by TLS where there is an authority's certificate."""
+    secured = "insecure = true" if authority is None else f"root-certificates = {json.dumps(str(authority.resolve()))}"
+    found = f'[superlink]\ndefault = "{_PROFILE}"\n\n[superlink.{_PROFILE}]\n'
+    return f"{found}address = {json.dumps(address)}\n{secured}\n"
 
 
 _WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py")))
@@ -223,7 +200,7 @@ class NodeSettings:
     @property
     def node_config(self) -> dict[str, int | str]:
         """The configuration the ClientApp sees."""
-        config: dict[str, int | str] = {"partition-id": self.client, "num-partitions": self.clients}
+        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
         paths = {
             "data-dir": self.data_dir,
             "state-dir": self.state_dir,
@@ -233,28 +210,21 @@ class NodeSettings:
             ROSTER: self.roster,
             KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
         }
-        if self.colluding is not None:
-            config[COLLUDING] = self.colluding
-        if self.server_key is not None:
-            config[SERVER_KEY] = read_signing_key(self.server_key)
-        if self.own_data:
-            config["own-data"] = 1
-        if self.num_clients is not None:
-            config["num-clients"] = self.num_clients
-        if self.trust is not None:
-            config["trust"] = self.trust
-        if self.max_epsilon is not None:
-            config["max-epsilon"] = str(self.max_epsilon)
-        if self.max_memory is not None:
-            config["max-memory"] = str(self.max_memory)
-        if self.max_seconds is not None:
-            config["max-seconds"] = str(self.max_seconds)
-        if self.bundle is not None:
-            config["bundle"] = self.bundle
-        if self.account is not None:
-            config[ACCOUNT] = self.account
-        config["modules"] = ANY_MODULE if self.modules is None else ",".join(self.modules)
-        return config | {key: str(path.resolve()) for key, path in paths.items() if path is not None}
+        config: dict[str, int | str | None] = {
+            "partition-id": self.client,
+            "num-partitions": self.clients,
+            "num-clients": self.num_clients,
+            "own-data": 1 if self.own_data else None,
+            "trust": self.trust,
+            "bundle": self.bundle,
+            "modules": ANY_MODULE if self.modules is None else ",".join(self.modules),
+            ACCOUNT: self.account,
+            COLLUDING: self.colluding,
+            SERVER_KEY: None if self.server_key is None else read_signing_key(self.server_key),
+            **{name: None if limit is None else str(limit) for name, limit in limits.items()},
+            **{name: None if path is None else str(path.resolve()) for name, path in paths.items()},
+        }
+        return {name: value for name, value in config.items() if value is not None}
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
@@ -272,18 +242,14 @@ def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str
             f"--bundle {node.bundle} cannot be kept with --stock: Flower's own SuperNode loads whatever bundle comes, "
             "without a look at its hash; leave --stock out"
         )
-    start = [script("flower-supernode")] if stock else list(_WARM_NODE)
-    options = [
-        "--superlink",
-        node.superlink,
-        "--root-certificates",
-        str(node.authority),
-        "--auth-supernode-private-key",
-        str(node.key),
-        "--node-config",
-        node_config_text(node.node_config),
-    ]
-    return [*start, *options, *(["--host", "127.0.0.1", "--port", str(port)] if stock else [])]
+    options = {
+        "--superlink": node.superlink,
+        "--root-certificates": str(node.authority),
+        "--auth-supernode-private-key": str(node.key),
+        "--node-config": node_config_text(node.node_config),
+    }
+    own = {"--host": "127.0.0.1", "--port": str(port)} if stock else {}
+    return [*([script("flower-supernode")] if stock else _WARM_NODE), *_words(options), *_words(own)]
 
 
 def node_config_text(config: Mapping[str, int | str]) -> str:

@@ -1,65 +1,54 @@
-"""What the settings choose among: tasks, models, penalties by name, and which settings each has."""
+"""What settings name: shipped tasks, and code of others, of which none is loaded unasked for a stored experiment."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
+from pydantic import Field, SerializeAsAny
+
+from fedsw.experiment import sections
 from fedsw.experiment.kinds import TASKS, Facts, task_names
-from fedsw.experiment.registry import is_reference, load_object
-from fedsw.experiment.sections import Clip, Data, Local, Model, Objective, Partition, Privacy, Sketch, Training
+from fedsw.experiment.registry import is_held, is_reference, load_object
 from fedsw.experiment.sections.privacy import LocalT
+from fedsw.experiment.sections.section import PositiveInt, Seed
 from fedsw.settings import ExperimentError
 
 
-class Settings(Protocol):
-    """The sections of an experiment that must go together."""
+class Settings(sections.Section):
+    """Every setting of a run by its section; `fedsw.experiment.load.Experiment` checks that they go together."""
 
-    @property
-    def data(self) -> Data:
-        """Section [data]."""
-
-    @property
-    def partition(self) -> Partition:
-        """Section [partition]."""
-
-    @property
-    def model(self) -> Model:
-        """Section [model]."""
-
-    @property
-    def objective(self) -> Objective:
-        """Section [objective]."""
-
-    @property
-    def clip(self) -> Clip:
-        """Section [clip]."""
-
-    @property
-    def training(self) -> Training:
-        """Section [training]."""
-
-    @property
-    def privacy(self) -> Privacy:
-        """Section [privacy]."""
-
-    @property
-    def local(self) -> Local:
-        """Section [local]."""
+    name: str
+    title: str = ""
+    data: sections.Data = sections.Data()
+    partition: sections.Partition = sections.Partition()
+    model: sections.Model = sections.Model()
+    objective: sections.Objective = sections.Objective()
+    clip: sections.Clip = sections.Clip()
+    slicing: sections.Slicing = sections.Slicing()
+    training: sections.Training = sections.Training()
+    privacy: SerializeAsAny[sections.Privacy] = Field(default_factory=sections.Privacy)
+    local: SerializeAsAny[sections.Local] = Field(default=sections.Local(), validate_default=True)
+    sketch: sections.Sketch = sections.Sketch()
+    federation: sections.Federation = sections.Federation()
+    evaluation: sections.Evaluation = sections.Evaluation()
+    seed: Seed | None = None
+    evaluate_every: PositiveInt = 25
+    metrics: tuple[str, ...] = ()
+    unsafe_metrics: bool = False
 
     def own(self, kind: type[LocalT]) -> LocalT:
-        """Section [local] of a trust model that has that class for it."""
+        """Section [local] of a trust model that has that class for it.
 
-    @property
-    def sketch(self) -> Sketch:
-        """Section [sketch]."""
-
-    @property
-    def unsafe_metrics(self) -> bool:
-        """Whether training losses are asked for."""
+        Raises:
+            TypeError: under one that has not.
+        """
+        if not isinstance(self.local, kind):
+            raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
+        return self.local
 
 
 class TaskKind(Protocol):
@@ -110,3 +99,74 @@ def references(settings: Settings) -> Iterator[tuple[str, str]]:
         **{f"sketch.also[{place}].map": part.map for place, part in enumerate(settings.sketch.also)},
     }
     return ((key, value) for key, value in named.items() if is_reference(value))
+
+
+_SHIPPED = {"objective.task": "fedsw.tasks.kinds", "model.kind": "fedsw.models"}
+"""Where the shipped tasks and models are defined, whose classes a stored experiment may name as `module:name`."""
+
+
+class CodeRefused(ExperimentError):
+    """A stored experiment names modules that nobody has allowed here."""
+
+    def __init__(self, message: str, modules: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.modules = modules
+
+
+def named_code(experiment: Settings) -> Iterator[tuple[str, str]]:
+    """Every `module:name` of an experiment whose code runs somewhere, after its key; objects of a process left out."""
+    named = [*references(experiment), *((f"metrics[{n}]", each) for n, each in enumerate(experiment.metrics))]
+    held_out = experiment.data.held_out
+    if held_out is not None and experiment.data.family != "files" and is_reference(held_out):
+        named.append(("data.held_out", held_out))
+    return ((key, value) for key, value in named if not is_held(value))
+
+
+def modules_of(experiment: Settings) -> tuple[str, ...]:
+    """The modules that an experiment names, each once."""
+    return tuple(dict.fromkeys(value.partition(":")[0] for _, value in named_code(experiment)))
+
+
+def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stored: Path) -> None:
+    """Refuse an experiment that was read from a folder and names code that the caller has not allowed.
+
+    Who wrote the folder chose the names, and the arguments that a model is made with: `subprocess:run` would be called.
+    Allowed modules are imported here, and what is named must be their own; shipped tasks and models are always allowed.
+
+    Args:
+        allowed: whole names of modules.
+        stored: where the experiment was read, for messages.
+
+    Raises:
+        CodeRefused: naming every setting with its module, and how they are allowed; nothing was imported then.
+        ExperimentError: if an allowed module cannot be imported, or does not define what is named.
+    """
+    named = [(key, value) for key, value in named_code(experiment) if not _is_shipped(key, value)]
+    refused = [(key, value) for key, value in named if value.partition(":")[0] not in allowed]
+    if refused:
+        modules = tuple(dict.fromkeys(value.partition(":")[0] for _, value in refused))
+        settings = ", ".join(f"{key} = {value!r}" for key, value in refused)
+        raise CodeRefused(
+            f"the settings stored in {stored} name code to be run: {settings}. Whoever wrote them chose it; if you "
+            f"know and trust {' and '.join(map(repr, modules))}, add "
+            f"{' '.join(f'--allow-module {name}' for name in modules)} (in Python allow_modules={list(modules)!r})",
+            modules,
+        )
+    for key, value in named:
+        load_object(value, what=key, allowed=allowed)
+
+
+def _is_shipped(key: str, reference: str) -> bool:
+    """Whether this is the class of a shipped task or model; no other object of fedsw's own may be named unasked."""
+    module = reference.partition(":")[0]
+    place = _SHIPPED.get(key)
+    if place is None or not (module == place or module.startswith(f"{place}.")):
+        return False
+    found = load_object(reference, what=key, allowed=(module,))
+    if not isinstance(found, type):
+        return False
+    if key == "objective.task":
+        return isinstance(getattr(found, "facts", None), Facts)
+    from torch import nn
+
+    return issubclass(found, nn.Module)

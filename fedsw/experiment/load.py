@@ -9,39 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import (
-    Field,
-    SerializeAsAny,
     SerializerFunctionWrapHandler,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from fedsw.experiment.choices import shipped_task
+from fedsw.experiment.choices import Settings, shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.registry import is_reference, load_metrics, require_references
-from fedsw.experiment.sections import (
-    Clip,
-    Data,
-    Evaluation,
-    Federation,
-    Local,
-    Model,
-    Objective,
-    Partition,
-    Privacy,
-    Section,
-    Sketch,
-    Slicing,
-    Training,
-)
-from fedsw.experiment.sections.privacy import TAGGED, LocalT, meaningless, tagged
-from fedsw.experiment.sections.section import PositiveInt, Seed
+from fedsw.experiment.sections import Objective, Privacy
+from fedsw.experiment.sections.privacy import TAGGED, meaningless, tagged
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw.text import nearest
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
@@ -77,7 +59,7 @@ FULL_EVALUATION = 'evaluation.mode="full"'
 _LONGEST_NAME = 100
 
 
-class Experiment(Section):
+class Experiment(Settings):
     """One run, whole.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
@@ -88,35 +70,6 @@ class Experiment(Section):
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
     (`fedsw.runs.evaluation`). Clients never see their names and import none.
     """
-
-    name: str
-    title: str = ""
-    data: Data = Data()
-    partition: Partition = Partition()
-    model: Model = Model()
-    objective: Objective = Objective()
-    clip: Clip = Clip()
-    slicing: Slicing = Slicing()
-    training: Training = Training()
-    privacy: SerializeAsAny[Privacy] = Field(default_factory=Privacy)
-    local: SerializeAsAny[Local] = Field(default=Local(), validate_default=True)
-    sketch: Sketch = Sketch()
-    federation: Federation = Federation()
-    evaluation: Evaluation = Evaluation()
-    seed: Seed | None = None
-    evaluate_every: PositiveInt = 25
-    metrics: tuple[str, ...] = ()
-    unsafe_metrics: bool = False
-
-    def own(self, kind: type[LocalT]) -> LocalT:
-        """Section [local] of a trust model that has that class for it.
-
-        Raises:
-            TypeError: under one that has not.
-        """
-        if not isinstance(self.local, kind):
-            raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
-        return self.local
 
     def on_host(self) -> Experiment:
         """The same computed on the processor: what a run left is used on machines that have not its device."""
@@ -168,12 +121,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        kind = shipped_task(self.objective.task)
-        if found := misfit(self, kind):
-            raise ValueError(found)
-        if found := _unfit_federation(self.federation, local=self.privacy.local):
-            raise ValueError(found)
-        if found := _unfit_masks(self.federation, self.privacy.trust):
+        if found := misfit(self, shipped_task(self.objective.task)):
             raise ValueError(found)
         return self
 
@@ -184,39 +132,10 @@ def _sketched(objective: Objective | None) -> bool:
     return kind is not None and kind.facts.sketched
 
 
-def _unfit_federation(federation: Federation, *, local: bool) -> str | None:
-    """What does not fit together in who takes part; None if all does."""
-    clients = federation.clients
-    for name, most in (("min_clients", federation.min_clients), ("sites", federation.sites)):
-        if most is not None and most > clients:
-            return f"federation.{name} is {most}, above federation.clients = {clients}; lower it"
-    if federation.drop_out and local:
-        return (
-            "federation.drop_out simulates clients that are lost between the two exchanges of trust 'central'; leave "
-            "it out under a local trust model"
-        )
-    if federation.drop_out and federation.min_clients is None:
-        return (
-            f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
-            f"{clients} clients; set it to the number that is enough"
-        )
-    return None
-
-
-def _unfit_masks(federation: Federation, trust: str) -> str | None:
-    """What `federation.masks` cannot mean; None if it fits."""
-    masks, sites = federation.masks, federation.sites
-    if masks is not None and not trust_model(trust).masked:
-        return f"federation.masks is {masks!r}, and trust {trust!r} has no masked sums; leave it out"
-    if masks == "simulated" and (sites or 1) > 1:
-        return f"federation.masks is 'simulated', and {sites} sites always have masks; leave out federation.sites"
-    if masks == "real" and sites == 1:
-        return "federation.masks is 'real', and one site has nobody to hide its sum from; leave out federation.sites"
-    return None
-
-
-def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
+
+    A text is the name of a shipped experiment, or a path (`find_experiment`).
 
     What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
     Paths in the file are relative to its folder; those of overrides to the current one.
@@ -224,6 +143,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
     """
+    path = find_experiment(path) if isinstance(path, str) else path
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
@@ -252,10 +172,7 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     _drop_overridden_privacy(merged, settings)
     for keys, value in settings:
         apply_setting(merged, keys, value)
-    try:
-        return Experiment.model_validate(merged)
-    except ValidationError as fault:
-        raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+    return validated(Experiment, merged, apart="\n")
 
 
 def _beside(raw: dict[str, Any], folder: Path) -> None:

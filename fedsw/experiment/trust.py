@@ -47,9 +47,9 @@ class TrustModel:
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
         law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
             settings; None if that cannot be recomputed from a run's folder.
-        sections: what its sections of an experiment are, by name, where it has settings of its own: `privacy` a class
-            derived from `fedsw.experiment.Privacy`, `local` from `Local`, `sketch` from `Sketch`. A setting that is in
-            none of its classes is refused under it.
+        sections: what its sections of an experiment are, by name, where it has settings of its own: classes derived
+            from those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
+            `Sketch`. A setting that is in none of its classes is refused under it.
         sketching: what it is, under the same name, for a task whose records leave as a sketch; None where it is the
             same for every task.
     """

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedsw.experiment import Privacy, read_delta
+from fedsw.experiment import read_delta
+from fedsw.experiment.sections import Privacy
 from fedsw.experiment.trust import TrustModel, trust_models
 from fedsw.privacy.noise import gaussian_sigma
 from fedsw.text import downward, table
@@ -71,7 +72,6 @@ class Answers:
 
     Attributes:
         columns: how many columns are learnt from; the noise grows with their number.
-        epsilon: of the guarantee.
     """
 
     sums: Sees = "nobody"
@@ -89,9 +89,7 @@ class Choice:
     """What follows.
 
     Attributes:
-        trust: the trust model.
         settings: those that go into the experiment, by key.
-        commands: what to type, in order.
         protects, leaves_open: what ε covers, and what it does not.
         enough: whether the data are, in words, and how strong the signal can be at most.
     """

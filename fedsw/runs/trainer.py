@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.experiment import ExperimentError, Training
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.sections import Training
 from fedsw.runs.checkpoint import Checkpoint
 
 PLAIN = ("sgd", "adam")

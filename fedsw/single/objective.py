@@ -185,7 +185,6 @@ class Objective:
             model: in the mode it is trained in; every layer with trainable parameters is one that
                 `fedsw.clipping` knows.
             batch: from `Plan.batches`.
-            clip: the norms of the plan.
 
         Raises:
             UnsupportedModule: naming the layer and what to write instead.

@@ -1,12 +1,16 @@
-"""How far apart the records behind two noised sketches are, with intervals that account for the noise."""
+"""How far generated samples, or another sketch's records, are from a noised sketch; noise is accounted for."""
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from fedsw.models.labelled import CHUNK
+from fedsw.sketches.law import BatchSums, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 
 CONFIDENCE = 0.95
@@ -175,3 +179,134 @@ def _means(sketch: NoisedSketch) -> Means:
 def exact_sketch(sketch: NoisedSketch, sums: Tensor, records: int) -> NoisedSketch:
     """The sums (cells, F + 1) of so many *public* records under the law of a sketch, to compare it with."""
     return NoisedSketch(sketch.law, sums, 0.0, records)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What generated samples are compared with: a noised sketch, in the precision and on the device of training.
+
+    Attributes:
+        blocks: (cells, F), the sketch's sums over its records.
+        proportions: (cells,), of the generated law.
+        weights: (cells,), of every cell's squared distance.
+        noise: mean of the squared noise in the weighted blocks, which `distance_of_sums` takes off.
+    """
+
+    blocks: Tensor
+    proportions: Tensor
+    weights: Tensor
+    noise: float
+
+    @classmethod
+    def of(cls, sketch: NoisedSketch, *, weights: Tensor | None = None, like: Tensor | None = None) -> Target:
+        """The target of a sketch.
+
+        Args:
+            sketch: (cells, F + 1) numbers, released.
+            weights: (cells,), at least 0; None for 1, the distance between the laws of features and labels together.
+            like: a tensor of the wanted precision and device; None for float64 on the CPU.
+
+        Raises:
+            ValueError: if the weights have another shape, are negative or all 0.
+        """
+        chosen = torch.ones(sketch.law.cells, dtype=torch.float64) if weights is None else weights.to(torch.float64)
+        if chosen.shape != (sketch.law.cells,) or bool((chosen < 0).any()) or not float(chosen.sum()) > 0:
+            raise ValueError(
+                f"weights have shape {tuple(chosen.shape)}; give one number of at least 0 for each of the "
+                f"{sketch.law.cells} cells, not all 0"
+            )
+        noise = sketch.deviation**2 * sketch.coordinates * float(chosen.sum())
+        found = (sketch.blocks, sketch.proportions, chosen.to(sketch.value.device))
+        blocks, proportions, cell_weights = found if like is None else (each.to(like) for each in found)
+        return cls(blocks, proportions, cell_weights, noise)
+
+    def at(self, places: Tensor, factors: Tensor) -> Target:
+        """The target at some coordinates, places (m,), multiplied by factors (m,): see `Sketcher.some`."""
+        blocks = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
+        return Target(blocks, self.proportions, self.weights, self.noise)
+
+
+def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
+    """Estimate without bias the weighted squared distance between the sketched records and a generated law.
+
+    With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
+    estimates sum_c weight_c |E b_c - p_c mu_c|^2 without bias, given as many samples of each cell as there are: the
+    square of a mean is taken over pairs of *different* samples, and the mean of the squared noise is taken off. It may
+    be negative. A square with its diagonal would pull small batches together. Cells without two samples are left out,
+    so a batch has two or more of every cell of positive proportion.
+
+    Guarantee: post-processing of the sketch. BatchNorm and whatever else mixes samples of a batch is allowed in the
+    generator, since no record passes through it; samples of a batch then depend on each other a little, and what is
+    estimated is the distance of the law that the batch's own statistics make.
+
+    Args:
+        target: of the sketch.
+        batch: sums over the vectors of the generated samples, by cell.
+
+    Returns:
+        A scalar, differentiable in the vectors.
+
+    Source: Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Lemma 6 (U-statistic).
+    """
+    sums, squares, counts = batch.sums, batch.squares, batch.counts
+    scale = target.proportions / counts.clamp(min=1)
+    cross = (target.blocks * sums).sum(dim=1) * scale
+    pairs = (sums.square().sum(dim=1) - squares) * scale.square() * counts / (counts - 1).clamp(min=1)
+    terms = target.blocks.square().sum(dim=1) - 2 * cross + pairs
+    present = (counts >= 2) | (target.proportions == 0)
+    return (target.weights * torch.where(present, terms, 0.0)).sum() - target.noise
+
+
+def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
+    """The same for cells that were drawn at random, independently, with the target's proportions.
+
+    Unbiased for any batch of two or more, whichever cells are in it: where there are more cells than a batch can hold
+    twice.
+
+    Args:
+        target: of the sketch.
+        batch: sums over the vectors of m >= 2 samples, by cell.
+
+    Returns:
+        A scalar, differentiable in the vectors.
+    """
+    sums, squares, m = batch.sums, batch.squares, batch.counts.sum()
+    pairs = (sums.square().sum(dim=1) - squares) / (m * (m - 1))
+    terms = target.blocks.square().sum(dim=1) - 2 * (target.blocks * sums).sum(dim=1) / m + pairs
+    return (target.weights * terms).sum() - target.noise
+
+
+def sketch_distance(
+    sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
+) -> float:
+    """Compute the squared distance of samples from a sketch's records, noise taken off: to choose generators by.
+
+    Args:
+        sketch: (cells, F + 1) noised numbers.
+        features: (m, p) samples, two or more of every cell that the sketch has.
+        cells: (m,) int64, theirs.
+        sketcher: the sketch's law, drawn, if it is there already.
+    """
+    drawn = sketcher_like(sketch, sketcher, features)
+    target = Target.of(sketch, like=features.to(torch.float64))
+    with torch.no_grad():
+        parts = [
+            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
+        ]
+        sums, squares, counts = (
+            torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)
+            for name in ("sums", "squares", "counts")
+        )
+        return float(distance_of_sums(target, BatchSums(sums, squares, counts)))
+
+
+def sketcher_like(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
+    """A sketcher of its own for a sketch, where `like`, a tensor of any shape, is and of its precision.
+
+    Raises:
+        ValueError: if the sketcher is not the sketch's.
+    """
+    drawn = sketch.law.drawn(like.dtype) if sketcher is None else copy.deepcopy(sketcher).to(like.dtype)
+    if drawn.law != sketch.law or drawn.coordinates != sketch.coordinates:
+        raise ValueError("the sketcher is not the sketch's: draw it from the same law, seed included")
+    return drawn.to(like.device)

@@ -17,126 +17,31 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fedsw import files
 from fedsw.models.labelled import (
-    CHUNK,
     Conditional,
     Proportioned,
     generate,
+    proportions_of,
     seeded_generator,
     settled,
     stratified,
 )
-from fedsw.sketches.law import BatchSums, Sketcher, SomeOfLaw, sums_of_vectors
+from fedsw.sketches.drift import (
+    Target,
+    distance_of_sums,
+    drawn_distance_of_sums,
+    sketch_distance,
+    sketcher_like,
+)
+from fedsw.sketches.law import Sketcher, SomeOfLaw
 from fedsw.sketches.noised import NoisedSketch
 
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """What generated samples are compared with: a noised sketch, in the precision and on the device of training.
-
-    Attributes:
-        blocks: (cells, F), the sketch's sums over its records.
-        proportions: (cells,), of the generated law.
-        weights: (cells,), of every cell's squared distance.
-        noise: mean of the squared noise in the weighted blocks, which `distance` takes off.
-    """
-
-    blocks: Tensor
-    proportions: Tensor
-    weights: Tensor
-    noise: float
-
-    @classmethod
-    def of(cls, sketch: NoisedSketch, *, weights: Tensor | None = None, like: Tensor | None = None) -> Target:
-        """The target of a sketch.
-
-        Args:
-            sketch: (cells, F + 1) numbers, released.
-            weights: (cells,), at least 0; None for 1, the distance between the laws of features and labels together.
-            like: a tensor of the wanted precision and device; None for float64 on the CPU.
-
-        Raises:
-            ValueError: if the weights have another shape, are negative or all 0.
-        """
-        chosen = torch.ones(sketch.law.cells, dtype=torch.float64) if weights is None else weights.to(torch.float64)
-        if chosen.shape != (sketch.law.cells,) or bool((chosen < 0).any()) or not float(chosen.sum()) > 0:
-            raise ValueError(
-                f"weights have shape {tuple(chosen.shape)}; give one number of at least 0 for each of the "
-                f"{sketch.law.cells} cells, not all 0"
-            )
-        noise = sketch.deviation**2 * sketch.coordinates * float(chosen.sum())
-        found = (sketch.blocks, sketch.proportions, chosen.to(sketch.value.device))
-        blocks, proportions, cell_weights = found if like is None else (each.to(like) for each in found)
-        return cls(blocks, proportions, cell_weights, noise)
-
-    def at(self, places: Tensor, factors: Tensor) -> Target:
-        """The target at some coordinates, places (m,), multiplied by factors (m,): see `Sketcher.some`."""
-        blocks = self.blocks[:, places.to(self.blocks.device)] * factors.to(self.blocks)
-        return Target(blocks, self.proportions, self.weights, self.noise)
-
-
-def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
-    """`distance_of_sums` of vectors phi of generated samples (m, F), differentiable, in cells (m,) int64."""
-    return distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
-
-
-def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """Estimate without bias the weighted squared distance between the sketched records and a generated law.
-
-    With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
-    estimates sum_c weight_c |E b_c - p_c mu_c|^2 without bias, given as many samples of each cell as there are: the
-    square of a mean is taken over pairs of *different* samples, and the mean of the squared noise is taken off. It may
-    be negative. A square with its diagonal would pull small batches together. Cells without two samples are left out,
-    so a batch has two or more of every cell of positive proportion.
-
-    Guarantee: post-processing of the sketch. BatchNorm and whatever else mixes samples of a batch is allowed in the
-    generator, since no record passes through it; samples of a batch then depend on each other a little, and what is
-    estimated is the distance of the law that the batch's own statistics make.
-
-    Args:
-        target: of the sketch.
-        batch: sums over the vectors of the generated samples, by cell.
-
-    Returns:
-        A scalar, differentiable in the vectors.
-
-    Source: Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Lemma 6 (U-statistic).
-    """
-    sums, squares, counts = batch.sums, batch.squares, batch.counts
-    scale = target.proportions / counts.clamp(min=1)
-    cross = (target.blocks * sums).sum(dim=1) * scale
-    pairs = (sums.square().sum(dim=1) - squares) * scale.square() * counts / (counts - 1).clamp(min=1)
-    terms = target.blocks.square().sum(dim=1) - 2 * cross + pairs
-    present = (counts >= 2) | (target.proportions == 0)
-    return (target.weights * torch.where(present, terms, 0.0)).sum() - target.noise
-
-
-def drawn_distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
-    """`drawn_distance_of_sums` of vectors (m, F), m >= 2, in cells (m,) int64."""
-    return drawn_distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
-
-
-def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """The same for cells that were drawn at random, independently, with the target's proportions.
-
-    Unbiased for any batch of two or more, whichever cells are in it: where there are more cells than a batch can hold
-    twice.
-
-    Args:
-        target: of the sketch.
-        batch: sums over the vectors of m >= 2 samples, by cell.
-
-    Returns:
-        A scalar, differentiable in the vectors.
-    """
-    sums, squares, m = batch.sums, batch.squares, batch.counts.sum()
-    pairs = (sums.square().sum(dim=1) - squares) / (m * (m - 1))
-    terms = target.blocks.square().sum(dim=1) - 2 * (target.blocks * sums).sum(dim=1) / m + pairs
-    return (target.weights * terms).sum() - target.noise
-
-
-__all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance"]
+__all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance", "tried_in"]
 
 _TITLE = b"fedsw generator 1 "
+_TRIED = 4
+"""Every restart takes one step in so many; then the nearest to the sketch goes on."""
+_JUDGED = 4000
+"""Samples that restarts are compared by."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +135,44 @@ class Cells:
         return torch.multinomial(self.proportions, self.batch, replacement=True, generator=generator).to(device)
 
 
+@dataclass(eq=False)
+class _Training:
+    """A generator on its way.
+
+    Attributes:
+        network: that is trained.
+        released: the average of its weights, or itself.
+        step: steps taken.
+    """
+
+    network: nn.Module
+    released: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+
+    @classmethod
+    def of(cls, network: nn.Module, settings: FitSettings) -> _Training:
+        optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        return cls(network, copy.deepcopy(network) if settings.averaging else network, optimizer)
+
+    def state(self) -> dict[str, Any]:
+        """All that it goes on from."""
+        last = {} if self.released is self.network else {"last": self.network.state_dict()}
+        return {
+            "step": self.step,
+            "network": self.released.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            **last,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.network.load_state_dict(state.get("last", state["network"]))
+        self.released.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = int(state["step"])
+
+
 def fit_generator(
     sketch: NoisedSketch,
     network: nn.Module,
@@ -239,6 +182,7 @@ def fit_generator(
     weights: Tensor | None = None,
     proportions: Tensor | None = None,
     later: Sequence[tuple[NoisedSketch, Sketcher]] = (),
+    restarts: Sequence[nn.Module] = (),
     observer: Callable[[Progress], None] | None = None,
     every: int = 100,
     checkpoint: Path | str | None = None,
@@ -261,14 +205,17 @@ def fit_generator(
         proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
         later: sketches of later stages, each with its law drawn: their squared distances are added to the first's.
             How often a cell is generated is read off the first.
-        observer: called every `every` steps and after the last.
-        checkpoint: a file that is written at the same times, and read first if it is there.
+        restarts: the same network from other initial weights. With any, each of them and `network` take the first
+            quarter of the steps, and the one whose samples are then nearest to the sketches goes on, as `network`. What
+            was not chosen yet when a training stopped is begun again, to the same end.
+        observer: called every `every` steps and after the last; of restarts, of the chosen one alone.
+        checkpoint: a file that is written at the same times, and read first if it is there; see `tried_in`.
 
     Returns:
         The network, in evaluation mode.
 
     Raises:
-        ValueError: if the network's cells or the sketcher are not the sketch's.
+        ValueError: if a network's cells or the sketcher are not the sketch's.
         CheckpointRefused: if the file is damaged, or of another training.
 
     Source: Harder, Adamczewski, Park 2021 (DP-MERF).
@@ -276,66 +223,90 @@ def fit_generator(
     if every < 1:
         raise ValueError(f"every = {every}; it must be at least 1")
     like = next(network.parameters())
-    drawn = _sketcher_of(sketch, sketcher, like)
-    conditional = _conditional(network, sketch)
-    if isinstance(network, Proportioned):
-        network.proportions.copy_(sketch.proportions if proportions is None else proportions)
+    drawn = sketcher_like(sketch, sketcher, like)
     target = Target.of(sketch, weights=weights, like=like)
     targets = [Compared(drawn, target)]
     for other, own in later:
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
-        targets.append(Compared(_sketcher_of(other, own, like), like_first))
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
-    released = copy.deepcopy(network) if settings.averaging else network
+        targets.append(Compared(sketcher_like(other, own, like), like_first))
+    for each in (network, *restarts):
+        _require_conditional(each, sketch)
+        if isinstance(each, Proportioned):
+            each.proportions.copy_(sketch.proportions if proportions is None else proportions)
     path = None if checkpoint is None else Path(checkpoint)
-    mark = _mark([sketch, *(each for each, _ in later)], network, settings, target)
-    done = 0 if path is None else _restored(path, mark, network, released, optimizer)
-    cells = Cells.of(target, settings.batch)
-    network.train()
-    total, counted = torch.zeros((), dtype=torch.float64, device=target.blocks.device), 0
-    for step in range(done + 1, settings.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
-        total += _step(step, conditional, targets, cells, settings, optimizer)
-        counted += 1
-        if released is not network:
-            _follow(released, network, step, settings)
-        if step % every == 0 or step == settings.steps:
-            if released is not network:
-                settled(released, cells.proportions, settings.batch, seed=settings.seed)
-            if path is not None:
-                _save(path, mark, step, network, released, optimizer)
-            if observer is not None:
-                observer(Progress(step, float(total) / counted, released))
-                network.train()
-            total, counted = torch.zeros_like(total), 0
-    if released is not network:
-        network.load_state_dict(released.state_dict())
+    sketches = [(sketch, drawn), *later]
+    mark = _mark([each for each, _ in sketches], network, settings, target, len(restarts))
+    cells, training, tried = Cells.of(target, settings.batch), _Training.of(network, settings), list[float]()
+    if path is not None and path.exists():
+        state = _read(path, mark)
+        training.load(state)
+        tried = state["tried"]
+    elif restarts:
+        tried = _choose(training, restarts, sketches, targets, cells, settings)
+        if path is not None:
+            _save(path, mark, training, tried)
+    while training.step < settings.steps:
+        until = min(settings.steps, training.step - training.step % every + every)
+        mean = _advance(training, until, targets, cells, settings)
+        if path is not None:
+            _save(path, mark, training, tried)
+        if observer is not None:
+            observer(Progress(training.step, mean, training.released))
+    if training.released is not network:
+        network.load_state_dict(training.released.state_dict())
     return network.eval()
 
 
-def sketch_distance(
-    sketch: NoisedSketch, features: Tensor, cells: Tensor, *, sketcher: Sketcher | None = None
-) -> float:
-    """Compute the squared distance of samples from a sketch's records, noise taken off: to choose generators by.
+def tried_in(checkpoint: Path) -> list[float]:
+    """Read by what a training's restarts were chosen: the squared distance of each, in their order; none without any.
 
-    Args:
-        sketch: (cells, F + 1) noised numbers.
-        features: (m, p) samples, two or more of every cell that the sketch has.
-        cells: (m,) int64, theirs.
-        sketcher: the sketch's law, drawn, if it is there already.
+    The first is that of the network itself; the one of the least distance went on.
+
+    Raises:
+        CheckpointRefused: if the file is damaged.
     """
-    drawn = _sketcher_of(sketch, sketcher, features)
-    target = Target.of(sketch, like=features.to(torch.float64))
-    with torch.no_grad():
-        parts = [
-            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
-        ]
-        sums, squares, counts = (
-            torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)
-            for name in ("sums", "squares", "counts")
-        )
-        return float(distance_of_sums(target, BatchSums(sums, squares, counts)))
+    return [float(each) for each in _read(checkpoint)["tried"]]
+
+
+def _choose(
+    training: _Training,
+    restarts: Sequence[nn.Module],
+    sketches: Sequence[tuple[NoisedSketch, Sketcher]],
+    targets: Sequence[Compared],
+    cells: Cells,
+    settings: FitSettings,
+) -> list[float]:
+    """Bring a training to where the best of it and of its restarts is after their part of the steps."""
+    tried, best, chosen = list[float](), math.inf, dict[str, Any]()
+    for own in (None, *restarts):
+        one = training if own is None else _Training.of(own, settings)
+        _advance(one, settings.steps // _TRIED, targets, cells, settings)
+        made, where = generate(one.released, proportions_of(one.released), _JUDGED)
+        off = sum(sketch_distance(sketch, made, where, sketcher=drawn) for sketch, drawn in sketches)
+        tried.append(off if math.isfinite(off) else math.inf)
+        if not chosen or tried[-1] < best:
+            best, chosen = tried[-1], copy.deepcopy(one.state())
+    training.load(chosen)
+    return tried
+
+
+def _advance(
+    training: _Training, until: int, targets: Sequence[Compared], cells: Cells, settings: FitSettings
+) -> float:
+    """Take the steps up to `until`; returns the mean of the batches' distances before them."""
+    conditional, first = cast(Conditional, training.network), training.step
+    total = torch.zeros((), dtype=torch.float64, device=targets[0].target.blocks.device)
+    training.network.train()
+    for step in range(first + 1, until + 1):
+        for group in training.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * (1 + math.cos(math.pi * (step - 1) / settings.steps)) / 2
+        total += _step(step, conditional, targets, cells, settings, training.optimizer)
+        if training.released is not training.network:
+            _follow(training.released, training.network, step, settings)
+    training.step = until
+    if training.released is not training.network:
+        settled(training.released, cells.proportions, settings.batch, seed=settings.seed)
+    return float(total) / max(1, until - first)
 
 
 def _step(
@@ -373,61 +344,45 @@ def _follow(average: nn.Module, network: nn.Module, step: int, settings: FitSett
     move(list(average.parameters()), list(network.parameters()), step)
 
 
-def _sketcher_of(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
-    """A sketcher of its own for training, where `like` is and of its precision."""
-    drawn = sketch.law.drawn(like.dtype) if sketcher is None else copy.deepcopy(sketcher).to(like.dtype)
-    if drawn.law != sketch.law or drawn.coordinates != sketch.coordinates:
-        raise ValueError("the sketcher is not the sketch's: draw it from the same law, seed included")
-    return drawn.to(like.device)
-
-
-def _conditional(network: nn.Module, sketch: NoisedSketch) -> Conditional:
+def _require_conditional(network: nn.Module, sketch: NoisedSketch) -> None:
     cells = getattr(network, "cells", None)
     if cells != sketch.law.cells or not isinstance(getattr(network, "latent", None), int):
         raise ValueError(
             f"the network is for {cells} cells and the sketch has {sketch.law.cells}; a generator has the attributes "
             "`cells` and `latent`, see fedsw.models.labelled"
         )
-    return cast(Conditional, network)
 
 
-def _mark(sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSettings, target: Target) -> str:
-    """What a checkpoint must agree with: sketches, laws, settings, weights and the network's shapes."""
+def _mark(
+    sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSettings, target: Target, restarts: int
+) -> str:
+    """What a checkpoint must agree with: sketches, laws, settings, weights, the network's shapes, restarts."""
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
     laws = [repr(sketch.law) for sketch in sketches]
-    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(target.weights.cpu().tolist())):
+    weights = target.weights.cpu().tolist()
+    for part in (*laws, repr(asdict(settings)), repr(shapes), repr(weights), str(restarts)):
         digest.update(part.encode() + b"\0")
     for sketch in sketches:
         digest.update(sketch.value.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _save(
-    path: Path, mark: str, step: int, network: nn.Module, released: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
+def _save(path: Path, mark: str, training: _Training, tried: list[float]) -> None:
     content = io.BytesIO()
-    state = {"mark": mark, "step": step, "network": released.state_dict(), "optimizer": optimizer.state_dict()}
-    if released is not network:
-        state["last"] = network.state_dict()
-    torch.save(state, content)
+    torch.save({"mark": mark, "tried": tried, **training.state()}, content)
     title = _TITLE + hashlib.sha256(content.getbuffer()).hexdigest().encode() + b"\n"
     files.replace(path, title, content.getbuffer())
 
 
-def _restored(path: Path, mark: str, network: nn.Module, released: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bring networks and optimizer to where the file is; returns the steps done, 0 if there is no file."""
-    if not path.exists():
-        return 0
+def _read(path: Path, mark: str | None = None) -> dict[str, Any]:
+    """What a checkpoint holds, of a training of that mark."""
     title, _, content = path.read_bytes().partition(b"\n")
     if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         raise CheckpointRefused(f"{path} is damaged, or no checkpoint of a generator; remove it to start again")
     state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    if state["mark"] != mark:
+    if mark not in (None, state["mark"]):
         raise CheckpointRefused(
             f"{path} is of another sketch, network or setting; go on with what it was made with, or give another file"
         )
-    network.load_state_dict(state.get("last", state["network"]))
-    released.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+    return state

@@ -15,7 +15,7 @@ from fedsw.models.labelled import generate, proportions_of, seeded_generator
 from fedsw.models.tables import NONE, TableGenerator
 from fedsw.randomness import Stream
 from fedsw.sketches.consistent import Tables, consistent, with_margins
-from fedsw.sketches.fit import sketch_distance
+from fedsw.sketches.drift import sketch_distance
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.tables import Pair, pairs_measured

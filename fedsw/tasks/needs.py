@@ -18,10 +18,10 @@ from torch import nn
 
 from fedsw import models
 from fedsw.columns.declaration import ranges
-from fedsw.experiment import Experiment, ExperimentError, Model, Sketch, SketchPart, planned_releases
+from fedsw.experiment import Experiment, ExperimentError, planned_releases
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.registry import is_reference, load_object
-from fedsw.experiment.sections import BinSettings
+from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.images import ResidualImages
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
@@ -54,7 +54,7 @@ _SHIPPED: Mapping[str, _Builder] = {
     "image-autoencoder": lambda spec, features, outputs, classes: models.ImageAutoencoder(
         math.isqrt(features), spec.latent, seed=spec.seed
     ),
-    "generator": lambda spec, features, outputs, classes: models.generator(
+    "generator": lambda spec, features, outputs, classes: models.mlp(
         spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
     ),
     "dcgan": lambda spec, features, outputs, classes: models.DCGAN(

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from fedsw.clipping import UnsupportedModule
 from fedsw.clipping.probe import EXACT, ROUNDED, copied, examine, moved, unmoved_generators
 from fedsw.clipping.refusals import OutputForm
-from fedsw.experiment import Experiment, ExperimentError, Objective
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.sections import Objective
 from fedsw.experiment.sources import Shape
 from fedsw.randomness import Stream
 from fedsw.tasks.task import Inputs, Raw, Task

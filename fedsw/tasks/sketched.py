@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
-from fedsw.experiment import Experiment, ExperimentError, SketchPart
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.registry import load_object
-from fedsw.experiment.sections.privacy import READ_BY_MAP
+from fedsw.experiment.sections import SketchPart
+from fedsw.experiment.sections.sketch import READ_BY_MAP
 from fedsw.experiment.sources import Shape
 from fedsw.models.initial import count_parameters
 from fedsw.sketches import maps

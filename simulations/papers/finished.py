@@ -11,8 +11,8 @@ from torch import nn
 
 from fedsw.data import Dataset
 from fedsw.experiment import Experiment
+from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_dataset, load_public
-from fedsw.experiment.stored import require_allowed_code
 from fedsw.runs.files import MODEL
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.tasks.problem import Problem

@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
 from fedsw.grid import attempt, finish
 from fedsw.text import installed_version
-from simulations.papers.cells import Cell, Computation, cells_of, computation_of
+from simulations.papers.cells import Cell, Computation, cells_of, computations_of
 from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
 from simulations.papers.finished import Finished, on_device
@@ -49,10 +49,8 @@ def pieces_of(figures: Iterable[Figure], *, seeds: int | None = None) -> list[Pi
     """What figures are made from, every run once, with all that any of them measures on it."""
     found: dict[str, Piece] = {}
     for figure in figures:
-        computation = computation_of(figure)
-        cells = cells_of(figure, seeds=seeds)
-        whats: list[Cell | Computation] = [computation] if computation else list(cells)
-        for what in whats:
+        everything: list[Cell | Computation] = [*computations_of(figure), *cells_of(figure, seeds=seeds)]
+        for what in everything:
             asked = what.measures if isinstance(what, Cell) else ()
             known = found[what.key].measures if what.key in found else ()
             found[what.key] = Piece(what.key, what, tuple(dict.fromkeys([*known, *asked])))

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.sections.privacy import is_local
+from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of, trusts_of
@@ -130,7 +130,7 @@ def test_under_a_local_trust_model_nothing_secret_travels_in_either_direction():
     for exchange in EXCHANGES:
         for kind in (exchange.down, exchange.up):
             names = {field.name for field in fields_of(kind).values() if field.seen is Seen.SECRET}
-            assert not (names and any(is_local(trust) for trust in trusts_of(exchange))), (kind, names)
+            assert not (names and any(trust_model(trust).local for trust in trusts_of(exchange))), (kind, names)
             secret |= names
     assert secret == {"counts", "outputs", "cotangents", "contribution", "training-loss", "num-examples", "steps"}
 

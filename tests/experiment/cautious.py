@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from fedsw.experiment import Privacy
+from fedsw.experiment.sections import Privacy
 from fedsw.federation.trust.central import Central
 
 

@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
-from fedsw.experiment import Objective, parse_experiment
+from fedsw.experiment import parse_experiment
 from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.load import shipped_experiments
-from fedsw.experiment.sections import SOURCES
+from fedsw.experiment.sections import SOURCES, Objective
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.trust import trust_models
 from fedsw.report.plots import PICTURES

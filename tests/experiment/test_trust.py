@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 import fedsw
-from fedsw.experiment import Experiment, Local, Privacy, parse_experiment, trust
-from fedsw.experiment.sections import TableSettings
+from fedsw.experiment import Experiment, parse_experiment, trust
+from fedsw.experiment.sections import Local, Privacy, TableSettings
 from fedsw.experiment.trust import TrustModel, names_of, register, trust_model, trust_models
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES, trusts_of
 from fedsw.federation.trust.model import Served, served_by_name

@@ -13,7 +13,7 @@ from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
 from simulations.papers import work
 from simulations.papers.__main__ import main
-from simulations.papers.cells import cells_of, computation_of
+from simulations.papers.cells import cells_of, computations_of
 from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
 from simulations.papers.page import BEST, PRINTED, goals, page_text, section
 from simulations.papers.pictures import pictures_of
@@ -39,14 +39,24 @@ def a_figure(name: str = "rll/fig98", **changes: Any) -> Figure:
     return Figure.model_validate({"id": name, **whole, **changes})
 
 
+def test_a_figure_shows_points_that_any_of_its_series_has_and_no_others() -> None:
+    alone = {**SERIES, "name": "without noise", "over": {"privacy.epsilon": ["inf"]}}
+    for series in ([SERIES, alone], [alone, SERIES]):
+        for epsilon in (3.0, "inf"):
+            shown = a_figure(series=series, only={"epsilon": epsilon}, rows=[])
+            assert {cell.point["epsilon"] for cell in cells_of(shown)} == {epsilon}
+    with pytest.raises(ValueError, match="epsilon = 2.0, which no series has"):
+        a_figure(only={"epsilon": 2.0})
+
+
 @pytest.mark.parametrize("name", figures())
 def test_every_figure_names_experiments_measures_and_drawings_that_there_are(name: str) -> None:
     for figure in (load_figure(name), load_figure(name).smallest()):
         for cell in cells_of(figure):
             for measure in cell.measures:
                 assert callable(work.function("measures", measure))
-        computation = computation_of(figure)
-        assert computation is None or callable(work.function("computed", computation.function))
+        for computation in computations_of(figure):
+            assert callable(work.function("computed", computation.function))
         assert figure.draw is None or callable(work.function("drawn", figure.draw))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fedsw.accounting import Head
 from fedsw.audit.record.model import newest_checkpoint
-from fedsw.experiment import Training
+from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
 from fedsw.runs.checkpoint import CheckpointDamaged, Checkpoints
 from fedsw.runs.trainer import Trainer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedsw.experiment import ExperimentError, Training
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
 from fedsw.runs.trainer import Trainer
 from tests.federations import small

@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.server.synthesis import settings_of
+from fedsw.federation.server.synthesis import restarts_of, settings_of
 from fedsw.federation.trust.sketch.sides import SketchSum
+from fedsw.models.labelled import VectorGenerator
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
@@ -32,6 +34,9 @@ from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.server.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
+from tests.simulations.test_audit_recorded import failed
+
+MADE = VectorGenerator(2, 5, hidden=(8,), latent=2)
 
 
 def stored(experiment, directory):
@@ -301,6 +306,43 @@ def test_a_training_that_breaks_off_goes_on_from_its_checkpoint_and_asks_nobody_
     assert lines == [3, 6] and whole.runs == 0
 
 
+@pytest.mark.parametrize("trust", [(), (LOCAL,)])
+def test_restarts_are_chosen_by_the_sketch_and_change_no_message_and_no_charge(tmp_path, trust):
+    chosen, asked = sketched(*trust, "training.rounds=8", "seed=3", "sketch.restarts=3"), []
+    app = Saboteur(lambda message, context: asked.append(message.metadata.message_type))
+    plain, directory = tmp_path / "plain", tmp_path / "run"
+    alone = Federation(tmp_path).run(sketched(*trust, "training.rounds=8", "seed=3"), directory=plain, app=app)
+    before = list(asked)
+    summary = Federation(tmp_path).run(chosen, directory=directory, app=app)
+    assert asked[len(before) :] == before
+    places = sorted(plain.rglob("*.sqlite"))
+    for place in places:
+        one, other = (entries(folder / place.relative_to(plain)) for folder in (plain, directory))
+        assert [(row.round, row.sigma, row.sensitivity) for row in one] == [
+            (row.round, row.sigma, row.sensitivity) for row in other
+        ]
+    assert places and summary["epsilon_spent"] == alone["epsilon_spent"] and "restarts" not in alone["sketch"]
+    said = summary["sketch"]["restarts"]
+    assert len(said["distances"]) == 3 and said["distances"][said["taken"] - 1] == min(said["distances"])
+    task, seed = Problem.from_experiment(chosen), said["taken"] - 1
+    network = [task.build_model(), *restarts_of(task)][seed]
+    fit_generator(stored(chosen, directory).sketch, network, settings_of(task))
+    released = load_file(directory / "model.safetensors")
+    assert all(torch.equal(value, released[name]) for name, value in network.state_dict().items())
+    assert failed(audit(directory)) == []
+    (directory / "model.safetensors").unlink()
+    again = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert again["sketch"]["restarts"] == said
+    assert all(torch.equal(value, released[name]) for name, value in load_file(directory / "model.safetensors").items())
+
+
+def test_restarts_that_nothing_would_tell_apart_are_refused_before_anything_is_spent(tmp_path):
+    chosen, directory = parse_experiment({**SKETCH, "model": {"kind": f"{__name__}:MADE"}}), tmp_path / "run"
+    with pytest.raises(ExperimentError, match="the same weights under every model.seed"):
+        Federation(tmp_path).run(parse_experiment(chosen.model_dump(), ("sketch.restarts=2",)), directory=directory)
+    assert not (directory / "sketch.safetensors").exists() and entries(directory / "ledger.sqlite") == []
+
+
 def test_a_damaged_checkpoint_of_the_generator_is_named(tmp_path):
     chosen, directory = sketched(), tmp_path / "run"
     Federation(tmp_path).run(chosen, directory=directory)
@@ -341,6 +383,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         (("sketch.pairs=1",), "pairs is 1 for 2 bandwidths"),
         (("sketch.kind=code", "sketch.bandwidths=[0.7,1.2,2.0,3.5]", "sketch.pairs=600"), "name them in columns"),
         (("sketch.counts=5.0",), "less than or equal to 4"),
+        (("sketch.restarts=0",), "greater than or equal to 1"),
     ],
 )
 def test_settings_that_do_not_go_together_say_what_would(settings, words):

@@ -154,7 +154,7 @@ def test_a_client_that_missed_a_stage_answers_the_next(tmp_path):
     assert again["sketch"]["clients"] == 2, "what a later stage was learnt from stays as it was"
 
 
-@pytest.mark.parametrize("trust", [(), (LOCAL,)])
+@pytest.mark.parametrize("trust", [(), (LOCAL,), (LOCAL, "sketch.restarts=2")])
 def test_a_run_that_breaks_off_between_stages_goes_on_as_if_it_had_not(tmp_path, trust):
     chosen = staged(TWO, *trust, "seed=3")
     whole = Federation(tmp_path / "whole")

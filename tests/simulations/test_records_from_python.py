@@ -322,7 +322,7 @@ LACKING = frame()[["age", "work", "sex"]]
         (
             "object",
             {"data": frame(), "held_out": frame().iloc[:10]},
-            "10 of the 10 held-out rows are also among the private records",
+            "held_out: 10 of its 10 rows are also in the private records",
         ),
         ("object", {"data": frame(), "held_out": frame().iloc[::2]}, "held_out: no record of group male"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,15 @@ from torch import Tensor, nn
 from fedsw.models.images import ResidualImages
 from fedsw.models.labelled import ImageGenerator, VectorGenerator, seeded_generator, settled, stratified
 from fedsw.randomness import Stream
-from fedsw.sketches.fit import CheckpointRefused, FitSettings, Progress, fit_generator, generate, sketch_distance
+from fedsw.sketches.fit import (
+    CheckpointRefused,
+    FitSettings,
+    Progress,
+    fit_generator,
+    generate,
+    sketch_distance,
+    tried_in,
+)
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import GaussianKernel, Indicators
@@ -67,9 +77,6 @@ def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fract
     settings = FitSettings(steps=25, batch=40, seed=4, fraction=fraction, averaging=averaging)
     whole = fitted(settings)
 
-    class Stopped(Exception):
-        pass
-
     def stop(progress: Progress) -> None:
         if progress.step == 10:
             raise Stopped
@@ -84,6 +91,64 @@ def test_training_that_stops_goes_on_to_the_very_same_parameters(tmp_path, fract
         assert torch.equal(value, again.state_dict()[name]), name
     finished = fitted(settings, seed=98, checkpoint=path)
     assert all(torch.equal(value, finished.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def others(*seeds: int) -> list[nn.Module]:
+    return [VectorGenerator(2, 3, hidden=(32, 32), seed=seed) for seed in seeds]
+
+
+def states_equal(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.3])
+def test_of_restarts_the_nearest_to_the_sketch_goes_on_as_if_it_had_been_alone(tmp_path, averaging):
+    settings = FitSettings(steps=20, batch=40, averaging=averaging)
+    alone: dict[int, tuple[float, nn.Module]] = {}
+    for seed in range(4):
+        early: list[float] = []
+
+        def watch(progress: Progress, early: list[float] = early) -> None:
+            early.append(sketch_distance(SKETCH, *generate(progress.network, SKETCH.proportions, 4000)))
+
+        alone[seed] = (0.0, fitted(settings, seed=seed, every=5, observer=watch))
+        alone[seed] = (early[0], alone[seed][1])
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        path = tmp_path / f"{order[0]}-{averaging}.pt"
+        found = fitted(settings, seed=order[0], restarts=others(*order[1:]), checkpoint=path)
+        tried = tried_in(path)
+        assert tried == pytest.approx([alone[seed][0] for seed in order], rel=1e-3)
+        assert states_equal(found, alone[order[tried.index(min(tried))]][1])
+        assert not any(states_equal(found, alone[seed][1]) for seed in order if alone[seed][0] > min(tried))
+
+
+def test_a_choice_of_restarts_that_stops_goes_on_to_the_very_same_parameters_and_remembers_what_it_chose_by(tmp_path):
+    settings, path = FitSettings(steps=20, batch=40, averaging=0.3), tmp_path / "generator.pt"
+    whole = fitted(settings, restarts=others(1, 2))
+
+    def stop(progress: Progress) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        fitted(settings, restarts=others(1, 2), checkpoint=path, every=8, observer=stop)
+    tried = tried_in(path)
+    again = fitted(settings, seed=77, restarts=others(78, 79), checkpoint=path, every=8)
+    assert states_equal(whole, again) and tried_in(path) == tried and len(tried) == 3
+    with pytest.raises(CheckpointRefused, match="another sketch, network or setting"):
+        fitted(settings, restarts=others(1), checkpoint=path)
+
+
+def test_a_restart_whose_numbers_are_not_finite_is_never_taken(tmp_path):
+    settings, path = FitSettings(steps=8, batch=40), tmp_path / "generator.pt"
+    (bad,) = others(1)
+    with torch.no_grad():
+        next(bad.parameters()).fill_(math.nan)
+    found = fitted(settings, restarts=[bad], checkpoint=path)
+    assert states_equal(found, fitted(settings)) and tried_in(path)[1] == math.inf
 
 
 def test_the_released_weights_are_the_exponential_average_of_those_of_every_step():

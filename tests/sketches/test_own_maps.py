@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.stored import modules_of
+from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.limits import require_modules
 from fedsw.sketches.law import Law
 from fedsw.sketches.maps import OwnMap

@@ -15,7 +15,7 @@ import fedsw
 from fedsw.accounting.ledger import Ledger
 from fedsw.cli.app import _GROUPS, main
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.stored import CodeRefused, modules_of, named_code, require_allowed_code
+from fedsw.experiment.choices import CodeRefused, modules_of, named_code, require_allowed_code
 from fedsw.federation.node.limits import require_modules
 from tests.use.conftest import INCOME, settings, write
 

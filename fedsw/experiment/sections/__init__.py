@@ -9,8 +9,6 @@ from fedsw.experiment.sections.privacy import (
     MaskedSettings,
     Privacy,
     ReleaseSettings,
-    Sketch,
-    SketchPart,
     SketchPrivacy,
     SliceSettings,
     TableSettings,
@@ -18,6 +16,7 @@ from fedsw.experiment.sections.privacy import (
     resolve_delta,
 )
 from fedsw.experiment.sections.section import Section
+from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
     "AUTO_BINS",

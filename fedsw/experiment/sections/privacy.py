@@ -12,215 +12,13 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 from pydantic.fields import FieldInfo
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
+from fedsw.experiment.sections.sketch import Sketch
 from fedsw.experiment.trust import TrustModel, names_of, trust_model, trust_models
 from fedsw.settings import ExperimentError
 from fedsw.text import upward
 
-_READ: dict[str, tuple[str, ...]] = {
-    "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
-    "cramer": ("directions", "harmonics", "period", "scheme", "map"),
-    "features": ("map", "radius"),
-    "moments": ("map", "radius", "projected"),
-    "code": (),
-    "table": ("bins", "singles", "balance"),
-}
-READ_BY_MAP: dict[str, tuple[str, ...]] = {
-    "raw": (),
-    "cosine": ("decay",),
-    "convolutions": ("filters", "kernel", "stride", "shifts"),
-    "scattering": ("scales", "orientations", "order"),
-    "learnt": ("layer",),
-}
-"""The shipped feature maps, each a class of `fedsw.sketches.maps` or `learnt`, and the settings it is made with."""
-
-
-class SketchPart(Section):
-    """One block of a record's vector; `fedsw.sketches.parts` has the mathematics.
-
-    Attributes:
-        kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
-            of the sliced Cramer distance; "features", what the map makes of a record, without negative numbers;
-            "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
-            "table", single columns and pairs of columns of a declared table, each written as codes
-            (`fedsw.columns.declaration`).
-        bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
-            none are given; and how many frequencies, divided over them.
-        directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
-            projections.
-        radius: "features", "moments": norm that longer vectors are shortened to.
-        projected: "moments": of so many random projections; 0 for all numbers.
-        bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
-            single columns have, pairs have the rest; "auto" for one balance over both.
-        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3).
-        scheme: orthogonal blocks of frequencies, or independent ones.
-        map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
-            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
-            over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
-            `scales` sizes and `orientations`, up to `order`; "learnt", in a later stage, a `layer` of the classifier
-            that was trained on what the stages before gave, its last pooled or first hidden one ("early") or its last
-            hidden one ("late"); or "module:name", a map of a user's own, made with `map_arguments`.
-        columns: which features; none for all.
-        weight: part of the squared norm, before weights are divided by their sum.
-    """
-
-    kind: Literal["gaussian", "cramer", "features", "moments", "code", "table"] = "gaussian"
-    bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
-    fractions: tuple[PositiveFloat, ...] = ()
-    pairs: PositiveInt = 600
-    directions: PositiveInt = 50
-    harmonics: PositiveInt = 8
-    period: PositiveFloat = 2.0
-    radius: PositiveFloat = 1.0
-    projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
-    bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
-    singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
-    balance: Literal["equal", "size"] = "equal"
-    scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: str = "raw"
-    map_arguments: Arguments = {}
-    decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    filters: PositiveInt = 16
-    kernel: PositiveInt = 5
-    stride: PositiveInt = 1
-    shifts: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
-    scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
-    orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
-    order: Literal[1, 2] = 1
-    layer: Literal["early", "late"] = "late"
-    columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
-    weight: PositiveFloat = 1.0
-
-    @field_validator("map")
-    @classmethod
-    def _known_map(cls, chosen: str) -> str:
-        return one_of(chosen, READ_BY_MAP, "a map")
-
-    @model_validator(mode="after")
-    def _read_by_its_kind(self) -> SketchPart:
-        """Refuse a setting that another kind, or another map, would read."""
-        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
-            for owner, names in table.items():
-                for name in names:
-                    foreign = owner != chosen and name not in table.get(chosen, ())
-                    if foreign and self.changed(name):
-                        raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
-        if self.map_arguments and not is_reference(self.map):
-            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
-        if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
-            raise ValueError(
-                f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
-            )
-        if self.kind == "gaussian" and not len(self.bandwidths) <= self.pairs:
-            raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
-        if self.kind == "code" and not self.columns:
-            raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
-        if self.map == "learnt" and self.columns:
-            raise ValueError("map 'learnt' looks at every feature: leave columns out")
-        if self.kind == "table" and self.columns:
-            raise ValueError("kind 'table' measures every declared column: leave columns out")
-        return self
-
-
-class SketchStage(Section):
-    """A later release of a sketch: what it measures may have been learnt from the releases before.
-
-    Attributes:
-        share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
-            as the first.
-        parts: what is measured, of what is no table.
-        tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
-            before and others that tell most of each other, each as "balance" says.
-        counts: see `Sketch`; how often each label is generated is read off the first stage.
-    """
-
-    share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    parts: Annotated[tuple[SketchPart, ...], Field(min_length=1), at_most(64, "parts")] = (
-        SketchPart(kind="features", map="learnt", layer="early"),
-        SketchPart(kind="features", map="learnt"),
-    )
-    tables: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
-    counts: Annotated[float, Field(gt=0, le=4)] = 0.01
-
-
-class Sketch(SketchPart):
-    """Trust models `sketch` and `sketch-local`: one sum over all records, once, and a generator that learns from it.
-
-    The settings of `SketchPart` are those of the first part; `also` has more. What is measured is public and fixed
-    before any record is read; `batch`, `learning_rate`, `fraction`, `averaging` and `generated` are post-processing,
-    which costs nothing whatever they are. The generator takes `training.rounds` steps.
-
-    Attributes:
-        also: more parts of a record's vector.
-        stages: later releases, one after the other; between two of them a classifier is trained on what the generator
-            makes (of a table, pairs of columns are chosen), and the generator goes on with all releases,
-            `training.rounds` steps after each.
-        hidden: width of the hidden layers of that classifier.
-        labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
-        counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
-        seed: of frequencies and maps, and of the generator's training.
-        batch: samples of a step.
-        learning_rate: of Adam at the first step; it falls to 0.
-        fraction: of the frequencies that a step looks at.
-        averaging: of a stage's steps, that the exponential average of the generator's weights looks back on, which is
-            what is released; 0 for the weights of the last step.
-        generated: labelled samples that a classifier is trained on to measure a generator by.
-        generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
-            released counts; or, "auto", the one of them whose rows are nearer to the sketch.
-        independent: whether generated labels do not depend on the group: how often each label and group is generated is
-            then the product of both, and the generator is trained for that law. It needs labels and groups.
-    """
-
-    also: Annotated[tuple[SketchPart, ...], at_most(64, "parts")] = ()
-    stages: Annotated[tuple[SketchStage, ...], at_most(8, "stages")] = ()
-    hidden: Annotated[int, Field(ge=1, le=4096, strict=True)] = 64
-    labels: bool = True
-    groups: bool = False
-    counts: Annotated[float, Field(gt=0, le=4)] = 1.0
-    seed: Seed = 0
-    batch: Annotated[int, Field(ge=2, le=2**24, strict=True)] = 200
-    learning_rate: PositiveFloat = 0.01
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    generated: PositiveInt = 10_000
-    generator: Literal["auto", "network", "tree"] = "auto"
-    independent: bool = False
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> Sketch:
-        if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
-            raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
-        if any(part.map == "learnt" for part in (self, *self.also)):
-            raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
-        table = self.kind == "table"
-        if self.stages and not (table or self.labels):
-            raise ValueError("stages learn to tell labels apart: set labels")
-        for name, foreign in (("parts", table), ("tables", not table)):
-            if foreign and any(stage.changed(name) for stage in self.stages):
-                raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
-        if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
-            raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
-        if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
-            raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
-        if not self.shares[0] > 0:
-            raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
-        if self.generator != "auto" and self.kind != "table":
-            raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
-        if self.independent and not (self.labels and self.groups):
-            raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
-        return self
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left."""
-        said = sum(stage.share or 0.0 for stage in self.stages)
-        equal = (1 - said) / (1 + sum(stage.share is None for stage in self.stages))
-        return (equal, *(stage.share or equal for stage in self.stages))
-
-
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
-
 
 LEAST_DELTA = 1e-10
 """The least delta that accounts can tell from floating-point round-off (`fedsw.accounting.composition`)."""
@@ -231,9 +29,9 @@ AUTO_DELTA_FROM = 1e-9
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 
-def is_local(trust: str) -> bool:
-    """Whether clients protect their own records under a trust model, from the server too."""
-    return trust_model(trust).local
+def _accountants() -> list[str]:
+    """All but those of Laplace noise, which the mechanism chooses."""
+    return [name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"]
 
 
 class Privacy(Section):
@@ -249,12 +47,12 @@ class Privacy(Section):
     inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
     """
 
-    trust: str = "central"
+    trust: Annotated[str, among(trust_models)] = "central"
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: str = "pld"
+    accountant: Annotated[str, among(_accountants)] = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -269,17 +67,6 @@ class Privacy(Section):
             if raw.get("trust") in trust_models() and not trust_model(raw["trust"]).noised:
                 return {**raw, "epsilon": math.inf}
         return raw
-
-    @field_validator("trust")
-    @classmethod
-    def _known_trust(cls, trust: str) -> str:
-        return one_of(trust, trust_models())
-
-    @field_validator("accountant")
-    @classmethod
-    def _known_accountant(cls, accountant: str) -> str:
-        # Those of Laplace noise are chosen by the mechanism.
-        return one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod
@@ -344,7 +131,7 @@ class Privacy(Section):
     @property
     def local(self) -> bool:
         """Whether every client protects its own records, from the server too."""
-        return is_local(self.trust)
+        return trust_model(self.trust).local
 
     @property
     def sketch(self) -> bool:
@@ -391,7 +178,11 @@ AUTO_BINS = range(4, 257)
 
 
 class BinSettings(Local):
-    """Settings of noised tables of outputs, which leave beside contributions."""
+    """Settings of noised tables of outputs, which leave beside contributions.
+
+    Attributes:
+        bins: of [-M, M] in the table of every direction and group.
+    """
 
     bins: PositiveInt | Literal["auto"] = 32
 
@@ -405,9 +196,8 @@ class MaskedSettings(BinSettings):
     """`distributed`: sums under masks.
 
     Attributes:
-        bins: of [-M, M] in the table of every direction and group. "auto" weighs the noise that a finer table costs
-            against the width of its bins, by the public sizes of an attempt's batch: from 4 to 256. Directions
-            (slicing.directions) cost the gradient no noise.
+        bins: "auto" weighs the noise that a finer table costs against the width of its bins, by the public sizes of an
+            attempt's batch: from 4 to 256. Directions (slicing.directions) cost the gradient no noise.
         colluding: C, so many clients may be on the server's side, and the others are protected.
         failing: failed attempts that the budget is for, as a part of the rounds; each is charged.
     """
@@ -420,7 +210,6 @@ class TableSettings(BinSettings):
     """`local-gradient`: each client's own tables and contributions.
 
     Attributes:
-        bins: of [-M, M] in the table of every direction and group.
         table_share: the tables' share of mu^2, the rest is the contribution's.
     """
 

@@ -18,6 +18,9 @@ from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
+from fedsw.tasks.measures import sketcher_of
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import Stage
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,38 @@ def sketch_budget(
     multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
     of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
     return SketchBudget(PART, sketch_sensitivity(law), of_stage, found, multiplier)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What a stage of a sketch gets of the budget, and what it costs.
+
+    Attributes:
+        share: of the budget, of mu^2.
+        mu: of the stage, all its attempts together.
+        multiplier: sigma over Delta, of one attempt.
+        numbers: of a record's vector.
+    """
+
+    share: float
+    mu: float
+    multiplier: float
+    numbers: int
+
+
+def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
+    """What every stage of a sketch costs, as ledgers are charged for it: squares of mu add up to the whole budget's.
+
+    Raises:
+        ValueError: as `sketch_budget`.
+    """
+    experiment, found = task.experiment, list[StageCost]()
+    attempts = experiment.privacy.model.attempts(experiment)
+    for number, share in enumerate(experiment.sketch.shares, start=1):
+        sketcher = sketcher_of(task, Stage(number))
+        multiplier = sketch_budget(experiment, sketcher.law, delta, number, attempts=attempts).multiplier
+        found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsw.experiment import Federation
+from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms

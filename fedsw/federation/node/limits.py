@@ -11,7 +11,6 @@ from fedsw.experiment import Experiment, ExperimentError, planned_releases, reso
 from fedsw.experiment.choices import references
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.registry import load_object, require_allowed
-from fedsw.experiment.sections.privacy import is_local
 from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.budgets.local import local_accountant
@@ -58,7 +57,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
         require_keys(node_config)
     if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
         raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
-    alone = limit is not None or (agreed and all(is_local(name) for name in agreed))
+    alone = limit is not None or (agreed and all(trust_model(name).local for name in agreed))
     if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "

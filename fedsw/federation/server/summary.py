@@ -74,9 +74,7 @@ def summarise(
     `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
+    own = {
         "status": stopped,
         "engine": engine,
         "clients": clients,
@@ -89,19 +87,34 @@ def summarise(
         "nominal": _nominal(experiment),
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon, selection),
-        **held_out.said(),
-        "measured_on": measured_on(experiment),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
         "warnings": _warnings(experiment, held_out, epsilon, stopped, selection),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
-        "seed": experiment.seed,
-        "versions": versions(),
-        "hardware": hardware(experiment),
         "begun": begun,
+    }
+    return described(experiment, held_out, own) | ({} if selection is None else {"selection": selection.as_dict()})
+
+
+def described(
+    experiment: Experiment, held_out: HeldOut, own: Mapping[str, Any], packages: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What every summary has, a run's or a baseline's, around its own numbers.
+
+    Args:
+        packages: that it was computed with, beside those of every run.
+    """
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        **own,
+        **held_out.said(),
+        "measured_on": measured_on(experiment),
+        "seed": experiment.seed,
+        "versions": versions(*packages),
+        "hardware": hardware(experiment),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **({} if selection is None else {"selection": selection.as_dict()}),
     }
 
 

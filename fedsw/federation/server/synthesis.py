@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsw.accounting import BudgetExhausted
+from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
 from fedsw.federation.trust.model import OneRelease
@@ -22,7 +23,7 @@ from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.telemetry import event
-from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance
+from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
@@ -74,12 +75,14 @@ class Synthesiser:
     log: logging.Logger
 
     def __post_init__(self) -> None:
-        self._network, self._released = self.task.build_model(), list[_Stage]()
+        self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
+        self._released = list[_Stage]()
 
     def run(self) -> Synthesis:
         """Release the sketch, or take the one that the run has; train the generator from where it is; store it whole.
 
         Raises:
+            ExperimentError: if restarts would all be the same network.
             FederationError: when too few clients answer.
         """
         for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
@@ -101,7 +104,7 @@ class Synthesiser:
         chosen = self._chosen()
         self.directory.write_model(self._network)
         held_out = self.evaluator.write_outputs(self._network, self.directory)
-        return Synthesis(stopped, held_out, self._described() | chosen)
+        return Synthesis(stopped, held_out, self._described() | self._restarted() | chosen)
 
     def _fitted(self) -> None:
         """Let the generator go on with all stages that are released."""
@@ -125,10 +128,18 @@ class Synthesiser:
             later=[(each.stored.sketch, each.sketcher) for each in self._released[1:]],
             weights=weights,
             proportions=proportions,
+            restarts=() if number > 1 else self._restarts,
             observer=done,
             every=self.job.experiment.evaluate_every,
             checkpoint=self.directory.path / of_stage(GENERATOR, number),
         )
+
+    def _restarted(self) -> dict[str, Any]:
+        """What the summary says of restarts: the squared distances that decided, and which went on, from 1."""
+        if not self._restarts:
+            return {}
+        tried = tried_in(self.directory.path / GENERATOR)
+        return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
 
     def _chosen(self) -> dict[str, Any]:
         """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
@@ -214,6 +225,25 @@ class Synthesiser:
             "distance": sketch_distance(sketch, features, cells, sketcher=self._released[0].sketcher),
             **({"later": later} if later else {}),
         }
+
+
+def restarts_of(task: Problem) -> list[nn.Module]:
+    """The generator from the initial weights of the next seeds, as many as `sketch.restarts` asks for beside the first.
+
+    Raises:
+        ExperimentError: if the next seed gives the same weights.
+    """
+    spec, count = task.experiment.model, task.experiment.sketch.restarts
+    seeds = [spec.model_copy(update={"seed": spec.seed + number}) for number in range(1, count)]
+    made = [
+        replace(task, experiment=task.experiment.model_copy(update={"model": each})).build_model() for each in seeds
+    ]
+    if made and torch.equal(flatten(made[0]), flatten(task.build_model())):
+        raise ExperimentError(
+            f"sketch.restarts is {count}, and model.kind {spec.kind!r} begins with the same weights under every "
+            "model.seed, so that there is nothing to choose between: leave restarts out, or name what makes a network"
+        )
+    return made
 
 
 def settings_of(task: Problem) -> FitSettings:

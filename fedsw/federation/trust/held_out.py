@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.budgets.moments import TALLY_PART, HeldOutBudget, held_out_budget, tally_of
+from fedsw.federation.budgets.moments import TALLY_PART, HeldOutBudget, Shares, held_out_budget, tally_of
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.sums import NoisyTally, NoisyTallyAsked
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.distributed.budget import tally_budget
 from fedsw.federation.trust.local import LocalMethod, describe
 from fedsw.federation.trust.model import served
 from fedsw.federation.trust.plan import Plan
@@ -97,9 +96,9 @@ class TallySum(Sum):
         epsilon = plan.epsilon if plan.multiplier else math.inf
         return held_out_budget(self.task.experiment, self._tally, epsilon, plan.delta)
 
-    def among_all(self, delta: float) -> HeldOutBudget:
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> HeldOutBudget:
         """See `Sum`."""
-        return tally_budget(self.task, self._tally, delta)
+        return held_out_budget(self.task.experiment, self._tally, shared().epsilon, delta, attempts)
 
     def most(self, records: int) -> float:
         """See `Sum`."""

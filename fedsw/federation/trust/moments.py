@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.moments import PART, SumBudget, moments_budget, moments_layout
+from fedsw.federation.budgets.moments import PART, Shares, SumBudget, moments_budget, moments_layout
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.distributed.budget import planned_shares
 from fedsw.federation.trust.plan import Plan
 from fedsw.federation.trust.sums import Sum, records_of
 from fedsw.privacy.sensitivity import SLACK
@@ -67,9 +66,9 @@ class MomentSum(Sum):
         """See `Sum`."""
         return moments_budget(self._layout, plan.moments)
 
-    def among_all(self, delta: float) -> SumBudget:
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
         """See `Sum`."""
-        return moments_budget(self._layout, planned_shares(self.task.experiment, delta).moments)
+        return moments_budget(self._layout, shared().moments)
 
     def most(self, records: int) -> float:
         """See `Sum`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.data import Records
-from fedsw.federation.budgets.moments import SumBudget
+from fedsw.federation.budgets.moments import Shares, SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Terms
@@ -100,8 +100,12 @@ class Sum(ABC):
         """What its release by a trusted server costs."""
 
     @abstractmethod
-    def among_all(self, delta: float) -> SumBudget:
-        """What an attempt at its release under masks costs."""
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
+        """What an attempt at its release under masks costs, of so many that are planned.
+
+        Args:
+            shared: how the budget is shared between moments and rounds.
+        """
 
     @abstractmethod
     def most(self, records: int) -> float:
@@ -218,13 +222,14 @@ def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
 
 
 @dataclass(frozen=True)
-class _Once:
+class Once:
     """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
 
     multiplier: float
     plan: Plan
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise of an attempt comes from; secret."""
         return self.plan.noise_stream(round_, attempt)
 
 
@@ -255,7 +260,7 @@ class TrustedSums(AtServer):
         total = self._kind.at(plan.task, round_, theta)
         attempt, found = self._collected(total, round_)
         bounded = total.bounded(found, plan, round_, attempt)
-        released = release(bounded, _Once(total.at_server(plan).multiplier, plan), self._ledger)
+        released = release(bounded, Once(total.at_server(plan).multiplier, plan), self._ledger)
         clients = [int(client) for each in found for client in each.site.clients[each.there]]
         self.records = total.records(self._context.sites, clients)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))

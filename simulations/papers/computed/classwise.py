@@ -142,14 +142,17 @@ def trained(by_class: Sequence[Tensor], case: Mapping[str, Any], *, sigma: float
     releases. Bernstein's bound holds for each move, so that classes may share them.
     """
     on, classes, batch = device(), len(by_class), case["batch"]
-    network, by_class = ClassConditional(classes=classes).to(on), [own.to(on) for own in by_class]
+    network = ClassConditional(classes=classes).to(on)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # half the time of a core
+    by_class = [own.to(on) for own in by_class]
     optimiser = torch.optim.Adam(network.parameters(), lr=case["rate"])
     falling = torch.optim.lr_scheduler.ExponentialLR(optimiser, case["decay"] ** (1 / case["rounds"]))
     labels = torch.arange(classes, device=on).repeat_interleave(batch)
     for _ in range(case["rounds"]):
         private = torch.stack([own[torch.randperm(len(own), device=on)[:batch]] for own in by_class])
-        blocks = classes if case["accountant"] == "exact" else 1
-        theta = F.normalize(torch.randn(blocks, private.shape[2], case["directions"], device=on), dim=1)
+        shape = (private.shape[2], case["directions"])
+        own_each = (classes, *shape) if case["accountant"] == "exact" else shape
+        theta = F.normalize(torch.randn(own_each, device=on), dim=-2)
         made = (network(labels) - centre).reshape(classes, batch, -1) @ theta
         target = private @ theta
         if sigma > 0:

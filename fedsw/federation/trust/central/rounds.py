@@ -36,7 +36,6 @@ from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
-from fedsw.tasks.sensitivity import sensitivities
 from fedsw.transport.sliced import spread
 
 
@@ -119,7 +118,7 @@ class Rounds(AtServer):
         if len(outputs) < len(present):
             return None
         theta_directions = task.all_directions(round_, attempt)
-        bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
+        bounds = task.sensitivities(settled.batch, [spread(each) for each in theta_directions])
         stacked = stacked_outputs(settled, [outputs[each.site.node].outputs for each in present], task)
         there = [each.to(task.device) for each in theta_directions]
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
@@ -148,7 +147,7 @@ class Rounds(AtServer):
         answers = self._collector.ask(messages.SUM, present, asked, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight)
-        bounds = sensitivities(task, settled.batch, [1.0 for _ in task.compared])
+        bounds = task.sensitivities(settled.batch, [1.0 for _ in task.compared])
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 

@@ -33,7 +33,6 @@ from fedsw.privacy.masks import Share, require_no_wrap, shared_step
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sensitivity import planned_spreads
 from fedsw.tasks.tally import Tally
 from fedsw.transport.sliced import spread
 
@@ -251,7 +250,7 @@ def bins_of(task: Problem, batch: Sequence[int], directions: Sequence[Tensor], m
     if not ranked.compares(task):
         return AUTO_BINS[0]
     errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
-    gradient = _gradient_error(task, bound_of(task, batch, planned_spreads(task)))
+    gradient = _gradient_error(task, bound_of(task, batch, task.planned_spreads()))
 
     def error(bins: int) -> float:
         table = errors.noise * bins

@@ -16,7 +16,14 @@ from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node.answers import Handler, node_of, note, state_of_site
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import client, site
-from fedsw.federation.trust.distributed.budget import WholeSum, delta_of, planned_of, promise_of
+from fedsw.federation.trust.distributed.budget import (
+    WholeSum,
+    attempts_at_one,
+    delta_of,
+    planned_of,
+    planned_shares,
+    promise_of,
+)
 from fedsw.federation.trust.distributed.cohort import Cohort, honest
 from fedsw.federation.trust.distributed.server import MaskedRounds, MaskedSums, Sums, make_plan, summed_scale
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
@@ -37,7 +44,8 @@ def agreed_sum(total: Sum, cohort: Cohort) -> WholeSum:
     budget and for the attempts that are planned (docs/guarantees/distributed-tasks.md, Theorem D3).
     """
     experiment = total.task.experiment
-    budget = total.among_all(delta_of(experiment, cohort.records))
+    delta = delta_of(experiment, cohort.records)
+    budget = total.among_all(delta, attempts_at_one(experiment), lambda: planned_shares(experiment, delta))
     most = tuple(total.most(sum(map(sum, party.sizes))) for party in cohort.parties)
     charges = budget.charges((GROUP,), experiment)
     return WholeSum(charges, honest(experiment), cohort.clients_by_site, budget.part, most)

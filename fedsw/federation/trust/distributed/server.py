@@ -33,7 +33,6 @@ from fedsw.privacy.masks import Whole, summed
 from fedsw.runs.observer import Outcome
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sensitivity import planned_spreads
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -55,7 +54,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     delta = delta_of(experiment, sum(sizes))
     shared = planned_shares(experiment, delta)
     directions = task.all_directions(0, 0)
-    noise = noise_of(task, batch, delta, spreads=planned_spreads(task), directions=directions)
+    noise = noise_of(task, batch, delta, spreads=task.planned_spreads(), directions=directions)
     return Plan.of(
         task,
         sizes=sizes,

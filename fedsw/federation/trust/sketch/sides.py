@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
+from fedsw.federation.budgets.moments import Shares
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.account import Promise
@@ -53,7 +54,7 @@ class SketchSum(Sum):
 
     def __init__(self, task: Problem, stage: Stage, weights: Tensor | None = None) -> None:
         super().__init__(task)
-        self._stage, self._weights, self._sketcher = stage, weights, sketcher_of(task, stage)
+        self.stage, self._weights, self._sketcher = stage, weights, sketcher_of(task, stage)
         self.sizes, self.known = {"w": self._sketcher.coordinates + 1}, {"classifier": stage.weights}
 
     @classmethod
@@ -85,19 +86,23 @@ class SketchSum(Sum):
         if not positions:
             return torch.zeros(self.shape, dtype=torch.int64)
         records = records_of(node, positions, stream)
-        return (sketch_of_records(node.task, records, self._stage) / STEP).to(torch.int64)
+        return (sketch_of_records(node.task, records, self.stage) / STEP).to(torch.int64)
 
     def at_client(self, node: Node, delta: float) -> SketchBudget:
         """See `Sum`."""
-        return self.among_all(delta)
+        return self._budget(delta)
 
     def at_server(self, plan: Plan) -> SketchBudget:
         """See `Sum`."""
-        return self.among_all(plan.delta)
+        return self._budget(plan.delta)
 
-    def among_all(self, delta: float) -> SketchBudget:
-        """See `Sum`: the same under every trust model, at the attempts that it plans for."""
-        return budget_of(self.task.experiment, self._sketcher.law, delta, self._stage.number)
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SketchBudget:
+        """See `Sum`."""
+        return self._budget(delta)
+
+    def _budget(self, delta: float) -> SketchBudget:
+        """The same under every trust model, at the attempts that it plans for."""
+        return budget_of(self.task.experiment, self._sketcher.law, delta, self.stage.number)
 
     def most(self, records: int) -> float:
         """See `Sum`."""

@@ -1,0 +1,221 @@
+"""What a sketch measures, in how many stages, and the generator that learns from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedsw.experiment.registry import is_reference
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
+
+_READ: dict[str, tuple[str, ...]] = {
+    "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
+    "cramer": ("directions", "harmonics", "period", "scheme", "map"),
+    "features": ("map", "radius"),
+    "moments": ("map", "radius", "projected"),
+    "code": (),
+    "table": ("bins", "singles", "balance"),
+}
+READ_BY_MAP: dict[str, tuple[str, ...]] = {
+    "raw": (),
+    "cosine": ("decay",),
+    "convolutions": ("filters", "kernel", "stride", "shifts"),
+    "scattering": ("scales", "orientations", "order"),
+    "learnt": ("layer",),
+}
+"""The shipped feature maps, each a class of `fedsw.sketches.maps` or `learnt`, and the settings it is made with."""
+
+
+class SketchPart(Section):
+    """One block of a record's vector; `fedsw.sketches.parts` has the mathematics.
+
+    Attributes:
+        kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
+            of the sliced Cramer distance; "features", what the map makes of a record, without negative numbers;
+            "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
+            "table", single columns and pairs of columns of a declared table, each written as codes
+            (`fedsw.columns.declaration`).
+        bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
+            none are given; and how many frequencies, divided over them.
+        directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
+            projections.
+        radius: "features", "moments": norm that longer vectors are shortened to.
+        projected: "moments": of so many random projections; 0 for all numbers.
+        bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
+            single columns have, pairs have the rest; "auto" for one balance over both.
+        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3).
+        scheme: orthogonal blocks of frequencies, or independent ones.
+        map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
+            weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
+            over moves of the image by up to `shifts` pixels; "scattering", local means of moduli of wavelets at
+            `scales` sizes and `orientations`, up to `order`; "learnt", in a later stage, a `layer` of the classifier
+            that was trained on what the stages before gave, its last pooled or first hidden one ("early") or its last
+            hidden one ("late"); or "module:name", a map of a user's own, made with `map_arguments`.
+        columns: which features; none for all.
+        weight: part of the squared norm, before weights are divided by their sum.
+    """
+
+    kind: Literal["gaussian", "cramer", "features", "moments", "code", "table"] = "gaussian"
+    bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
+    fractions: tuple[PositiveFloat, ...] = ()
+    pairs: PositiveInt = 600
+    directions: PositiveInt = 50
+    harmonics: PositiveInt = 8
+    period: PositiveFloat = 2.0
+    radius: PositiveFloat = 1.0
+    projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
+    bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
+    singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
+    balance: Literal["equal", "size"] = "equal"
+    scheme: Literal["orthogonal", "iid"] = "orthogonal"
+    map: Annotated[str, among(lambda: READ_BY_MAP, "a map")] = "raw"
+    map_arguments: Arguments = {}
+    decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    filters: PositiveInt = 16
+    kernel: PositiveInt = 5
+    stride: PositiveInt = 1
+    shifts: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
+    scales: Annotated[int, Field(gt=0, le=32, strict=True)] = 2
+    orientations: Annotated[int, Field(gt=0, le=180, strict=True)] = 4
+    order: Literal[1, 2] = 1
+    layer: Literal["early", "late"] = "late"
+    columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
+    weight: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _read_by_its_kind(self) -> SketchPart:
+        """Refuse a setting that another kind, or another map, would read."""
+        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
+            for owner, names in table.items():
+                for name in names:
+                    foreign = owner != chosen and name not in table.get(chosen, ())
+                    if foreign and self.changed(name):
+                        raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        if self.map_arguments and not is_reference(self.map):
+            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
+        if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
+            raise ValueError(
+                f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
+            )
+        if self.kind == "gaussian" and not len(self.bandwidths) <= self.pairs:
+            raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
+        if self.kind == "code" and not self.columns:
+            raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
+        if self.map == "learnt" and self.columns:
+            raise ValueError("map 'learnt' looks at every feature: leave columns out")
+        if self.kind == "table" and self.columns:
+            raise ValueError("kind 'table' measures every declared column: leave columns out")
+        return self
+
+
+class SketchStage(Section):
+    """A later release of a sketch: what it measures may have been learnt from the releases before.
+
+    Attributes:
+        share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
+            as the first; "auto", for all stages, by how many numbers each measures
+            (`fedsw.sketches.noised.least_noise_shares`).
+        parts: what is measured, of what is no table.
+        tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
+            before and others that tell most of each other, each as "balance" says.
+        counts: see `Sketch`; how often each label is generated is read off the first stage.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] | None = None
+    parts: Annotated[tuple[SketchPart, ...], Field(min_length=1), at_most(64, "parts")] = (
+        SketchPart(kind="features", map="learnt", layer="early"),
+        SketchPart(kind="features", map="learnt"),
+    )
+    tables: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
+    counts: Annotated[float, Field(gt=0, le=4)] = 0.01
+
+
+class Sketch(SketchPart):
+    """Trust models `sketch` and `sketch-local`: one sum over all records, once, and a generator that learns from it.
+
+    The settings of `SketchPart` are those of the first part; `also` has more. What is measured is public and fixed
+    before any record is read; `batch`, `learning_rate`, `fraction`, `averaging`, `restarts` and `generated` are
+    post-processing, which costs nothing whatever they are. The generator takes `training.rounds` steps.
+
+    Attributes:
+        also: more parts of a record's vector.
+        stages: later releases, one after the other; between two of them a classifier is trained on what the generator
+            makes (of a table, pairs of columns are chosen), and the generator goes on with all releases,
+            `training.rounds` steps after each.
+        hidden: width of the hidden layers of that classifier.
+        labels, groups: whether a record's place is the block of its label, and of its group. Both are then protected.
+        counts: square of what a record adds to its block's count; up to 1 counts cost nothing beside cosines and sines.
+        seed: of frequencies and maps, and of the generator's training.
+        batch: samples of a step.
+        learning_rate: of Adam at the first step; it falls to 0.
+        fraction: of the frequencies that a step looks at.
+        averaging: of a stage's steps, that the exponential average of the generator's weights looks back on, which is
+            what is released; 0 for the weights of the last step.
+        restarts: initial weights that are tried: each takes the first quarter of the first stage's steps, and the
+            generator goes on whose samples are then nearest to the released sketch.
+        generated: labelled samples that a classifier is trained on to measure a generator by.
+        generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
+            released counts; or, "auto", the one of them whose rows are nearer to the sketch.
+        independent: whether generated labels do not depend on the group: how often each label and group is generated is
+            then the product of both, and the generator is trained for that law. It needs labels and groups.
+    """
+
+    also: Annotated[tuple[SketchPart, ...], at_most(64, "parts")] = ()
+    stages: Annotated[tuple[SketchStage, ...], at_most(8, "stages")] = ()
+    hidden: Annotated[int, Field(ge=1, le=4096, strict=True)] = 64
+    labels: bool = True
+    groups: bool = False
+    counts: Annotated[float, Field(gt=0, le=4)] = 1.0
+    seed: Seed = 0
+    batch: Annotated[int, Field(ge=2, le=2**24, strict=True)] = 200
+    learning_rate: PositiveFloat = 0.01
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    restarts: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
+    generated: PositiveInt = 10_000
+    generator: Literal["auto", "network", "tree"] = "auto"
+    independent: bool = False
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Sketch:
+        if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
+            raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
+        if any(part.map == "learnt" for part in (self, *self.also)):
+            raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
+        table = self.kind == "table"
+        if self.stages and not (table or self.labels):
+            raise ValueError("stages learn to tell labels apart: set labels")
+        for name, foreign in (("parts", table), ("tables", not table)):
+            if foreign and any(stage.changed(name) for stage in self.stages):
+                raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
+        if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
+            raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
+        if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
+            raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
+        if self.open and any(stage.share != "auto" for stage in self.stages):
+            raise ValueError("share 'auto' chooses those of all stages together: write it for every stage, or for none")
+        if not self.shares[0] > 0:
+            raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
+        if self.generator != "auto" and self.kind != "table":
+            raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
+        if self.restarts > 1 and self.generator == "tree":
+            raise ValueError("restarts are of the network, and generator 'tree' fits none: leave restarts out")
+        if self.independent and not (self.labels and self.groups):
+            raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
+        return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left.
+
+        So have those that are still to be chosen.
+        """
+        said = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
+        equal = (1 - sum(share or 0.0 for share in said)) / (1 + said.count(None))
+        return (equal, *(share or equal for share in said))
+
+    @property
+    def open(self) -> bool:
+        """Whether shares are still to be chosen."""
+        return any(stage.share == "auto" for stage in self.stages)
