@@ -105,7 +105,6 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
     Args:
         outputs: (n,) or (n, d).
         sensitive: (n,), the group of each record.
-        groups: number of groups.
         directions: unit columns (d, k) of `fedsw.transport.sliced.directions`; needed for d > 1, where the distance is
             the mean over them.
 
@@ -172,11 +171,6 @@ def classification(
 
     Args:
         outputs: what the penalty compares, (n,) or (n, d).
-        predicted: predicted classes (n,).
-        target: true classes (n,).
-        sensitive: groups (n,).
-        groups: number of groups.
-        classes: number of classes.
         directions: as in `w2_squared`.
     """
     of = {"groups": groups, "classes": classes}

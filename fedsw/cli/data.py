@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fedsw.own_data.drifts import Between
-    from fedsw.sketches.drift import Drift
 
 
 _Columns = list[str] | None
@@ -210,7 +209,7 @@ def distance_command(
     found = drifts(
         directory, reference=reference, confidence=confidence, by_column=by_column, allow_modules=allow_module or ()
     )
-    lines = [{**_sides(each), **_numbers(each.found)} for each in found]
+    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found]
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
     answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
 
@@ -218,16 +217,6 @@ def distance_command(
 def _sides(found: Between) -> dict[str, str]:
     column = {} if found.column is None else {"column": found.column}
     return {"one": found.one, "other": found.other, **column}
-
-
-def _numbers(drift: Drift) -> dict[str, Any]:
-    return {
-        "distance": drift.distance,
-        "records": list(drift.records),
-        "populations": list(drift.populations),
-        "differ": drift.differ,
-        "doubt": drift.doubt,
-    }
 
 
 def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:

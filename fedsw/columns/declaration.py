@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Group, Label, Name, Number, number_text
-from fedsw.settings import ExperimentError, explain_all
+from fedsw.settings import ExperimentError, read_toml, validated
 
 _EVERYBODY = ("all",)
 
@@ -182,15 +181,7 @@ def read_columns(path: Path) -> Columns:
     Raises:
         ExperimentError: naming the file, and the key with its value and limit.
     """
-    try:
-        return Columns.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as fault:
-        raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
-    except ValidationError as fault:
-        faults = "; ".join(explain_all(fault.errors(), Columns))
-        raise ExperimentError(f"the schema {path}: {faults}") from None
-    except (ValueError, RecursionError) as fault:
-        raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None
+    return validated(Columns, read_toml(path, "the schema"), where=f"the schema {path}: ")
 
 
 def difference(own: Columns, other: Columns) -> str | None:

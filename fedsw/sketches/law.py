@@ -251,12 +251,6 @@ class BatchSums:
     counts: Tensor
 
 
-def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
-    """The same of vectors (m, F) that are there already, in cells (m,) int64 of `count`."""
-    members = members_of(cells, count).to(vectors)
-    return BatchSums(members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1))
-
-
 def members_of(cells: Tensor, count: int) -> Tensor:
     """Which rows are in which cell, (count, m) bool, of cells (m,)."""
     return cells.unsqueeze(0) == torch.arange(count, device=cells.device).unsqueeze(1)
