@@ -16,7 +16,6 @@ from fedsw.models import (
     Particles,
     count_parameters,
     flatten,
-    generator,
     load_flat,
     logistic,
     mlp,
@@ -27,7 +26,6 @@ MODELS: dict[str, Any] = {
     "mlp": lambda seed: mlp(5, (7, 3), 2, activation="tanh", seed=seed),
     "deep": lambda seed: mlp(5, (4,) * 4, 1, activation="elu", seed=seed),
     "encoder-decoder": lambda seed: EncoderDecoder(5, (7,), 2, seed=seed),
-    "generator": lambda seed: generator(5, (6, 4), 3, seed=seed),
 }
 IMAGE_MODELS: dict[str, Any] = {
     "image-autoencoder": lambda seed: ImageAutoencoder(8, 3, seed=seed),

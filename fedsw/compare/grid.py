@@ -19,7 +19,7 @@ from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.grid import SEEDS, GridRun, at_seed, attempt, finish
-from fedsw.runs.files import write_json
+from fedsw.runs.files import found_json, write_json
 from fedsw.settings import read_setting
 from fedsw.text import to_float, upward
 
@@ -147,10 +147,7 @@ def write_failure(folder: Path, cell: Cell, fault: str) -> None:
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """Read a cell's result or failure; None if it has not ended or its file is damaged."""
-    try:
-        result: dict[str, Any] = json.loads(_file(folder, cell).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return None
+    result = found_json(_file(folder, cell))
     return result if result.get("status") in ("completed", "failed") else None
 
 

@@ -274,14 +274,12 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 
-def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset | None:
+def load_public(experiment: Experiment) -> Dataset | None:
     """The public labelled data set of domain adaptation; None for other tasks."""
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(
-        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
-    )
+    return _load(spec.model_copy(update={"source": spec.public, "most_records": None}), "class", spec.data_dir)
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:

@@ -52,20 +52,10 @@ def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequentia
     return mlp(features, (), outputs, seed=seed)
 
 
-def generator(
-    latent: int, hidden: Sequence[int], features: int, *, activation: str = "relu", seed: Seed = 0
-) -> nn.Sequential:
-    """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
-
-    Source: RLL, Appendix D.2, for the widths.
-    """
-    return mlp(latent, hidden, features, activation=activation, seed=seed)
-
-
 def mlp(
     features: int, hidden: Sequence[int], outputs: int = 1, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
-    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits or raw predictions.
+    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
     Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone: torch's
     global generator is neither read nor moved, and the model is the same on every machine.

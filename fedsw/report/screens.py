@@ -253,11 +253,7 @@ def _privacy(record: RunRecord) -> Text:
 
 
 def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
-    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of.
-
-    Args:
-        release: what the summary says of noised counts, where the metrics are made of these.
-    """
+    """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
     if release is not None:
         noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
         return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"
