@@ -80,7 +80,7 @@ class TallySum(Sum):
         return self._tally.groups, self._tally.width
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
-        """See `Sum`."""
+        """See `Sum`; (blocks, width)."""
         kept = node.kept
         assert kept is not None
         records = records_of(kept, positions, stream)
@@ -105,7 +105,7 @@ class TallySum(Sum):
         return _MOST_KEPT
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """See `Sum`."""
+        """See `Sum`; steps (blocks, width), records (blocks,)."""
         if self._tally.fits(steps, torch.from_numpy(records)):
             return None
         return f"its sums are none of {int(records.sum())} kept records"

@@ -68,7 +68,7 @@ class OneRelease(Side, Protocol):
 
     @property
     def records(self) -> NDArray[int64]:
-        """Records in what was released, by cell; public. Known after `round`."""
+        """Records in what was released, by cell, (c,); public. Known after `round`."""
 
     @property
     def records_by_client(self) -> Mapping[int, int]:
@@ -84,7 +84,7 @@ class OnceSide(Protocol):
 
     @property
     def records(self) -> NDArray[int64]:
-        """Records in the sum, by cell or group; public. Known after `round`."""
+        """Records in the sum, by cell or group, (c,); public. Known after `round`."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange, at the model `theta` (r,)."""

@@ -55,7 +55,7 @@ class MomentSum(Sum):
         return self._layout.cells, self._layout.width
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
-        """See `Sum`."""
+        """See `Sum`; (blocks, width)."""
         return sums_of(node.task, self._layout, records_of(node, positions, stream))
 
     def at_client(self, node: Node, delta: float) -> SumBudget:
@@ -75,5 +75,5 @@ class MomentSum(Sum):
         return SLACK * records
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """See `Sum`."""
+        """See `Sum`; steps (blocks, width), records (blocks,)."""
         return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"

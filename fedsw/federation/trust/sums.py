@@ -85,9 +85,10 @@ class Sum(ABC):
 
     @abstractmethod
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
-        """The sum over all records of a node's clients at some positions, int64, WITHOUT NOISE; zeros without any.
+        """The sum over all records of a node's clients at some positions, (blocks, width) int64, WITHOUT NOISE.
 
         Args:
+            positions: of clients; the sum over none is 0.
             stream: decides on the rows of units; secret, but in a seeded run.
         """
 
@@ -113,14 +114,14 @@ class Sum(ABC):
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """Why a sum is none of so many records by block; None if it can be one. Never quotes it."""
+        """Why a sum (blocks, width) is none of so many records (blocks,); None if it can be one. Never quotes it."""
 
     def counted(self, site: Site) -> NDArray[np.int64]:
         """Records of each client of a site that are in the sum, by cell or group, (S, c)."""
         return site.sizes
 
     def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
-        """Records of some clients that are in the sum, by cell or group."""
+        """Records of some clients that are in the sum, by cell or group, (c,)."""
         rows = [self.counted(site)[np.isin(site.clients, list(clients))] for site in sites]
         total: NDArray[np.int64] = np.concatenate(rows).sum(axis=0)
         return total

@@ -82,7 +82,7 @@ class SketchSum(Sum):
         return self._sketcher.law.cells, self._sketcher.coordinates + 1
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
-        """See `Sum`."""
+        """See `Sum`; (blocks, width)."""
         if not positions:
             return torch.zeros(self.shape, dtype=torch.int64)
         records = records_of(node, positions, stream)
@@ -109,7 +109,7 @@ class SketchSum(Sum):
         return SLACK * math.sqrt(max(1.0, self._sketcher.law.counts)) * records
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """See `Sum`."""
+        """See `Sum`; steps (blocks, width), records (blocks,)."""
         try:
             require_sum(self._sketcher.law, steps.double() * STEP, int(records.sum()))
         except ValueError:  # its words hold numbers of the sum, which is no release
