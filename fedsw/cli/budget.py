@@ -214,4 +214,4 @@ def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
         holds = ("yes" if each["guarantee"] else "no") if known else "–"
         rows.append((each["name"], upward(each["epsilon"], 5) if known else "–", holds, each["note"]))
     headings = ("accountant", "ε", "a guarantee?", "what it is")
-    return table_of(headings, rows, left=headings[2:], padding=(0, 1))
+    return table_of(headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3], padding=(0, 1))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def choose_command(
     sums: Annotated[
-        Literal["server", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
+        Literal["server", "masked", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
     ] = None,
     counts: Annotated[
         Literal["hidden", "watched"] | None, typer.Option(help="Whether traffic, and so batch sizes, can be watched.")

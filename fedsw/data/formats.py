@@ -197,11 +197,7 @@ def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[s
 def _csv_rows(
     path: Path, raw: IO[bytes], columns: Columns, first: int, layout: ColumnLayout | None, beside: Callable[[str], bool]
 ) -> Iterator[Chunk]:
-    """Rows as Python's own reader finds them.
-
-    Args:
-        first: number of the first row of `raw`, the header if there is no layout yet.
-    """
+    """Rows as Python's own reader finds them, from row `first`, which is the header if there is no layout yet."""
     text = io.TextIOWrapper(raw, encoding="utf-8-sig" if layout is None else "utf-8", newline="")
     reader = csv.reader(text, strict=True, delimiter=columns.separator)
     before = first - 1

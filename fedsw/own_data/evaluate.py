@@ -175,13 +175,13 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
         return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]
 
     rows = [[each.name, f"{each.count:,}", *cells(each.worth.metrics, each.worth.quality.intervals)] for each in found]
-    table = table_of(("kept out by", "count", *map(metric_name, names)), rows)
+    table = table_of(("kept out by", "count", *map(metric_name, names)), rows, whole=("kept out by",))
     if constant:
         table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
     groups = []
     if last.by_group:
         headings, by_group = group_table(last.by_group, last.by_group_intervals, measured_cell)
-        groups = [table_of((found[-1].name, *headings), by_group)]
+        groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
     said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]
     parts += [table, *groups, Text(_INTERVALS, style="dim")]

@@ -79,11 +79,7 @@ class Repeats:
 
 
 class _Seen:
-    """The cells of a column so far, those that are missing left out.
-
-    Attributes:
-        forms: what they may be but text; see `fedsw.own_data.answers.FORMS`.
-    """
+    """The cells of a column so far, those that are missing left out; `forms` are what they may be but text."""
 
     def __init__(self) -> None:
         self.given, self.forms = 0, frozenset(FORMS)

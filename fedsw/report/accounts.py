@@ -74,7 +74,7 @@ def account_view(record: Mapping[str, Any]) -> RenderableType:
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
         rows.append((run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}"))
-    words = ("began", "kind", "composes as", "")
+    words = ("run", "began", "kind", "composes as", "")
     table = table_of(("run", "began", "kind", "composes as", epsilon, ""), rows, left=words)
     at = Text(f"every ε is shown at {_AT_DELTA.format(upward(record['delta']))}", style="dim")
     return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))

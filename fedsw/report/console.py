@@ -35,17 +35,23 @@ class Screen(Console):
 
 
 def table_of(
-    headings: Sequence[str], rows: Iterable[Iterable[str]], *, left: Collection[str] = (), **look: Any
+    headings: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    left: Collection[str] | None = None,
+    whole: Collection[str] = (),
+    **look: Any,
 ) -> Table:
-    """A table under headings; numbers are at the right, the first column and those in `left` are not.
+    """A table under headings, in which columns are at the right; what does not fit is wrapped.
 
     Args:
+        left: columns of words, which are at the left; the first by default.
+        whole: columns that are not wrapped, and cut where nothing else gives way.
         look: of the whole table; see `rich.table.Table`.
     """
-    table = Table(box=box.SIMPLE_HEAD, **look)
-    for place, heading in enumerate(headings):
-        words = heading in left or not place
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words or not place)
+    table, words = Table(box=box.SIMPLE_HEAD, **look), headings[:1] if left is None else left
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading in whole)
     for row in rows:
         table.add_row(*row)
     return table

@@ -46,7 +46,8 @@ def experiments_table(experiments: Iterable[Experiment]) -> Table:
         )
         for one in experiments
     ]
-    return table_of(("name", "what", "α", "ε", "rounds", "clients"), rows, left=("what",))
+    numbers = ("α", "ε", "rounds", "clients")
+    return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers))
 
 
 def ledger_report(account: Mapping[str, Any]) -> RenderableType:
@@ -60,7 +61,9 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
         )
         for (group, *numbers), rounds in _same_cost(account["entries"]).items()
     ]
-    table = table_of(("rounds", "releases", "group", "sampling rate", "sensitivity", "σ"), rows, left=("group",))
+    table = table_of(
+        ("rounds", "releases", "group", "sampling rate", "sensitivity", "σ"), rows, left=("rounds", "group")
+    )
     spent = Text(f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}", style="bold")
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
@@ -94,7 +97,7 @@ def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> Renderable
         )
         for row in rows
     ]
-    table = table_of(("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"), cells)
+    table = table_of(("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"), cells, left=())
     return Group(table, Text(caption, style="dim"))
 
 
@@ -253,11 +256,7 @@ def _privacy(record: RunRecord) -> Text:
 
 
 def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
-    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of.
-
-    Args:
-        release: what the summary says of noised counts, where the metrics are made of these.
-    """
+    """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
     if release is not None:
         noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
         return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,14 +11,14 @@ from torch import Tensor
 
 from fedsw.data import Records
 from fedsw.runs import intervals
-from fedsw.runs.intervals import LEVEL, Interval
+from fedsw.runs.intervals import Interval
 from fedsw.runs.quality import AnswersByRecord, units_of
 from fedsw.tasks.problem import Problem
 
 TASKS = ("classification", "regression")
 
 Array = NDArray[Any]
-_Measured = Mapping[str, tuple[float, Interval]]
+Measured = Mapping[str, tuple[float, Interval]]
 
 _BINS = 10
 
@@ -29,6 +28,16 @@ class GroupTable(NamedTuple):
 
     numbers: dict[str, dict[str, float]]
     around: dict[str, dict[str, Interval]]
+
+    @classmethod
+    def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
+        """Of how many records each group has, and what was measured on them; what was not is nan."""
+        columns = dict.fromkeys(column for each in found.values() for column in each)
+        numbers = {
+            name: {"count": counts[name], **{column: each.get(column, _NOTHING)[0] for column in columns}}
+            for name, each in found.items()
+        }
+        return cls(numbers, {name: {key: around for key, (_, around) in each.items()} for name, each in found.items()})
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
@@ -47,34 +56,28 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     if kind not in TASKS or len(task.groups) < 2:
         return GroupTable({}, {})
     sensitive = records.sensitive.cpu().numpy()
-    if kind == "classification":
-        of = functools.partial(_of_classes, AnswersByRecord(outputs, records, len(task.groups), task.classes), outputs)
-    else:
-        of = functools.partial(_of_numbers, outputs, records)
+    size = len(task.groups), task.classes
+    answers = AnswersByRecord(outputs, records, *size) if kind == "classification" else None
+
+    def of(group: int, rows: Array) -> Measured:
+        if answers is None:
+            return _of_numbers(outputs, records, rows)
+        return _of_classes(answers, outputs, group, rows)
+
     rows = {name: sensitive == group for group, name in enumerate(task.groups)}
     found = {name: of(group, own) if own.any() else {} for group, (name, own) in enumerate(rows.items())}
-    columns = dict.fromkeys(column for each in found.values() for column in each)
-    return GroupTable(
-        {
-            name: {"count": int(own.sum()), **{column: found[name].get(column, _NOTHING)[0] for column in columns}}
-            for name, own in rows.items()
-        },
-        {name: {column: around for column, (_, around) in each.items()} for name, each in found.items()},
-    )
+    return GroupTable.of({name: int(own.sum()) for name, own in rows.items()}, found)
 
 
 _NOTHING = (float("nan"), intervals.WHOLE)
 
 
-def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> _Measured:
-    measured = {name: (rate.value, rate.at(LEVEL)) for name, rate in answers.of_group(group).items()}
+def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
+    measured = answers.of_group(group)
     if answers.classes > 2:
         return measured
-    scores, target, units = (
-        outputs[:, 0].detach().double().cpu().numpy()[rows],
-        answers.target[rows],
-        answers.units[rows],
-    )
+    target, units = answers.target[rows], answers.units[rows]
+    scores = outputs[:, 0].detach().double().cpu().numpy()[rows]
     ones, others = (len(np.unique(units[target == c])) for c in (1, 0))
     area = _auc(target, scores)
     return measured | {
@@ -83,7 +86,7 @@ def _of_classes(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Arr
     }
 
 
-def _of_numbers(outputs: Tensor, records: Records, group: int, rows: Array) -> _Measured:
+def _of_numbers(outputs: Tensor, records: Records, rows: Array) -> Measured:
     target = records.target.cpu().numpy()[rows]
     gaps = (outputs.detach().double().cpu().numpy()[rows] - target).reshape(len(target), -1)
     squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)

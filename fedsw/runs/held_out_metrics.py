@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.runs import intervals
+from fedsw.runs.by_group import GroupTable, Measured
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
@@ -200,13 +201,16 @@ def _of_classes(
         others=_others(table, tally.classes),
         noised=tallied.sigma > 0,
     )
-    by_group, around = {}, {}
-    if tally.groups > 1:
-        for place, group in enumerate(groups):
-            rates = table.of_group(place)
-            by_group[group] = {"count": float(tallied.records[place])} | {key: r.value for key, r in rates.items()}
-            around[group] = {key: rate.at(LEVEL) for key, rate in rates.items()}
-    return HeldOut(metrics, by_group, size, quality, by_group_intervals=around)
+    numbers, around = _by_group(tallied, groups, [table.of_group(group) for group in range(tally.groups)])
+    return HeldOut(metrics, numbers, size, quality, by_group_intervals=around)
+
+
+def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
+    """What was measured of each group, by its name; empty for one group."""
+    if len(found) < 2:
+        return GroupTable({}, {})
+    counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
+    return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
 
 
 def _others(table: _Table, classes: int) -> Interval:
@@ -295,19 +299,12 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...]
         gain=whole.gain,
         noised=tallied.sigma > 0,
     )
-    by_group: dict[str, dict[str, float]] = {}
-    by_group_around: dict[str, dict[str, Interval]] = {}
-    if tally.groups > 1:
-        for place, group in enumerate(groups):
-            own = int(tallied.records[place])
-            by_group[group] = {"count": float(own), "mean_squared_error": math.nan, "r2": math.nan}
-            by_group_around[group] = {}
-            if own:
-                each = _Errors.of(t, values[place], own, tallied.sigma)
-                explained, where = each.explained
-                by_group[group] |= {"mean_squared_error": each.error, "r2": explained}
-                by_group_around[group] = {"mean_squared_error": each.around[0], "r2": where}
-    return HeldOut(metrics, by_group, size, quality, by_group_intervals=by_group_around)
+    found: list[Measured] = []
+    for group, own in enumerate(map(int, tallied.records)):
+        each = _Errors.of(t, values[group], own, tallied.sigma) if own else None
+        found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
+    numbers, by_group_around = _by_group(tallied, groups, found)
+    return HeldOut(metrics, numbers, size, quality, by_group_intervals=by_group_around)
 
 
 def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:

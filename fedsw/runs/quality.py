@@ -171,16 +171,16 @@ class Answers(abc.ABC):
     def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
         """The share of a group's records, or of its records of one class, that get an answer."""
 
-    def of_group(self, group: int) -> dict[str, Rate]:
-        """What a table by group says of one of them, by name."""
+    def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
+        """What a table by group says of one of them, by name, and where it lies."""
         rates = {"accuracy": self.right(group)}
         if self.classes > 2:
-            return rates | {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
-        return rates | {
-            "selection_rate": self.answered(group, 1),
-            "true_positive_rate": self.answered(group, 1, own=1),
-            "false_positive_rate": self.answered(group, 1, own=0),
-        }
+            rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
+        else:
+            rates["selection_rate"] = self.answered(group, 1)
+            rates["true_positive_rate"] = self.answered(group, 1, own=1)
+            rates["false_positive_rate"] = self.answered(group, 1, own=0)
+        return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
 
     def between_groups(self) -> dict[str, Interval]:
         """Where everything lies that compares groups; empty for one group."""

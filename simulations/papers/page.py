@@ -95,12 +95,7 @@ def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, 
 
 
 def _series(study: Study) -> list[str]:
-    figure = study.figure
-    return (
-        [COMPUTED]
-        if figure.compute
-        else [*(each.name for each in figure.series), *(each.name for each in figure.beside)]
-    )
+    return [COMPUTED] if study.figure.compute else study.figure.columns
 
 
 def _described(study: Study, said: dict[str, str]) -> list[str]:

@@ -64,39 +64,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Book:
-    """One ledger file: `header` is (body, digest) as stored, `promise` its body read."""
+    """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow."""
 
     name: str
     path: Path
     header: tuple[str, str]
     promise: dict[str, Any]
     rows: tuple[Row, ...]
+    accountant: str
+    budget: float
+    delta: float
+    groups: tuple[str, ...]
 
     @property
     def client(self) -> str | None:
         """The client's number; None for the server's ledger."""
         match = re.fullmatch(r"client-(\d+)", self.path.stem)
         return match[1] if match else None
-
-    @property
-    def delta(self) -> float:
-        """At which epsilon is accounted for."""
-        return float(self.promise["delta"])
-
-    @property
-    def budget(self) -> float:
-        """Epsilon that may be spent."""
-        return real(self.promise["epsilon"])
-
-    @property
-    def accountant(self) -> str:
-        """The accountant's name."""
-        return str(self.promise["accountant"])
-
-    @property
-    def groups(self) -> list[str]:
-        """The groups that it accounts for."""
-        return [str(group) for group in self.promise["groups"]]
 
     @property
     def rounds(self) -> tuple[Row, ...]:
@@ -133,8 +117,7 @@ class Folder:
     @property
     def privacy(self) -> dict[str, Any]:
         """The settings of the guarantee."""
-        privacy: dict[str, Any] = self.experiment["privacy"]
-        return privacy
+        return dict(self.experiment["privacy"])
 
     @property
     def trust(self) -> str:
@@ -347,16 +330,16 @@ def read_book(path: Path) -> Book:
         database.close()
     if len(headers) != 1:
         raise ValueError(f"{path.name} has {len(headers)} headers")
-    rows = []
-    for sequence, key, body, previous, digest in stored:
-        reported = json.loads(body)
-        rows.append(
-            Row(
-                sequence, key, body, previous, digest,
-                int(reported["round"]), int(reported["attempt"]), float(reported["sigma"]), tuple(reported["charges"]),
-            )
-        )  # fmt: skip
-    return Book(path.stem.replace("-", " "), path, headers[0], json.loads(headers[0][0]), tuple(rows))
+    promise = json.loads(headers[0][0])
+    rows = tuple(Row(*line, **_released(json.loads(line[2]))) for line in stored)
+    numbers = str(promise["accountant"]), real(promise["epsilon"]), float(promise["delta"])
+    groups = tuple(map(str, promise["groups"]))
+    return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups)
+
+
+def _released(body: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"round": int(body["round"]), "attempt": int(body["attempt"]), "sigma": float(body["sigma"])}
+    return {**numbers, "charges": tuple(body["charges"])}
 
 
 def real(value: Any) -> float:

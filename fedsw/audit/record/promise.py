@@ -50,24 +50,16 @@ def covers(stored: Stored, steps: Steps) -> bool:
     return plain and any(times <= p["times"] and rate <= p["rate"] and mu <= p["mu"] for p in stored["plans"])
 
 
-def replayed(stored: Stored, delta: float) -> float:
-    """Compute epsilon of the selection by fedsw's own code."""
-    return _replayed(json.dumps(stored), delta)
-
-
-def recomputed(stored: Stored, delta: float) -> float:
-    """Compute epsilon of the selection by the theorem, from divergences that are integrated here."""
-    return _recomputed(json.dumps(stored), delta)
-
-
 @lru_cache(maxsize=16)
-def _replayed(stored: str, delta: float) -> float:
+def replayed(stored: str, delta: float) -> float:
+    """Compute epsilon of the selection, as JSON, by fedsw's own code."""
     selection = Selection.of(json.loads(stored))
     return renyi_of_best(selection.law, selection.plans).epsilon(delta)
 
 
 @lru_cache(maxsize=16)
-def _recomputed(stored: str, delta: float) -> float:
+def recomputed(stored: str, delta: float) -> float:
+    """Compute epsilon of the selection, as JSON, by the theorem, from divergences that are integrated here."""
     content = json.loads(stored)
     eta, gamma = real(content["eta"]), real(content["gamma"])
     odds = (1 - gamma) / gamma

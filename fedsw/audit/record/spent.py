@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -181,15 +182,13 @@ def replay(book: Book, rows: int | None = None) -> float:
     return max(epsilons)
 
 
-def _selected(
-    book: Book, rows: int | None, computed: Callable[[promise.Stored, float], float], stored: promise.Stored
-) -> float:
+def _selected(book: Book, rows: int | None, computed: Callable[[str, float], float], stored: promise.Stored) -> float:
     """What the rows of a selected run cost: all that the selection does, or more than anybody knows if it is more."""
     groups = [steps_of(book, group, book.rows[:rows]) for group in book.groups]
     if not any(groups):
         return 0.0
     covered = all(promise.covers(stored, steps) for steps in groups)
-    return computed(stored, book.delta) if covered else math.inf
+    return computed(json.dumps(stored), book.delta) if covered else math.inf
 
 
 def _no_rows(name: str, folder: Folder) -> Check:

@@ -193,6 +193,11 @@ class Listed:
     facts: Facts
     sliders: str = ""
 
+    @classmethod
+    def of(cls, caption: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Listed:
+        """Of anything that can be written."""
+        return cls(caption, Facts.of(headings, rows))
+
 
 Part = str | Strong | Code | Listed | Picture
 

@@ -38,6 +38,8 @@ class Distributed(Served):
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"
     protects = "everybody: server, local.colluding of the clients, readers"
+    covers = "every record against everybody: the server and local.colluding clients, too"
+    uncovered = "which group a record is in (the sizes of the groups at each client are public)"
 
     guarded = "by the noise of all honest clients together and its own client's ledger"
 
