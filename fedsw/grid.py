@@ -90,17 +90,19 @@ def finish(
         summary = read_json(directory / SUMMARY)
         if summary and is_enough(summary):
             return summary, directory
-    from fedsw.baselines.run import run as run_baseline
-    from fedsw.engines import driver
+    from fedsw.engines.driver import resume
+    from fedsw.engines.driver import run as begin
     from fedsw.experiment.choices import modules_of
 
     if run.baseline is not None:
+        from fedsw.baselines.run import run as run_baseline
+
         place = fresh_folder(folder / run.experiment.name)
         return run_baseline(run.baseline, run.experiment, directory=place, arguments=run.arguments)
     if begun:
-        result = driver.resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
+        result = resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
     else:
-        result = driver.run(run.experiment, runs=folder, observer=observer)
+        result = begin(run.experiment, runs=folder, observer=observer)
     return result.summary, result.directory
 
 

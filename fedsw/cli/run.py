@@ -46,10 +46,12 @@ def watched(
     """The same start, observed by whatever was asked for besides: services by name, and what follows."""
 
     def begin(observer: Observer) -> RunResult:
-        from fedsw.observers import Observers
+        from fedsw.observers import MlflowObserver, Observers, WandbObserver
         from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
 
-        more = [_service(name) for name in dict.fromkeys(observe)]
+        services: dict[Service, Callable[[], Observer]]
+        services = {Service.MLFLOW: MlflowObserver, Service.WANDB: WandbObserver}
+        more = [services[name]() for name in dict.fromkeys(observe)]
         with contextlib.ExitStack() as stack:
             if verbose:
                 stack.enter_context(logging_to_stderr())
@@ -60,12 +62,6 @@ def watched(
             return start(Observers(observer, *more) if more else observer)
 
     return begin
-
-
-def _service(name: Service) -> Observer:
-    from fedsw.observers import MlflowObserver, WandbObserver
-
-    return MlflowObserver() if name is Service.MLFLOW else WandbObserver()
 
 
 def run_command(

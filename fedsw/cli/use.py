@@ -150,7 +150,6 @@ def export_command(
 
     model = load(run, runs=runs, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
-    if as_json:
-        echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
-    else:
-        echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")
+    plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
+    said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"
+    echo(json_text(plain) if as_json else said)

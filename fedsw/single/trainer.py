@@ -222,13 +222,9 @@ class PrivateTrainer:
             "attempt": attempt,
             "epsilon": released.spent,
             "sigma": released.sigma,
-            "gradient_norm": _norm(released.value),
+            "gradient_norm": float(torch.linalg.vector_norm(released.value)),
         }
         with files.opened(self.directory / METRICS, "a") as file:
             file.write(json.dumps(line) + "\n")
         if self._observer is not None:
             self._observer(line)
-
-
-def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector))
