@@ -11,12 +11,12 @@ import torch
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.cli.app import main
 from fedsw.federation import messages
-from fedsw.federation.budgets.moments import HELD_OUT, moments_layout
+from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, moments_layout
 from fedsw.federation.budgets.moments import TALLY_PART as TALLY
 from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
 from fedsw.federation.messages.masked import MaskedMomentsAsked, MaskedSumAsked, MaskedTableAsked, MaskedTallyAsked
 from fedsw.federation.trust.distributed import site as site_of_sums
-from fedsw.federation.trust.distributed.budget import planned_shares, tally_budget
+from fedsw.federation.trust.distributed.budget import attempts_at_one, planned_shares
 from fedsw.privacy.masks import MaskKey
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import Refused, Sites, experiment_of
@@ -104,7 +104,8 @@ def test_kept_records_are_charged_whole_and_once_and_training_costs_them_nothing
         assert [entry.sampling_rate for entry in kept] == [0.0, 0.0, 1.0] and kept[-1].round == 3
         assert all((entry.sampling_rate > 0) == (entry.round < 3) for entry in entries if entry.group != HELD_OUT)
         assert summary["epsilon"] * (1 - 1e-4) < by_group[HELD_OUT] <= summary["epsilon"] * (1 + 1e-9)
-    budget = tally_budget(task, task.task.tally(task.shape), 1e-5)
+    epsilon, many = planned_shares(task.experiment, 1e-5).epsilon, attempts_at_one(task.experiment)
+    budget = held_out_budget(task.experiment, task.task.tally(task.shape), epsilon, 1e-5, many)
     assert found["sigma"] == pytest.approx(budget.sigma * math.sqrt(3 / 2), rel=1e-9)
     off = (found["values"] - kept_runs.exact(chosen, folder)).reshape(-1) / found["sigma"]
     assert float(off.abs().max()) < 6 and float(off.std()) > 0.3

@@ -276,8 +276,15 @@ def run_with_split(run: str, experiment: Experiment) -> str:
     return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
-def covering(training: Counts, budget: HeldOutBudget) -> Cost:
-    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
+def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
+    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know.
+
+    Args:
+        attempts: at a release of kept records.
+    """
+    if (tally := tally_of(task)) is None:
+        return training
+    budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)
     return Cost.of([training, budget.planned()])
 
 

@@ -22,7 +22,7 @@ from fedsw.accounting.lifetime import (
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
-from fedsw.federation.budgets.moments import covering, held_out_budget, planned_moments, tally_of
+from fedsw.federation.budgets.moments import covering, planned_moments
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.accounts import Budgeted, reserving
 from fedsw.runs.evaluation import Metric
@@ -72,10 +72,8 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 def planned_cost(plan: Plan) -> Cost:
     """What a run costs at most: all rounds, or for records that are kept out of training what is released of them."""
-    tally = tally_of(plan.task)
-    if tally is None:
-        return one_cost(_of_rounds(plan))
-    return covering(_of_rounds(plan), held_out_budget(plan.task.experiment, tally, plan.epsilon, plan.delta))
+    found = covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta)
+    return found if isinstance(found, Cost) else one_cost(found)
 
 
 def _of_rounds(plan: Plan) -> Counts:

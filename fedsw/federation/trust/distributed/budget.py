@@ -17,14 +17,11 @@ from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import (
-    HeldOutBudget,
     Shares,
     covering,
-    held_out_budget,
     idle,
     planned_moments,
     shares,
-    tally_of,
 )
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked
@@ -33,7 +30,6 @@ from fedsw.privacy.masks import Share, require_no_wrap, shared_step
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.tally import Tally
 from fedsw.transport.sliced import spread
 
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
@@ -303,14 +299,6 @@ def planned_of(task: Problem, delta: float) -> Counts | Cost:
     experiment, shared = task.experiment, planned_shares(task.experiment, delta)
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
     rounds = lifetime.planned(step, attempts(experiment))
-    training = lifetime.added(rounds, planned_moments(shared.moments, attempts_at_one(experiment)))
-    tally = tally_of(task)
-    return training if tally is None else covering(training, tally_budget(task, tally, delta))
-
-
-def tally_budget(task: Problem, tally: Tally, delta: float) -> HeldOutBudget:
-    """What a release of kept records costs, in all of its attempts, at the epsilon of the run."""
-    experiment = task.experiment
-    return held_out_budget(
-        experiment, tally, planned_shares(experiment, delta).epsilon, delta, attempts=attempts_at_one(experiment)
-    )
+    many = attempts_at_one(experiment)
+    training = lifetime.added(rounds, planned_moments(shared.moments, many))
+    return covering(task, training, shared.epsilon, delta, many)

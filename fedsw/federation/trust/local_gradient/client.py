@@ -24,7 +24,7 @@ from fedsw.data import Records
 from fedsw.experiment.sections import TableSettings
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.moments import covering, held_out_budget, idle, planned_moments, tally_of
+from fedsw.federation.budgets.moments import covering, idle, planned_moments
 from fedsw.federation.messages.local import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
 from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
@@ -390,10 +390,7 @@ def planned(node: Node, delta: float) -> Counts | Cost:
     experiment, divided = node.task.experiment, split.budget_of(node.task.experiment, node.sizes, delta)
     rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
     training = lifetime.added(rounds, planned_moments(divided.moments))
-    tally = tally_of(node.task)
-    if tally is None:
-        return training
-    return covering(training, held_out_budget(experiment, tally, divided.epsilon, delta))
+    return covering(node.task, training, divided.epsilon, delta)
 
 
 def objective_of(task: Problem) -> Objective:
