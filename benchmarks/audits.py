@@ -41,6 +41,10 @@ CANARIES = {
     "fair-classification-canary": ("fair-classification", []),
     "fair-classification-canary-full": ("fair-classification", ["training.batch_fraction=1", "training.rounds=1"]),
     "swae-digits-canary": ("swae-digits", []),
+    "sketch-digits-canary": (
+        "sketch-digits",
+        ['sketch.stages=[{share=0.5, parts=[{kind="features", map="learnt"}, {kind="moments", map="learnt"}]}]'],
+    ),
     "distributed-canary-full": (
         "fair-classification",
         ["privacy.trust=distributed", "federation.clients=4", "training.batch_fraction=1", "training.rounds=1"],

@@ -8,21 +8,37 @@ when the package was installed.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsw.accounting import BudgetExhausted, Ledger
-    from fedsw.data import as_records
-    from fedsw.engines.driver import resume, run
-    from fedsw.experiment import Experiment, load_experiment
-    from fedsw.objectives import Clip
-    from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, Stated, ToSample, require_bound
-    from fedsw.privacy.release import Bounded, Released, release
-    from fedsw.privacy.sensitivity import Sensitivity
-    from fedsw.single.objective import Objective
-    from fedsw.single.plan import Plan, plan
-    from fedsw.single.sketching import SketchPlan, plan_sketch, release_sketch
-    from fedsw.single.trainer import PrivateTrainer, set_gradient
-    from fedsw.sketches.fit import fit_generator, generate
-    from fedsw.tasks.task import Task
-    from fedsw.use.trained import TrainedModel, load
+    from fedsw.accounting import BudgetExhausted as BudgetExhausted
+    from fedsw.accounting import Ledger as Ledger
+    from fedsw.data import as_records as as_records
+    from fedsw.engines.driver import resume as resume
+    from fedsw.engines.driver import run as run
+    from fedsw.experiment import Experiment as Experiment
+    from fedsw.experiment import load_experiment as load_experiment
+    from fedsw.objectives import Clip as Clip
+    from fedsw.objectives.penalties import EqualizedOdds as EqualizedOdds
+    from fedsw.objectives.penalties import Parity as Parity
+    from fedsw.objectives.penalties import Penalty as Penalty
+    from fedsw.objectives.penalties import Stated as Stated
+    from fedsw.objectives.penalties import ToSample as ToSample
+    from fedsw.objectives.penalties import require_bound as require_bound
+    from fedsw.privacy.release import Bounded as Bounded
+    from fedsw.privacy.release import Released as Released
+    from fedsw.privacy.release import release as release
+    from fedsw.privacy.sensitivity import Sensitivity as Sensitivity
+    from fedsw.single.objective import Objective as Objective
+    from fedsw.single.plan import Plan as Plan
+    from fedsw.single.plan import plan as plan
+    from fedsw.single.sketching import SketchPlan as SketchPlan
+    from fedsw.single.sketching import plan_sketch as plan_sketch
+    from fedsw.single.sketching import release_sketch as release_sketch
+    from fedsw.single.trainer import PrivateTrainer as PrivateTrainer
+    from fedsw.single.trainer import set_gradient as set_gradient
+    from fedsw.sketches.fit import fit_generator as fit_generator
+    from fedsw.sketches.fit import generate as generate
+    from fedsw.tasks.task import Task as Task
+    from fedsw.use.trained import TrainedModel as TrainedModel
+    from fedsw.use.trained import load as load
 
     __version__: str
 
@@ -60,39 +76,7 @@ _HOMES = {
     "set_gradient": "single.trainer",
 }
 
-__all__ = [
-    "Bounded",
-    "BudgetExhausted",
-    "Clip",
-    "EqualizedOdds",
-    "Experiment",
-    "Ledger",
-    "Objective",
-    "Parity",
-    "Penalty",
-    "Plan",
-    "PrivateTrainer",
-    "Released",
-    "Sensitivity",
-    "SketchPlan",
-    "Stated",
-    "Task",
-    "ToSample",
-    "TrainedModel",
-    "as_records",
-    "fit_generator",
-    "generate",
-    "load",
-    "load_experiment",
-    "plan",
-    "plan_sketch",
-    "release",
-    "release_sketch",
-    "require_bound",
-    "resume",
-    "run",
-    "set_gradient",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -91,6 +91,19 @@ def new_folder(path: Path) -> Path:
     return path
 
 
+def fresh_folder(parent: Path) -> Path:
+    """Make a new folder in `parent`, named for the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
+        try:
+            new_folder(parent)
+            (folder := parent / f"{stamp}{suffix}").mkdir(mode=PRIVATE_FOLDER)
+            return folder
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"no free folder name for {stamp} in {parent}")
+
+
 def settle(draft: Path, path: Path) -> None:
     """Give a finished file its name: first its content is on the disk, then its name, in the same folder."""
     sync(draft)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsw.experiment import Experiment
+from fedsw.files import fresh_folder
 from fedsw.report.progress import Display
 from fedsw.runs.files import CONFIG, SUMMARY, read_json
 from fedsw.runs.observer import Observer
@@ -89,29 +90,19 @@ def finish(
         summary = read_json(directory / SUMMARY)
         if summary and is_enough(summary):
             return summary, directory
-    if run.baseline is not None:
-        return _baseline(run, folder / run.experiment.name)
-    return _of_fedsw(run.experiment, folder, begun, observer)
-
-
-def _baseline(run: GridRun, folder: Path) -> tuple[Mapping[str, Any], Path]:
-    from fedsw.baselines.run import run as run_baseline
-    from fedsw.engines.driver import fresh_directory
-
-    assert run.baseline is not None
-    return run_baseline(run.baseline, run.experiment, directory=fresh_directory(folder), arguments=run.arguments)
-
-
-def _of_fedsw(
-    experiment: Experiment, folder: Path, begun: Sequence[Path], observer: Observer | None
-) -> tuple[Mapping[str, Any], Path]:
-    from fedsw.engines.driver import resume, run
+    from fedsw.engines.driver import resume
+    from fedsw.engines.driver import run as begin
     from fedsw.experiment.choices import modules_of
 
+    if run.baseline is not None:
+        from fedsw.baselines.run import run as run_baseline
+
+        place = fresh_folder(folder / run.experiment.name)
+        return run_baseline(run.baseline, run.experiment, directory=place, arguments=run.arguments)
     if begun:
-        result = resume(begun[-1], observer=observer, allow_modules=modules_of(experiment))
+        result = resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
     else:
-        result = run(experiment, runs=folder, observer=observer)
+        result = begin(run.experiment, runs=folder, observer=observer)
     return result.summary, result.directory
 
 

@@ -88,13 +88,7 @@ def equal_opportunity_differences(
 
 
 def equal_opportunity_ratios(
-    predicted: Tensor,
-    target: Tensor,
-    sensitive: Tensor,
-    *,
-    groups: int = 2,
-    classes: int = 2,
-    positive: int = 1,
+    predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2, positive: int = 1
 ) -> tuple[float, ...]:
     """(EO_0, EO_1, ...): for every true class y, the disparate impact among the records with Y = y.
 
@@ -111,7 +105,6 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
     Args:
         outputs: (n,) or (n, d).
         sensitive: (n,), the group of each record.
-        groups: number of groups.
         directions: unit columns (d, k) of `fedsw.transport.sliced.directions`; needed for d > 1, where the distance is
             the mean over them.
 
@@ -178,11 +171,6 @@ def classification(
 
     Args:
         outputs: what the penalty compares, (n,) or (n, d).
-        predicted: predicted classes (n,).
-        target: true classes (n,).
-        sensitive: groups (n,).
-        groups: number of groups.
-        classes: number of classes.
         directions: as in `w2_squared`.
     """
     of = {"groups": groups, "classes": classes}

@@ -6,9 +6,10 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 
 class FederationError(RuntimeError):
@@ -23,6 +24,7 @@ class FederationError(RuntimeError):
 
 
 Setting = tuple[tuple[str, ...], Any]
+Schema = TypeVar("Schema", bound=BaseModel)
 
 _MOST_SHOWN = 200
 _DATA_SET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -79,11 +81,37 @@ def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
     }
 
 
-def explain_all(errors: Sequence[Any], schema: type[BaseModel]) -> list[str]:
-    """One line for every pydantic error of `schema`, but for those that only follow from another.
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file.
 
-    Something that is refused is missing from what holds it, which is then said to be too short.
+    Args:
+        what: opens every message: "the roster".
+
+    Raises:
+        ExperimentError: naming the file, and why it cannot be read.
     """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise ExperimentError(f"{what} {path} cannot be read: {fault.strerror}") from None
+    except (ValueError, RecursionError) as fault:
+        raise ExperimentError(f"{what} {path} is not valid TOML: {fault}") from None
+
+
+def validated(schema: type[Schema], raw: Any, *, where: str = "", apart: str = "; ") -> Schema:
+    """A mapping as its schema has it.
+
+    Raises:
+        ExperimentError: `where` it was read, and every key that is wrong with its value and limit, set `apart`.
+    """
+    try:
+        return schema.model_validate(raw)
+    except ValidationError as fault:
+        raise ExperimentError(where + apart.join(explain_all(fault.errors(), schema))) from None
+
+
+def explain_all(errors: Sequence[Any], schema: type[BaseModel]) -> list[str]:
+    """One line for every error, but for those that follow from another: what is refused is missing from its list."""
     places = [error["loc"] for error in errors]
 
     def follows(error: Any) -> bool:

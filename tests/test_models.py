@@ -16,7 +16,6 @@ from fedsw.models import (
     Particles,
     count_parameters,
     flatten,
-    generator,
     load_flat,
     logistic,
     mlp,
@@ -27,7 +26,6 @@ MODELS: dict[str, Any] = {
     "mlp": lambda seed: mlp(5, (7, 3), 2, activation="tanh", seed=seed),
     "deep": lambda seed: mlp(5, (4,) * 4, 1, activation="elu", seed=seed),
     "encoder-decoder": lambda seed: EncoderDecoder(5, (7,), 2, seed=seed),
-    "generator": lambda seed: generator(5, (6, 4), 3, seed=seed),
 }
 IMAGE_MODELS: dict[str, Any] = {
     "image-autoencoder": lambda seed: ImageAutoencoder(8, 3, seed=seed),
@@ -171,15 +169,12 @@ def test_the_image_autoencoder_pools_by_means_and_doubles_by_repetition() -> Non
 
 
 @pytest.mark.parametrize("side", [4, 8, 16, 28])
-def test_image_models_fit_every_side_and_give_pixels_in_the_unit_interval(side: int) -> None:
+def test_image_models_fit_every_side(side: int) -> None:
     x = torch.rand(3, side * side, generator=torch.Generator().manual_seed(0))
     model = ImageAutoencoder(side, 5, seed=0)
     codes, logits = model(x)
     assert codes.shape == (3, 5) and logits.shape == x.shape
-    torch.testing.assert_close(model.decode(model.encode(x)), logits)
-    pixels = model.images(codes).detach()
-    torch.testing.assert_close(pixels, torch.sigmoid(logits).detach())
-    assert 0 <= float(pixels.min()) <= float(pixels.max()) <= 1
+    torch.testing.assert_close(model.decode(codes), logits)
     features, scores = Adaptor(side, 7, 10, seed=0)(x)
     assert features.shape == (3, 7) and scores.shape == (3, 10)
 

@@ -240,18 +240,16 @@ def curve_p_value(correct: int, guesses: int, canaries: int, least: Least) -> fl
     if correct == 0:
         return 1.0
     # The excluded probabilities are those above the answer, that is, the exponents below one.
-    return math.exp(-largest(excluded, 1e-12, -math.log(_LEAST_ERROR), otherwise=0.0))
+    return math.exp(-largest(excluded, 1e-12, -math.log(_LEAST_ERROR)))
 
 
-def largest(
-    holds: Callable[[float], bool], low: float, high: float, *, otherwise: float = 0.0, steps: int = 20
-) -> float:
+def largest(holds: Callable[[float], bool], low: float, high: float, *, steps: int = 20) -> float:
     """The largest value between two at which a predicate that only turns false holds, by so many halvings.
 
-    Never above it: the value returned is one at which the predicate was seen to hold; `otherwise` if there is none.
+    Never above it: the value returned is one at which the predicate was seen to hold; 0 if there is none.
     """
     if not holds(low):
-        return otherwise
+        return 0.0
     if holds(high):
         return high
     for _ in range(steps):
@@ -291,7 +289,6 @@ class Leakage:
 
     Args:
         step: sampling rate p and mu = Delta / sigma of one step, neighbours by replacement.
-        times: number of steps.
         delta: at which epsilon is read.
 
     Raises:

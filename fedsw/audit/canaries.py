@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from fedsw.audit.bounds import Scores
 from fedsw.data import Records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
-from fedsw.models import load_flat
+from fedsw.models import flatten, load_flat
 from fedsw.objectives import Objective
 from fedsw.objectives.matching import Matching
 from fedsw.randomness import Stream
@@ -109,7 +110,8 @@ def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.boo
     if _labels_are_free(task):
         first = _below(stream, count, task.classes)
         second = (first + 1 + _below(stream, count, max(1, task.classes - 1))) % task.classes
-        zero, one = (Records(features, kept.sensitive, labels, kept.ids) for labels in _ordered(first, second))
+        ordered = torch.minimum(first, second), torch.maximum(first, second)
+        zero, one = (Records(features, kept.sensitive, labels, kept.ids) for labels in ordered)
         return Canaries("label", zero, one, coins)
     other = (low + high) - features
     zero, one = (Records(side, kept.sensitive, kept.target, kept.ids) for side in (features, other))
@@ -121,10 +123,6 @@ def _labels_are_free(task: Problem) -> bool:
     goal = task.objective
     free = isinstance(goal, Objective) and goal.penalty == "statistical-parity"
     return free and task.task.facts.target == "class"
-
-
-def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.minimum(first, second), torch.maximum(first, second)
 
 
 def _below(stream: Stream, count: int, limit: int) -> Tensor:
@@ -198,7 +196,7 @@ class Attacker:
 
     def reference(self, rounds: int) -> list[Tensor]:
         """The models (r,) of a training without noise on half of each canary; the last is what it would release."""
-        trainer = Trainer(_flat(self._model), self._task.experiment.training)
+        trainer = Trainer(flatten(self._model), self._task.experiment.training)
         models = []
         for round_ in range(1, rounds + 1):
             models.append(trainer.theta.clone())
@@ -242,7 +240,8 @@ class Attacker:
         objective, task = self._task.objective, self._task
         directions = task.directions(round_, attempt)
         if isinstance(objective, Objective):
-            return torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions)), _nothing(task)
+            own = torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions))
+            return own, torch.zeros(task.parameters, dtype=torch.float64)
         assert self._public_side is not None and isinstance(objective, Matching)
         sample = self._public_side.sample(theta, len(outputs), round_, attempt).cpu()
         own, other = objective.cotangents(outputs, sample, directions)
@@ -292,17 +291,6 @@ def _clipped(jacobians: Tensor, cotangents: Tensor, most: float) -> Tensor:
     weights = (most / values.clamp(min=1e-300).sqrt()).clamp(max=1.0)
     turned = torch.einsum("mde,md->me", vectors, cotangents.double())
     return torch.einsum("mde,me->md", vectors, weights * turned)
-
-
-def _nothing(task: Problem) -> Tensor:
-    return torch.zeros(task.parameters, dtype=torch.float64)
-
-
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([value.detach().reshape(-1) for value in model.parameters() if value.requires_grad])
-
-
-Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

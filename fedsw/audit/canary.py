@@ -17,20 +17,20 @@ from rich.status import Status
 from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, masked, rate_at_least, shown_epsilon
+from fedsw.audit import masked, sketched
+from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import AttackResult, Claim, Finding
-from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun, require_room, worst_neighbours
+from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets import split
+from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fedsw.federation.trust.central.rounds import Aggregate
 
 
 @house_style()
@@ -91,10 +91,7 @@ def finding(
     """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
 
     Args:
-        experiment: what was attacked.
-        cell: the canary's group.
         why: what is worst about the neighbours.
-        confidence: of everything together.
     """
     # Half of what may go wrong to the draws, where there are any; the bounds then hold together.
     risk = (1 - confidence) / (1 if measured.drawn is None else 2)
@@ -129,7 +126,7 @@ def finding(
         verdict,
         rows,
         details,
-        draw=lambda: _drawing(claim, measured, details, shown),
+        draw=lambda: draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown}),
     )
 
 
@@ -199,10 +196,6 @@ def _details(
     }
 
 
-def _drawing(claim: Claim, measured: AttackResult, details: dict[str, Any], shown: float) -> Figure:
-    return draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown})
-
-
 TRIALS = 10_000_000
 CONFIDENCE = 0.9999
 DRAWS = 100_000
@@ -221,8 +214,8 @@ def audit(
     """Attack the releases of an experiment by whoever knows everything but one record.
 
     Args:
-        experiment: of trust `central` or `distributed`; its seed is left out, so that sampling and noise are drawn for
-            real.
+        experiment: of trust `central`, `distributed`, `sketch` or `sketch-local`; its seed is left out, so that
+            sampling and noise are drawn for real.
         trials: releases of each neighbour; `TRIALS` unless given.
         show: whether to say what is going on.
         confidence: of everything that the shown epsilon rests on, together.
@@ -237,7 +230,10 @@ def audit(
     status = Console(stderr=True, quiet=not show).status("sizes and plan")
     draws, singly = draws or DRAWS, SINGLE if singly is None else singly
     with tempfile.TemporaryDirectory() as folder, status:
-        if trust_model(experiment.privacy.trust).masked:
+        if attacked.privacy.model.sketched:
+            numbers = _Numbers(trials or sketched.TRIALS, draws, singly)
+            found = _measured(attacked, sketched.SketchTrial, masked.attack, numbers, Path(folder), status)
+        elif trust_model(experiment.privacy.trust).masked:
             numbers = _Numbers(trials or masked.TRIALS, draws, singly)
             tables = split.asks_tables(attacked)
             found = _measured(attacked, masked.MaskedTrial, masked.attack, numbers, Path(folder), status, tables=tables)
@@ -271,9 +267,8 @@ def _measured(
 ) -> tuple[str, str, Claim, AttackResult]:
     """The canary's group, what is worst about the neighbours, the claim, and what the attack found."""
     with trial(attacked, None, folder / "sizes", canary=False) as plain:
-        require_room(plain.task)
         cell, claim = _claim(plain)
-        neighbours = worst_neighbours(plain.task, cell, plain.holder(cell), tables=tables)
+        neighbours = plain.worst(cell, tables=tables)
     with (
         trial(attacked, neighbours, folder / "with", canary=True) as one,
         trial(attacked, neighbours, folder / "without", canary=False) as other,
@@ -282,17 +277,25 @@ def _measured(
         found = attack(one, other, claim, (singly, numbers.releases - singly), status)
         if claim.rate < 1.0:
             status.update("draws of batches")
-            found = replace(found, drawn=(one.times_drawn(neighbours, numbers.draws), numbers.draws))
-        return one.task.objective.cells[cell], neighbours.why, claim, found
+            found = replace(found, drawn=(one.times_drawn(cell, neighbours.client, numbers.draws), numbers.draws))
+        return one.plan.strata[cell], neighbours.why, claim, found
 
 
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
     model = privacy.model
+    if model.sketched and not model.masked and privacy.noisy:
+        sketched.require_sketch(experiment)
+        return experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
+    if model.sketched and model.masked:
+        raise ExperimentError(
+            "a masked sketch is the sum that a trusted server would have released: audit it under trust 'sketch'"
+        )
     if (model.local and not model.masked) or not model.gradients or not privacy.noisy:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
-            "server of trust 'central' releases with noise, and the sums of trust 'distributed'"
+            "server of trust 'central' releases with noise, the sums of trust 'distributed', and sketches of trust "
+            "'sketch' and 'sketch-local'"
         )
     if goal.also:
         raise ExperimentError(

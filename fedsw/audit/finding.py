@@ -1,4 +1,4 @@
-"""What an audit found, whichever of the three it was: one screen, one JSON, one figure."""
+"""What an audit found, whichever of the three it was: one screen, one JSON, one figure; and what it checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fedsw import files
-from fedsw.audit import Attack
+from fedsw.audit.bounds import Attack
+from fedsw.report.console import named_rows
 from fedsw.text import Short, downward, json_text, upward
 
 if TYPE_CHECKING:
@@ -70,14 +70,11 @@ class Finding(Short):
     """The outcome of one audit.
 
     Attributes:
-        kind: which audit.
         subject: the experiment or the run's folder.
         claimed: the epsilon that the guarantee states.
-        delta: of the guarantee.
         shown: the largest epsilon that the attack supports, a lower bound; for "record", the recomputed epsilon.
         confidence: that `shown` is no more than the true epsilon; None where nothing random was drawn.
         passed: whether nothing contradicts the claim.
-        verdict: one sentence.
         rows: what the screen shows beside that: (name, value) in words.
         details: everything measured, JSON types only.
         draw: makes the figure; None where there is nothing to draw.
@@ -112,15 +109,9 @@ class Finding(Short):
 
     def screen(self) -> RenderableType:
         """One screen: claimed epsilon, shown epsilon with its confidence, verdict."""
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="bold", no_wrap=True)
-        rows.add_column(overflow="fold")
-        facts = self._facts()
-        for name in list(facts)[:-1]:
-            rows.add_row(name, facts[name])
+        *facts, _ = self._facts().items()
         verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")
-        rows.add_row("verdict", verdict.append(self.verdict, style="default"))
-        return rows
+        return named_rows([*facts, ("verdict", verdict.append(self.verdict, style="default"))])
 
     def _facts(self) -> Mapping[str, str]:
         sure = "" if self.confidence is None else f", at confidence {self.confidence:.6g}"
@@ -142,6 +133,56 @@ class Finding(Short):
 
             written.append(save(self.draw(), folder / "finding.png"))
         return written
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the audit.
+
+    Attributes:
+        passed: None where it could not be checked, and `found` says why.
+        numbers: what was measured, JSON types only.
+    """
+
+    name: str
+    passed: bool | None
+    found: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON that is kept."""
+        return {"name": self.name, "passed": self.passed, "found": self.found, **self.numbers}
+
+    @property
+    def line(self) -> str:
+        """What the screen says of it."""
+        word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
+        return f"{word}: {self.found}"
+
+
+@dataclass
+class Faults:
+    """Collects what is wrong, so that one fault hides no other.
+
+    Attributes:
+        left: why a part of the check could not be made; without a fault, the check then counts as not made.
+    """
+
+    found: list[str] = field(default_factory=list)
+    left: str = ""
+
+    def require(self, holds: bool, fault: str) -> None:
+        """Keep the words unless it holds."""
+        if not holds:
+            self.found.append(fault)
+
+    def check(self, name: str, well: str, **numbers: Any) -> Check:
+        """Passed with `well` if nothing was wrong and nothing was left out."""
+        few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
+        passed = False if self.found else None if self.left else True
+        if self.found:
+            numbers["faults"] = self.found
+        return Check(name, passed, few or self.left or well, numbers)
 
 
 def read_finding(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 from rich.status import Status
 from torch import Tensor
 
-from fedsw.audit import judged
+from fedsw.audit.bounds import judged
 from fedsw.audit.finding import AttackResult, Claim
-from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Neighbours, Trial, exchanged
+from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Pair, Trial, exchanged
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.cohort import Present
@@ -47,6 +48,32 @@ class Leaving:
     numbers: Whole
     part: Part
     share: Share
+
+
+class Seen(Protocol):
+    """What left of the canary's records, as an attacker has it."""
+
+    @property
+    def exact(self) -> Tensor:
+        """Without noise, flat."""
+
+    @property
+    def held(self) -> Tensor:
+        """As it left, flat."""
+
+    @property
+    def part(self) -> Part:
+        """What was paid for."""
+
+    def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
+        """So many releases of the same exact sum at some of its coordinates (p,), (count, p), by the same door."""
+
+
+class Viewed(Protocol):
+    """A trial whose rounds are seen by an attacker."""
+
+    def views(self, round_: int) -> Sequence[Seen]:
+        """All that left in one real round, at a fresh attempt."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +139,7 @@ class _Lying(MaskedRounds):
 class MaskedTrial(Trial):
     """A `Trial` of trust `distributed`, whose server and C sites are against the holder of the canary."""
 
-    def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
+    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary)
         self._rounds = _Lying(self.context)
         self._rounds.holder = neighbours.client if neighbours else 0
@@ -170,14 +197,14 @@ class Direction:
     along: tuple[Tensor, ...]
 
     @classmethod
-    def between(cls, one: Sequence[View], other: Sequence[View]) -> Direction:
+    def between(cls, one: Sequence[Seen], other: Sequence[Seen]) -> Direction:
         """From the views of a round without the canary's value, `other`, to those with it."""
         start = tuple(view.exact for view in other)
         along = tuple(view.exact - at for view, at in zip(one, start, strict=True))
         parts = [float(v.norm()) / view.part.scale for v, view in zip(along, one, strict=True)]
         return cls(math.hypot(*parts), start, along)
 
-    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[View]) -> NDArray[np.float64]:
+    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[Seen]) -> NDArray[np.float64]:
         """The most powerful statistic of releases (n, p): N(0, 1) without the canary's value, N(mu, 1) with it."""
         total = 0.0
         for numbers, start, along, view in zip(held, self.start, self.along, views, strict=True):
@@ -191,7 +218,7 @@ class Direction:
         return torch.nonzero(along.abs() > 0).reshape(-1)
 
 
-def scores_of(views: Sequence[View], direction: Direction, count: int) -> NDArray[np.float64]:
+def scores_of(views: Sequence[Seen], direction: Direction, count: int) -> NDArray[np.float64]:
     """Scores (count,) of as many releases of the same sums."""
     places = [direction.places(along) for along in direction.along]
     each = max(1, NUMBERS // max(1, sum(map(len, places))))
@@ -202,7 +229,7 @@ def scores_of(views: Sequence[View], direction: Direction, count: int) -> NDArra
     return np.concatenate(found)
 
 
-def score_held(views: Sequence[View], direction: Direction) -> NDArray[np.float64]:
+def score_held(views: Sequence[Seen], direction: Direction) -> NDArray[np.float64]:
     """The score of what was held in a real round, (1,)."""
     held = [
         view.held[direction.places(along)][None].numpy() for view, along in zip(views, direction.along, strict=True)
@@ -210,17 +237,15 @@ def score_held(views: Sequence[View], direction: Direction) -> NDArray[np.float6
     return direction.score(held, views)
 
 
-def attack(
-    one: MaskedTrial, other: MaskedTrial, claim: Claim, releases: tuple[int, int], status: Status
-) -> AttackResult:
-    """On the sums that a server with C sites holds; every round is a real one, and so are the first scores.
+def attack(one: Viewed, other: Viewed, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
+    """On all that is seen of a round; every round is a real one, and so are the first scores.
 
     Raises:
         ExperimentError: if the canary was in no batch of all the rounds that its ledger allows.
     """
     status.update("real rounds on both neighbours")
     least, pair, present, rounds = math.inf, None, 0, min(max(ROUNDS, math.ceil(ABSENT / claim.rate)), claim.rounds)
-    seen: tuple[list[list[View]], list[list[View]]] = ([], [])
+    seen: tuple[list[Sequence[Seen]], list[Sequence[Seen]]] = ([], [])
     for round_ in range(1, rounds + 1):
         views = one.views(round_), other.views(round_)
         direction = Direction.between(*views)

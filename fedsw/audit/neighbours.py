@@ -7,11 +7,11 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -30,8 +30,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather, whole
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.node import node
-from fedsw.federation.node.node import Node, batch_key, join
+from fedsw.federation.node import joining
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import rounds as central
@@ -109,7 +110,6 @@ class Neighbours:
     canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records.
 
     Attributes:
-        cell: the canary's.
         client: who holds it; `canary_rows` says which it is there.
         why: what is worst about them, in words.
         turned: whether it is the canary's Jacobian that is turned round; else its output is at the other pole.
@@ -167,12 +167,24 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     return Neighbours(cell, client, f"{why}; loss gradients along the same direction")
 
 
-@contextmanager
-def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[None]:
-    """Let clients that join now hold the neighbours' records, and problems have the free model without a head.
+class Pair(Protocol):
+    """Two data sets that differ in one record, or one unit, of one client."""
 
-    Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
-    """
+    @property
+    def client(self) -> int:
+        """Who holds it."""
+
+    @property
+    def why(self) -> str:
+        """What is worst about them, in words."""
+
+    def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
+        """A client's records; `canary` says in which of the two data sets."""
+
+
+@contextmanager
+def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
+    """Let clients that join now hold the neighbours' records; all else is the experiment's own."""
 
     def held(task: Problem, node_config: Mapping[str, Any]) -> Held:
         found = held_records(task, node_config)
@@ -180,6 +192,17 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
             return found
         records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
         return dataclasses.replace(found, records=records)
+
+    with exchanged(joining, "held_records", held):
+        yield
+
+
+@contextmanager
+def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
+    """Let clients that join now hold the neighbours' records, and problems have the free model without a head.
+
+    Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
+    """
 
     def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
         return Freely(outputs)
@@ -191,7 +214,7 @@ def staged(neighbours: Neighbours | None, *, canary: bool = False) -> Iterator[N
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
         with (
-            exchanged(node, "held_records", held),
+            holding(neighbours, canary=canary),
             exchanged(problems, "of_shape", build),
             exchanged(problems, "task_of", task_of),
         ):
@@ -254,10 +277,9 @@ class Trial:
         experiment: without a seed: sampling and noise are drawn for real.
         neighbours: whose records the clients hold; None for the experiment's own, to learn sizes from.
         canary: which of the two data sets.
-        folder: for the ledgers.
     """
 
-    def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
+    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         files.new_folder(folder.parent)
         folder.mkdir(mode=files.PRIVATE_FOLDER)
         clients = experiment.federation.clients
@@ -267,7 +289,7 @@ class Trial:
         self._grid = InProcessGrid(client_app, self._configs)
         self._name = RunDirectory(folder).name()
         try:
-            with staged(neighbours, canary=canary):
+            with self.holding(neighbours, canary=canary):
                 traffic = Traffic()
                 experiment = settled_among(self._grid, experiment, self._name, traffic)
                 self.task = Problem.from_experiment(experiment)
@@ -291,15 +313,28 @@ class Trial:
         """What the plan says of the noise's standard deviation."""
         return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
 
+    def holding(self, neighbours: Pair | None, *, canary: bool) -> AbstractContextManager[None]:
+        """Let clients that join meanwhile hold the neighbours' records."""
+        return staged(neighbours, canary=canary)
+
+    def worst(self, cell: int, *, tables: bool = False) -> Pair:
+        """The worst neighbours of a cell; see `worst_neighbours`.
+
+        Raises:
+            ExperimentError: if records have fewer features than they are written in.
+        """
+        require_room(self.task)
+        return worst_neighbours(self.task, cell, self.holder(cell), tables=tables)
+
     def holder(self, cell: int) -> int:
         """The client with most records of a cell."""
         return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
 
-    def times_drawn(self, neighbours: Neighbours, trials: int) -> int:
-        """In how many of so many draws, by server and client, the canary is in the batch."""
-        place = [int(site.clients[0]) for site in self.sites].index(neighbours.client)
-        node = self._node(neighbours.client)
-        canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[neighbours.cell])]
+    def times_drawn(self, cell: int, client: int, trials: int) -> int:
+        """In how many of so many draws, by server and client, that client's canary is in the batch."""
+        place = [int(site.clients[0]) for site in self.sites].index(client)
+        node = self._node(client)
+        canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[cell])]
         drawn = 0
         for trial in range(trials):
             records = node.draw(batch_key(self.task, 1, trial), self.counts(place, trial))
@@ -318,9 +353,7 @@ class Trial:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._grid.close()
 
     def _node(self, client: int) -> Node:
@@ -332,7 +365,7 @@ class Trial:
 class TrialRun(Trial):
     """A `Trial` of trust `central`, where the server has the ledger and adds the noise."""
 
-    def __init__(self, experiment: Experiment, neighbours: Neighbours | None, folder: Path, *, canary: bool) -> None:
+    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary)
         self._rounds = Rounds(self.context)
         self._ledger = Ledger.create(
@@ -364,12 +397,10 @@ class TrialRun(Trial):
         for _ in range(count):
             yield self._release(aggregate, 1)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with contextlib.suppress(OSError):
             self._ledger.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
 
     def _release(self, aggregate: Aggregate, copies: int) -> NDArray[np.float64]:
         size = aggregate.vector.numel()

@@ -13,23 +13,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
 
+from fedsw.accounting import Step
+from fedsw.audit import canaries as pairs
+from fedsw.audit.bounds import Leakage, Scores, epsilon_of_guesses
+from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
+from fedsw.data import Records, concatenate
+from fedsw.engines.driver import run
+from fedsw.engines.inprocess import node_configs
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import task_facts
+from fedsw.federation.node.partition import node_records
+from fedsw.federation.node.simulated import substituted
+from fedsw.models import flatten
 from fedsw.report.figures import colour, histogram_by_group, house_style, new_panels
+from fedsw.report.progress import RunProgress
+from fedsw.runs.files import MODEL
+from fedsw.runs.observer import Observer, Outcome
+from fedsw.tasks.problem import Problem
 from fedsw.text import downward, upward
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
-
-    from fedsw.audit.bounds import Leakage
-    from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound, Scores
-    from fedsw.data import Records
-    from fedsw.runs.observer import Observer, Outcome
-    from fedsw.tasks.problem import Problem
 
 
 @house_style()
@@ -131,7 +140,6 @@ def audit(
     are fixed in advance. `shown` is the larger of what they show through the run's own curve.
 
     Args:
-        canaries: records replaced by canaries.
         show: whether a bar shows how the run goes on.
         unsafe: let records of a user's own be attacked, for the eyes of who may see the records themselves.
 
@@ -233,10 +241,6 @@ def _require_public(experiment: Experiment, *, unsafe: bool) -> None:
 
 def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Canaries, list[Tensor]]:
     """The task, the attacker, the canaries, each the strongest of several, and the models of a reference training."""
-    from fedsw.audit import canaries as pairs
-    from fedsw.audit.canaries import Attacker
-    from fedsw.tasks.problem import Problem
-
     torch.set_num_threads(experiment.federation.cores)
     task, rounds = Problem.from_experiment(experiment), experiment.training.rounds
     records = _records(task)
@@ -251,10 +255,6 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
 
 def _records(task: Problem) -> Records:
     """All training records, as the clients of a run in this process will load them."""
-    from fedsw.data import concatenate
-    from fedsw.engines.inprocess import node_configs
-    from fedsw.federation.node.partition import node_records
-
     configs = node_configs(task.experiment.federation.clients, Path())
     return concatenate([node_records(task, config) for config in configs])
 
@@ -263,13 +263,6 @@ def _train(
     experiment: Experiment, task: Problem, placed: Canaries, *, show: bool
 ) -> tuple[list[ReleasedRound], Tensor, dict[str, Any]]:
     """The run: what it released, the released model (r,), its summary. Its folder is gone afterwards."""
-    from safetensors.torch import load_file
-
-    from fedsw.engines.driver import run
-    from fedsw.federation.node.simulated import substituted
-    from fedsw.models import flatten
-    from fedsw.report.progress import RunProgress
-    from fedsw.runs.files import MODEL
 
     with (
         tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
@@ -292,15 +285,11 @@ class _Witness:
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
         """Keep a round."""
-        from fedsw.audit.canaries import ReleasedRound
-
         self.history.append(ReleasedRound(round_, outcome.attempt, theta, outcome.vector))
 
 
 def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leakage:
     """The run's curves; without noise those of noise multiplier 1, of which scales go to a thousand."""
-    from fedsw.accounting import Step
-    from fedsw.audit.bounds import Leakage
 
     return Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), rounds, delta)
 
@@ -308,19 +297,16 @@ def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leaka
 def _scores(
     attacker: Attacker, history: list[ReleasedRound], final: Tensor, reference: list[Tensor], *, sigma: float
 ) -> tuple[dict[str, Scores], list[float]]:
-    from fedsw.audit import canaries as scores
 
     rounds = len(history)
     if not sigma:  # a small part of a signature, so that the scores tell them apart whatever overlaps
         _, signatures = attacker.signatures(reference[-1], rounds)
         sigma = 1e-2 * float(torch.linalg.vector_norm(signatures, dim=1).mean())
-    every, lengths = scores.from_all_models(attacker, history, sigma)
-    return {"final": scores.from_final_model(attacker, final, reference[-1], rounds, sigma), "all": every}, lengths
+    every, lengths = pairs.from_all_models(attacker, history, sigma)
+    return {"final": pairs.from_final_model(attacker, final, reference[-1], rounds, sigma), "all": every}, lengths
 
 
 def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
-    from fedsw.audit.bounds import epsilon_of_guesses
-    from fedsw.audit.canaries import Guesses
 
     coins = len(placed)
     guesses = Guesses.surest(found, placed.coins, math.ceil(_GUESSED * coins))

@@ -217,13 +217,10 @@ class BaselineGuarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
 
     Attributes:
-        protects, against: as in a run's summary.
         public: what the guarantee takes as known.
         accountant: by its name in Opacus.
         multiplier: standard deviation of the noise over the clip; the largest of the clients'.
         local: whether every client protects its own records, from the server too.
-        relation: what neighbours differ in.
-        bound: what bounds the influence of a record.
         holds: whether the accountant's epsilon is a bound.
         nominal: whether sampling or noise is not from a secure generator; `randomness` says which it is from.
     """

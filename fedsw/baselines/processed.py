@@ -27,9 +27,8 @@ from fedsw.privacy.noise import laplace_scale
 from fedsw.privacy.release import Bounded, Part, Spends, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
-from fedsw.runs.by_group import by_group, by_group_intervals
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation import HeldOut, parts_of, subsample, with_intervals
+from fedsw.runs.evaluation import HeldOut, parts_of, subsample, worth_of
 from fedsw.runs.files import MODEL
 from fedsw.tasks.measures import Measurements, Measuring
 from fedsw.tasks.problem import Problem
@@ -150,14 +149,7 @@ def write_processed(problem: Problem, model: nn.Module, process: Process, direct
         refitted = [Processed(problem, records.take(parts != part), model, process) for part in set(parts.tolist())]
         without = [_without_loss(problem.task.metrics(model, each)) for each in refitted if len(refitted) > 1]
     directory.write_outputs(arrays)
-    outputs = arrays["outputs"]
-    return HeldOut(
-        report,
-        by_group(problem, outputs, records),
-        {"records": len(records), "of": all_of_them},
-        with_intervals(problem, records, Measurements(report, arrays, 0), report, without),
-        by_group_intervals=by_group_intervals(problem, outputs, records),
-    )
+    return worth_of(problem, records, Measurements(report, arrays, 0, without=tuple(without)), of=all_of_them)
 
 
 def _without_loss(report: dict[str, float]) -> dict[str, float]:

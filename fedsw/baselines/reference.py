@@ -65,8 +65,6 @@ class Reference:
     """A well-trained model.
 
     Attributes:
-        name: what it is, in words.
-        settings: how it was trained, in words.
         model: takes inputs as the problem's own does, and returns what that returns.
         steps: that it took, where it was trained by steps; 0 for scikit-learn's.
     """
@@ -129,9 +127,6 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     classification nor regression are run as they are, without noise and clips, for four times the rounds.
 
     Guarantee: none; epsilon is infinite.
-
-    Args:
-        name: one of `NAMES`.
 
     Raises:
         ExperimentError: if there is no reference for it; as `fedsw.engines.driver.run`.

@@ -131,11 +131,7 @@ def train(
 
 
 def run(
-    name: str,
-    experiment: Experiment,
-    *,
-    directory: Path,
-    arguments: Mapping[str, Any] = MappingProxyType({}),
+    name: str, experiment: Experiment, *, directory: Path, arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> Result:
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 

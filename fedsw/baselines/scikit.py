@@ -136,13 +136,7 @@ _LEAVES = (8, 31)
 
 @dataclass(frozen=True)
 class ModelCandidate:
-    """A model that may be chosen.
-
-    Attributes:
-        name: what it is.
-        settings: how it is set, in words.
-        made: a fresh one of scikit-learn's, not trained.
-    """
+    """A model that may be chosen."""
 
     name: str
     settings: str

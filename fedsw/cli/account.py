@@ -97,10 +97,7 @@ def settle_command(
     from fedsw.engines.pool import settle_run
 
     settled = settle_run(run)
-    if as_json:
-        echo(json_text({"settled": settled}))
-    else:
-        echo("\n".join(f"{name}: settled" for name in settled))
+    echo(json_text({"settled": settled}) if as_json else "\n".join(f"{name}: settled" for name in settled))
 
 
 def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:

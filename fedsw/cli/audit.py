@@ -86,13 +86,7 @@ def audit_command(
 
 
 def _attack(
-    target: str,
-    changes: list[str],
-    one_run: int | None,
-    trials: int | None,
-    *,
-    show: bool,
-    unsafe: bool,
+    target: str, changes: list[str], one_run: int | None, trials: int | None, *, show: bool, unsafe: bool
 ) -> Finding:
     from fedsw.experiment import load_experiment
 

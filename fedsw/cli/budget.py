@@ -1,19 +1,19 @@
-"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given."""
+"""`fedsw budget`: noise multiplier, epsilon and number of steps, whichever two are given; or a sketch's stages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw.cli.options import Json, answer, in_parts
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.engines.driver import loading
+from fedsw.report.console import named_rows, table_of
 from fedsw.text import downward, upward
 
 _STEPS = 50
@@ -22,6 +22,10 @@ _SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps":
 
 
 def budget_command(
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Of a sketch: what each of its stages gets and costs.")
+    ] = None,
+    overrides: Set = None,
     delta: Annotated[
         float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 0.1 / records with --records.")
     ] = None,
@@ -57,7 +61,22 @@ def budget_command(
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
+    With an EXPERIMENT whose records leave as a sketch: each stage's share of the budget, its μ and its noise.
     """
+    elsewhere = {
+        "--sampling-rate": sampling_rate, "--batch": batch, "--steps": steps, "--slices": slices,
+        "--dimension": dimension, "--directions-scheme": directions_scheme, "--diameter": diameter, "--noise": noise,
+    }  # fmt: skip
+    if experiment is not None:
+        if extra := next((name for name, value in elsewhere.items() if value is not None), None):
+            raise typer.BadParameter(f"{extra} is for releases without an EXPERIMENT, which has its own: leave it out")
+        changes = changes_of(None, overrides, epsilon=epsilon)
+        changes += [f"privacy.delta={delta!r}"] * (delta is not None)
+        changes += [f"privacy.noise_multiplier={noise_multiplier!r}"] * (noise_multiplier is not None)
+        _say_stages(experiment, changes, records, as_json=as_json)
+        return
+    if overrides:
+        raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
     with loading():
         from fedsw.accounting import Slicing, budget_report
 
@@ -96,12 +115,29 @@ def budget_command(
     answer(report, lambda: _view(report), as_json=as_json)
 
 
-def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
-    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them, and δ = 0.1 / records.
+def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
+    """What the stages of an experiment's sketch cost, from public numbers alone."""
+    from fedsw.cli.plan import sizes_of
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.planning.plan import planned
+    from fedsw.planning.words import as_plain, rows
 
-    Args:
-        solvable: whether one of ε and noise multiplier is given, so that steps are the other number that it takes.
-    """
+    experiment = load_experiment(name, changes)
+    if not experiment.privacy.sketch:
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
+            "rounds cost"
+        )
+    by_group, assumed = sizes_of(experiment, None if records is None else str(records))
+    found = planned(experiment, by_group, assumed=assumed)
+    plain = as_plain(found)
+    content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
+    shown = [(head, words) for head, words in rows(found) if head == "noise" or head.startswith("stage")]
+    answer(content, lambda: named_rows(shown), as_json=as_json)
+
+
+def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
+    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them; δ = 0.1 / records."""
     if records < 1:
         raise ValueError(f"records is {records}; it must be at least 1.")
     usual: dict[str, float] = {"delta": 0.1 / records, "batch": records}
@@ -137,32 +173,29 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
 
 
 def _view(report: Mapping[str, Any]) -> RenderableType:
+    accountants = [_accountants_table(report["accountants"])] if "accountants" in report else []
+    return Group(named_rows(_rows(report)), *accountants)
+
+
+def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column()
-    rows.add_row(
-        "guarantee",
-        Text.assemble(
-            (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
-            f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
-            f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
-            _through(report.get("slicing")),
-        ),
+    guarantee = Text.assemble(
+        (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
+        f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
+        f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
+        _through(report.get("slicing")),
     )
-    rows.add_row("solved for", _SOLVED[report["solved"]])
+    yield "guarantee", guarantee
+    yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
         words = {"delta": "δ = 0.1 / records = {}", "batch": "batches of all {} records", "steps": "{} steps"}
         said = ", ".join(
             words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
         )
-        rows.add_row("assumed", f"{said}; give --delta, --batch, --steps for others")
-    rows.add_row(
-        "bracket",
-        f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below",
-    )
-    rows.add_row("convention", str(report["convention"]))
-    return Group(rows, *([_accountants_table(report["accountants"])] if "accountants" in report else []))
+        yield "assumed", f"{said}; give --delta, --batch, --steps for others"
+    bracket = f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
+    yield "bracket", bracket
+    yield "convention", str(report["convention"])
 
 
 def _through(slicing: Mapping[str, Any] | None) -> str:
@@ -175,13 +208,10 @@ def _through(slicing: Mapping[str, Any] | None) -> str:
 
 
 def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("accountant", no_wrap=True)
-    table.add_column("ε", justify="right", no_wrap=True)
-    table.add_column("a guarantee?", no_wrap=True)
-    table.add_column("what it is")
-    for row in accountants:
-        known = row["epsilon"] is not None
-        holds = ("yes" if row["guarantee"] else "no") if known else "–"
-        table.add_row(row["name"], upward(row["epsilon"], 5) if known else "–", holds, row["note"])
-    return table
+    rows = []
+    for each in accountants:
+        known = each["epsilon"] is not None
+        holds = ("yes" if each["guarantee"] else "no") if known else "–"
+        rows.append((each["name"], upward(each["epsilon"], 5) if known else "–", holds, each["note"]))
+    headings = ("accountant", "ε", "a guarantee?", "what it is")
+    return table_of(headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3], padding=(0, 1))

@@ -66,10 +66,8 @@ def key_command(
 
     path = write_mask_key(folder.expanduser())
     public = read_mask_key(path).public.hex()
-    if as_json:
-        echo(json_text({"file": str(path), "public": public}))
-    else:
-        echo(f"{public}\nthe public key of {path}, for the rosters of the other sites; the private one stays there")
+    said = f"{public}\nthe public key of {path}, for the rosters of the other sites; the private one stays there"
+    echo(json_text({"file": str(path), "public": public}) if as_json else said)
 
 
 @roster.command("add")

@@ -58,9 +58,10 @@ def compare_command(
     Methods with the same kind of guarantee stand together. Every method runs at every ε with every seed, in parallel
     processes. The table, the figure and the runs are kept under runs/compare/TASK/TIME.
     """
-    from fedsw.compare.grid import make_grid, read_grid
+    from fedsw.compare.grid import make_grid, read_grid, write_grid
     from fedsw.compare.methods import tasks
     from fedsw.experiment.choices import require_allowed_code
+    from fedsw.files import fresh_folder
 
     if list_:
         _list(as_json=as_json)
@@ -95,7 +96,8 @@ def compare_command(
                 err=True,
             )
         _require_data(grid)
-        folder = _new_folder(runs, grid)
+        folder = fresh_folder(runs / "compare" / grid.task)
+        write_grid(folder, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
     _show(folder, as_json=as_json, quiet=quiet)
 
@@ -152,21 +154,8 @@ def _list(*, as_json: bool) -> None:
     answer({"tasks": found, "methods": about}, tasks_view, as_json=as_json, highlight=True)
 
 
-def _new_folder(runs: Path, grid: Grid) -> Path:
-    from fedsw.compare.grid import write_grid
-    from fedsw.engines.driver import fresh_directory
-
-    folder = fresh_directory(runs / "compare" / grid.task)
-    write_grid(folder, grid)
-    return folder
-
-
 def _require_data(grid: Grid) -> None:
-    """Find (or download) what the cells learn from before any of them starts.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-    """
+    """Find (or download) what the cells learn from before any of them starts."""
     from fedsw.experiment.sources import load_dataset, load_public
     from fedsw.own_data.examine import require_runnable
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +15,7 @@ from fedsw.cli.options import answer, changes_of, echo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fedsw.sketches.drift import Drift
+    from fedsw.own_data.drifts import Between
 
 
 _Columns = list[str] | None
@@ -203,45 +202,24 @@ def distance_command(
     measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
     client against all others together, or against the public table.
     """
+    from fedsw.own_data.drifts import drifts
     from fedsw.runs.files import find_run
 
-    find = _columns if by_column else _wholes
     directory = find_run(run, runs)
-    found = find(directory, reference, confidence, allow_module or ())
-    lines = [{**names, **_numbers(drift)} for names, drift in found]
+    found = drifts(
+        directory, reference=reference, confidence=confidence, by_column=by_column, allow_modules=allow_module or ()
+    )
+    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found]
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
     answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
 
 
-def _wholes(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.own_data.drifts import drifts
-
-    found = drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other}, each.found) for each in found]
+def _sides(found: Between) -> dict[str, str]:
+    column = {} if found.column is None else {"column": found.column}
+    return {"one": found.one, "other": found.other, **column}
 
 
-def _columns(
-    run: Path, reference: Path | None, confidence: float, allowed: Sequence[str]
-) -> list[tuple[dict[str, str], Drift]]:
-    from fedsw.own_data.drifts import column_drifts
-
-    found = column_drifts(run, reference=reference, confidence=confidence, allow_modules=allowed)
-    return [({"one": each.one, "other": each.other, "column": each.column}, each.found) for each in found]
-
-
-def _numbers(drift: Drift) -> dict[str, Any]:
-    return {
-        "distance": drift.distance,
-        "records": list(drift.records),
-        "populations": list(drift.populations),
-        "differ": drift.differ,
-        "doubt": drift.doubt,
-    }
-
-
-def _view(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_column: bool) -> RenderableType:
+def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
@@ -250,10 +228,11 @@ def _view(found: list[tuple[dict[str, str], Drift]], confidence: float, *, by_co
     headings = ("between", "and", *(("column",) if by_column else ()))
     for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
         view.add_column(heading)
-    for names, drift in found:
+    for each in found:
+        drift = each.found
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
         verdict = "yes" if drift.differ else "not shown"
-        view.add_row(*names.values(), f"{drift.distance:.3f}", *intervals, verdict)
+        view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
     return Group(
         view,
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "

@@ -273,8 +273,5 @@ def bundle_command(
 
     if folder is not None:
         write_bundle(folder)
-    if as_json:
-        written = None if folder is None else str(folder)
-        echo(json_text({"sha256": bundle_hash(), "files": sorted(bundle_files()), "directory": written}))
-    else:
-        echo(bundle_hash())
+    digest, written = bundle_hash(), None if folder is None else str(folder)
+    echo(json_text({"sha256": digest, "files": sorted(bundle_files()), "directory": written}) if as_json else digest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,7 @@ class RunRefused(ValueError):
     """A run that the federation refused before anything was spent; the message says what to mend."""
 
 
-def execute(
-    start: Callable[[Observer], RunResult],
-    *,
-    label: str,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
     """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
     A figure that cannot be drawn is a warning: the run is on record and its budget spent.
@@ -39,16 +33,31 @@ def execute(
     Raises:
         RunStopped: if the run had begun, with the command that goes on; errors before that pass unchanged.
     """
-    with RunProgress(label=label, quiet=quiet or as_json) as progress:
+    result = followed(start, label=label, quiet=quiet or as_json)
+    from fedsw.use.export import write_card
+
+    place = result.directory
+    finishing: dict[str, Callable[[], object]] = {
+        f"the plots of {place} could not be drawn": lambda: draw_run(place, modules_of(result.experiment)),
+        f"the model card of {place} could not be written": lambda: write_card(place),
+    }
+    for without, finish in finishing.items():
+        try:
+            finish()
+        except Exception as fault:
+            echo(f"fedsw: warning: {without}: {fault}", err=True)
+    print_run(result.directory, as_json=as_json, quiet=quiet)
+
+
+def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
+    """Run `start` with a progress bar; raises as `execute`."""
+    with RunProgress(label=label, quiet=quiet) as progress:
 
         def go_on() -> str | None:
             return None if progress.directory is None else command_for(progress.directory)
 
         with explaining(go_on):
-            result = start(progress)
-    _draw(result.directory, modules_of(result.experiment))
-    _describe(result.directory)
-    print_run(result.directory, as_json=as_json, quiet=quiet)
+            return start(progress)
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
@@ -111,23 +120,6 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         if isinstance(fault, FederationError):
             raise RunRefused(str(fault)) from fault
         raise
-
-
-def _draw(directory: Path, allow_modules: Collection[str]) -> None:
-    try:
-        draw_run(directory, allow_modules)
-    except Exception as fault:
-        echo(f"fedsw: warning: the plots of {directory} could not be drawn: {fault}", err=True)
-
-
-def _describe(directory: Path) -> None:
-    """Write the model card; a fault of it is a warning, as for figures."""
-    from fedsw.use.export import write_card
-
-    try:
-        write_card(directory)
-    except Exception as fault:
-        echo(f"fedsw: warning: the model card of {directory} could not be written: {fault}", err=True)
 
 
 def _kept(command: str) -> str:

@@ -97,13 +97,7 @@ def changes_of(
     seed: int | None = None,
     data_dir: Path | None = None,
 ) -> list[str]:
-    """The settings that a command line changes, whichever verb it is of; what is named by an option wins.
-
-    Args:
-        settings: that follow the experiment.
-        overrides: of `--set`, which come first.
-        epsilon, clients, seed, data_dir: what the options of these names stand for; a folder with its whole path.
-    """
+    """The settings that a command line changes, whichever verb it is of; what is named by an option wins."""
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
     changes += [f"federation.clients={clients}"] if clients is not None else []
@@ -213,19 +207,15 @@ def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> in
     except Exception as fault:
         return _with_command(arguments, fault, report_fault(fault, debug=debug))
     if code == _INTERRUPTED:  # typer makes it of an interruption
-        _say("fedsw: interrupted", file=sys.stderr)
+        echo("fedsw: interrupted", err=True)
     return code if isinstance(code, int) else 0
-
-
-def _say(text: str, *, file: TextIO | None = None) -> None:
-    print(harmless(text), file=file)
 
 
 def _with_command(arguments: Sequence[str], fault: Exception, code: int) -> int:
     """Print the whole command that allows what was refused; returns `code`."""
     if modules := getattr(fault, "modules", ()):
         more = [word for name in modules for word in ("--allow-module", name)]
-        _say(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", file=sys.stderr)
+        echo(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", err=True)
     return code
 
 
@@ -234,15 +224,15 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
     if debug:
         raise fault
     if isinstance(fault, click.exceptions.NoArgsIsHelpError):
-        _say(fault.format_message())
+        echo(fault.format_message())
         return 2
     if isinstance(fault, click.ClickException):
         where = getattr(fault, "ctx", None)
         path = where.command_path if where is not None else "fedsw"
-        _say(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", file=sys.stderr)
+        echo(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", err=True)
         return 2
     if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
-        _say(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", file=sys.stderr)
+        echo(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", err=True)
         return 2
     if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
         fault = ValueError(
@@ -251,9 +241,9 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         )
     bad_input = isinstance(fault, ValueError | FileNotFoundError)
     plain = bad_input or isinstance(fault, RunStopped | OSError)
-    _say(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", file=sys.stderr)
+    echo(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
     if not plain:
-        _say("fedsw: --debug shows where it happened", file=sys.stderr)
+        echo("fedsw: --debug shows where it happened", err=True)
     return 2 if bad_input else 1
 
 
@@ -298,7 +288,7 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        _say(f"fedsw: warning: {message}", file=file or sys.stderr)
+        print(harmless(f"fedsw: warning: {message}"), file=file or sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

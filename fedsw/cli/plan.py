@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def choose_command(
     sums: Annotated[
-        Literal["server", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
+        Literal["server", "masked", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
     ] = None,
     counts: Annotated[
         Literal["hidden", "watched"] | None, typer.Option(help="Whether traffic, and so batch sizes, can be watched.")
@@ -173,7 +173,7 @@ def plan_command(
         changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
         chosen = load_experiment(str(experiment), changes)
         require_possible(chosen, task_of(chosen))
-        by_group, assumed = _sizes(chosen, records)
+        by_group, assumed = sizes_of(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     with console.status("training on public twins ...") as status:
@@ -191,7 +191,7 @@ def plan_command(
     answer(as_plain(found), lambda: planned_view(found), as_json=as_json)
 
 
-def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
+def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
     """Private records of every group, and what of that was assumed.
 
     Raises:
@@ -223,11 +223,7 @@ def _sizes(experiment: Experiment, given: str | None) -> tuple[dict[str, int], s
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    """A public table under the experiment's declaration.
-
-    Raises:
-        ExperimentError: if a law is asked for, too. FileNotFoundError, BadRecords: as `read_table`.
-    """
+    """A public table under the experiment's declaration."""
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
@@ -324,12 +320,7 @@ def _on_records(
         cost = cost_of(found, law)
         Screen().print(
             cost_view(
-                cost.epsilon,
-                cost.delta,
-                single=cost.single,
-                all_shown=cost.all_shown,
-                among=len(found),
-                runs=law.mean,
+                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
             )
         )
     with waiting(show=show):

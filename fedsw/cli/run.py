@@ -43,19 +43,15 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured l
 def watched(
     start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], RunResult]:
-    """The same start, observed by whatever was asked for besides: services by name, and what follows.
-
-    Args:
-        port: of a Prometheus endpoint; None for none.
-        verbose: print the structured log to stderr.
-        observe: services that log the run, too.
-    """
+    """The same start, observed by whatever was asked for besides: services by name, and what follows."""
 
     def begin(observer: Observer) -> RunResult:
-        from fedsw.observers import Observers
+        from fedsw.observers import MlflowObserver, Observers, WandbObserver
         from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
 
-        more = [_service(name) for name in dict.fromkeys(observe)]
+        services: dict[Service, Callable[[], Observer]]
+        services = {Service.MLFLOW: MlflowObserver, Service.WANDB: WandbObserver}
+        more = [services[name]() for name in dict.fromkeys(observe)]
         with contextlib.ExitStack() as stack:
             if verbose:
                 stack.enter_context(logging_to_stderr())
@@ -66,12 +62,6 @@ def watched(
             return start(Observers(observer, *more) if more else observer)
 
     return begin
-
-
-def _service(name: Service) -> Observer:
-    from fedsw.observers import MlflowObserver, WandbObserver
-
-    return MlflowObserver() if name is Service.MLFLOW else WandbObserver()
 
 
 def run_command(

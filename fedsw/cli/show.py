@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,11 +12,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, answer, echo
-from fedsw.report.console import Screen
+from fedsw.report.console import Screen, named_rows
 from fedsw.text import json_text, number, upward
 
 if TYPE_CHECKING:
@@ -113,59 +112,55 @@ def _show_client(folder: Path, *, as_json: bool) -> None:
 
 def client_view(status: ClientStatus) -> RenderableType:
     """A client's own side as a small table: a part for each run, the last at the end, and ledgers of other runs."""
+    return named_rows(_client_rows(status))
+
+
+def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
     from fedsw.report.accounts import state_of, words_of_run
 
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
     for run in status.runs:
         state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
         about = Text.assemble((state, _CLIENT_STYLES[state]), f", last asked {ago} ago")
-        rows.add_row(f"run {run.name}", Group(about, *map(Text, words_of_run(run, Path(status.folder)))))
+        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, Path(status.folder))))
     known = {run.run for run in status.runs}
     for ledger in status.ledgers:
         if ledger.run not in known:
             spent = f"ε = {upward(ledger.epsilon, 4)} of {upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
-            rows.add_row(
-                f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
-            )
-    rows.add_row("folder", Text(status.folder, style="cyan"))
-    return rows
+            yield f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
+    yield "folder", Text(status.folder, style="cyan")
 
 
 def status_view(status: Status) -> RenderableType:
     """The status as a small table."""
+    return named_rows(_status_rows(status))
+
+
+def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     from fedsw.experiment.load import of_unit
     from fedsw.runs.record import command_for
 
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
     state = Text(status.state, style=_STYLES[status.state])
-    rows.add_row("state", Text.assemble(state, f"  {status.why}" if status.why else ""))
+    yield "state", Text.assemble(state, f"  {status.why}" if status.why else "")
     bar = ProgressBar(total=status.rounds, completed=status.round, width=24)
-    rows.add_row("round", Group(Text(f"{status.round} of {status.rounds}"), bar))
-    rows.add_row("ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}")
+    yield "round", Group(Text(f"{status.round} of {status.rounds}"), bar)
+    yield "ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"
     if status.unit != "record":
-        rows.add_row("ε is for", of_unit(status.unit))
+        yield "ε is for", of_unit(status.unit)
     for client, spent in status.epsilon_by_client.items():
-        rows.add_row(f"  client {client}", upward(spent))
+        yield f"  client {client}", upward(spent)
     if status.snr is not None:
-        rows.add_row(
-            "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
-        )
+        yield "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
     if status.clients_alive is not None:
-        rows.add_row("clients", f"{status.clients_alive} of {status.clients} in the last round")
+        yield "clients", f"{status.clients_alive} of {status.clients} in the last round"
     if status.bytes_up is not None and status.bytes_down is not None:
-        rows.add_row("traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)")
+        yield "traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"
     if status.seconds_per_round is not None:
         left = "" if status.seconds_left is None else f", about {_duration(status.seconds_left)} left"
-        rows.add_row("pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)")
-    rows.add_row("last sign", f"{_duration(status.seconds_since)} ago")
-    rows.add_row("folder", Text(status.directory, style="cyan"))
+        yield "pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)"
+    yield "last sign", f"{_duration(status.seconds_since)} ago"
+    yield "folder", Text(status.directory, style="cyan")
     if status.state == "stopped":
-        rows.add_row("go on", Text(command_for(Path(status.directory)), style="cyan"))
-    return rows
+        yield "go on", Text(command_for(Path(status.directory)), style="cyan")
 
 
 def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:

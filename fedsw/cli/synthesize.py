@@ -13,8 +13,10 @@ from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.data import Records
+    from fedsw.engines.driver import RunResult
     from fedsw.experiment import Experiment
     from fedsw.own_data.synthesis import LearntTable
+    from fedsw.runs.observer import Observer
 
 
 _UNKNOWN = (
@@ -88,13 +90,7 @@ def synthesize_command(
     _write(run, found, load_held_out(public), held_out, output, beside, rows, draw, as_json=as_json, quiet=quiet)
 
 
-def _experiment(
-    source: str,
-    changes: list[str],
-    epsilon: float | None,
-    trust: str | None,
-    fair: bool,
-) -> Experiment:
+def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
     from fedsw.experiment import load_experiment
     from fedsw.own_data.examine import require_runnable
     from fedsw.own_data.synthesis import as_synthesis
@@ -113,18 +109,13 @@ def _compared_with(stored: Experiment, held_out: Path | None) -> Experiment:
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
     """Run it; returns its folder."""
-    from fedsw.cli.execution import explaining
+    from fedsw.cli.execution import followed
     from fedsw.engines.driver import run
-    from fedsw.report.progress import RunProgress
-    from fedsw.runs.record import command_for
 
-    with RunProgress(label=experiment.name, quiet=silent) as progress:
+    def start(observer: Observer) -> RunResult:
+        return run(experiment, engine=engine, runs=runs, observer=observer)
 
-        def go_on() -> str | None:
-            return None if progress.directory is None else command_for(progress.directory)
-
-        with explaining(go_on):
-            return run(experiment, engine=engine, runs=runs, observer=progress).directory
+    return followed(start, label=experiment.name, quiet=silent).directory
 
 
 def _write(

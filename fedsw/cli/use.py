@@ -30,13 +30,11 @@ def evaluate_command(
     experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
     records, and nothing is written or sent.
     """
-    from dataclasses import asdict
-
     from fedsw.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.files import find_run
 
     found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
-    answer([asdict(each) for each in found], lambda: evaluated_view(found), as_json=as_json)
+    answer([each.as_dict() for each in found], lambda: evaluated_view(found), as_json=as_json)
 
 
 def predict_command(
@@ -86,11 +84,7 @@ def predict_command(
 
 
 def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
-    """What the words of --threshold ask for.
-
-    Raises:
-        typer.BadParameter: for words that are neither one number or rule, nor a number for each group.
-    """
+    """What the words of --threshold ask for."""
     if not given:
         return None
     if len(given) == 1 and "=" not in given[0]:
@@ -156,7 +150,6 @@ def export_command(
 
     model = load(run, runs=runs, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
-    if as_json:
-        echo(json_text({"run": str(model.directory), "files": written, "answers": list(model.names())}))
-    else:
-        echo(f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are")
+    plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
+    said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"
+    echo(json_text(plain) if as_json else said)

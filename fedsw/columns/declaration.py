@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Group, Label, Name, Number, number_text
-from fedsw.settings import ExperimentError, explain_all
+from fedsw.settings import ExperimentError, read_toml, validated
 
 _EVERYBODY = ("all",)
 
@@ -182,15 +181,7 @@ def read_columns(path: Path) -> Columns:
     Raises:
         ExperimentError: naming the file, and the key with its value and limit.
     """
-    try:
-        return Columns.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as fault:
-        raise ExperimentError(f"the schema {path} cannot be read: {fault.strerror}") from None
-    except ValidationError as fault:
-        faults = "; ".join(explain_all(fault.errors(), Columns))
-        raise ExperimentError(f"the schema {path}: {faults}") from None
-    except (ValueError, RecursionError) as fault:
-        raise ExperimentError(f"the schema {path} is not valid TOML: {fault}") from None
+    return validated(Columns, read_toml(path, "the schema"), where=f"the schema {path}: ")
 
 
 def difference(own: Columns, other: Columns) -> str | None:
@@ -236,7 +227,6 @@ class Coded:
     """One column of a table, as codes 0 .. size - 1.
 
     Attributes:
-        name: of the column.
         role: "feature", "group" or "target": where it stands in records.
         place: the position of its first input among the features of records, or of it among the targets; 0 for a group.
         values: names of categories or groups, a code each; empty for numbers.
@@ -274,7 +264,6 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
     of them: it is the block that a record is in.
 
     Args:
-        columns: the declaration.
         bins: equal parts of a range of numbers.
         group_in_cell: whether the groups are kept apart by blocks, as the classes are; then they are no codes.
 
@@ -320,12 +309,9 @@ def _of_feature(feature: Feature, place: int, bins: int, edges: tuple[float, ...
     missing = feature.missing[0] if feature.missing else None
     if feature.categories:
         return [Coded(feature.name, "feature", place, values=feature.categories, missing=missing)]
-    named = (Number.model_validate({**_number(feature), "name": name}) for name in feature.columns)
+    number = {name: getattr(feature, name) for name in Number.model_fields}
+    named = (Number.model_validate({**number, "name": name}) for name in feature.columns)
     return [_of_number(each, "feature", place + at, bins, edges, missing) for at, each in enumerate(named)]
-
-
-def _number(feature: Feature) -> dict[str, object]:
-    return {name: getattr(feature, name) for name in Number.model_fields}
 
 
 def _of_number(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsw import files
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.load import shipped
+from fedsw.files import fresh_folder
 from fedsw.grid import GridRun, finish
 from fedsw.report.figures import save
 from fedsw.report.plots import draw_histogram_grid, draw_trade_off
@@ -32,13 +31,7 @@ _EXPERIMENT = "fair-classification"
 
 def start_demo(runs: Path, *, clients: int, rounds: int | None, seed: int | None) -> Path:
     """Make the demo's folder with its settings and an empty table; returns the folder."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = runs / "demo" / stamp
-    attempt = 1
-    while folder.exists():
-        attempt += 1
-        folder = runs / "demo" / f"{stamp}-{attempt}"
-    files.new_folder(folder)
+    folder = fresh_folder(runs / "demo")
     settings = {"clients": clients, "rounds": rounds, "seed": seed}
     write_json(folder / "table.json", {"experiment": _EXPERIMENT, "settings": settings, "rows": []})
     return folder

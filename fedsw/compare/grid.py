@@ -19,7 +19,7 @@ from fedsw.engines.pool import Watcher, run_all
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.grid import SEEDS, GridRun, at_seed, attempt, finish
-from fedsw.runs.files import write_json
+from fedsw.runs.files import found_json, write_json
 from fedsw.settings import read_setting
 from fedsw.text import to_float, upward
 
@@ -34,6 +34,7 @@ _DECIDED = {
     ("privacy", "noise_multiplier"): "--epsilon decides it",
 }
 _SKETCHED = ("sketch",)
+_CELL = ("id", "method", "epsilon", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +86,6 @@ def make_grid(
     Args:
         methods: names; None for the task's own choice, without those that would put an infinite epsilon into the
             account of the data set.
-        baselines: whether the task's baselines are compared, too.
-        rounds: training rounds of every cell, instead of the task's.
-        settings: `section.key=value` for every cell.
 
     Raises:
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
@@ -111,26 +109,13 @@ def make_grid(
 def write_grid(folder: Path, grid: Grid) -> None:
     """Put the grid into its folder, with every cell's experiment as it runs."""
     files.new_folder(folder / "cells")
+    plain = ("task", "methods", "epsilons", "seeds", "nominal")
     cells = [
-        {
-            "id": cell.id,
-            "method": cell.method,
-            "epsilon": cell.epsilon,
-            "seed": cell.seed,
-            "experiment": cell.experiment.model_dump(mode="json"),
-        }
+        {name: getattr(cell, name) for name in _CELL} | {"experiment": cell.experiment.model_dump(mode="json")}
         for cell in grid.cells
     ]
-    content = {
-        "task": grid.task,
-        "methods": grid.methods,
-        "epsilons": grid.epsilons,
-        "seeds": grid.seeds,
-        "nominal": grid.nominal,
-        "about": grid.about.model_dump(mode="json"),
-        "cells": cells,
-    }
-    write_json(folder / GRID, content)
+    content = {name: getattr(grid, name) for name in plain}
+    write_json(folder / GRID, content | {"about": grid.about.model_dump(mode="json"), "cells": cells})
 
 
 def read_grid(folder: Path) -> Grid:
@@ -162,10 +147,7 @@ def write_failure(folder: Path, cell: Cell, fault: str) -> None:
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """Read a cell's result or failure; None if it has not ended or its file is damaged."""
-    try:
-        result: dict[str, Any] = json.loads(_file(folder, cell).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return None
+    result = found_json(_file(folder, cell))
     return result if result.get("status") in ("completed", "failed") else None
 
 
@@ -297,11 +279,7 @@ def run_missing(
 
 
 def run_cell(folder: Path, cell: Cell) -> bool:
-    """Train one cell under `folder`/runs and leave its result, or the reason why there is none.
-
-    Returns:
-        Whether there is a result.
-    """
+    """Train one cell under `folder`/runs and leave its result, or the reason why there is none."""
     return attempt(functools.partial(_make, folder), functools.partial(write_failure, folder), cell)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, model_validator
 
 from fedsw.baselines.run import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
@@ -18,6 +17,7 @@ from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
 from fedsw.experiment.trust import trust_models
 from fedsw.settings import read_setting
+from fedsw.text import nearest
 
 _FILE = SHIPPED / "comparisons" / "methods.toml"
 _WITHOUT_PRIVACY = ("reference", "unclipped")
@@ -30,6 +30,14 @@ _JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] =
 """What experiments of a user's own are judged by, its good direction, and what is shown beside it."""
 
 
+def _readable(setting: str) -> str:
+    read_setting(setting)
+    return setting
+
+
+ReadableSettings = tuple[Annotated[str, AfterValidator(_readable)], ...]
+
+
 class Method(Section):
     """A trust model with an algorithm: one line about it, and the settings that choose it.
 
@@ -39,14 +47,9 @@ class Method(Section):
     """
 
     what: str
-    set: tuple[str, ...]
+    set: ReadableSettings
     baseline: str | None = None
     arguments: Arguments = {}
-
-    @field_validator("set")
-    @classmethod
-    def _readable(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
-        return _readable(settings)
 
 
 class ComparedTask(Section):
@@ -54,8 +57,6 @@ class ComparedTask(Section):
 
     Attributes:
         metric: the utility, a held-out metric.
-        better: its good direction.
-        beside: metrics that are shown with it.
         methods: what is compared if nothing is asked for.
         baselines: what others would run, compared where it is asked for.
         set: settings of every method.
@@ -67,18 +68,8 @@ class ComparedTask(Section):
     beside: tuple[str, ...] = ()
     methods: tuple[str, ...]
     baselines: tuple[str, ...] = ()
-    set: tuple[str, ...] = ()
-    tuned: dict[str, tuple[str, ...]] = {}
-
-    @field_validator("set")
-    @classmethod
-    def _readable(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
-        return _readable(settings)
-
-    @field_validator("tuned")
-    @classmethod
-    def _all_readable(cls, tuned: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        return {method: _readable(settings) for method, settings in tuned.items()}
+    set: ReadableSettings = ()
+    tuned: dict[str, ReadableSettings] = {}
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -216,16 +207,9 @@ def _refusal(task: str, method: Method) -> str | None:
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = "".join(f"nearest: {close!r}; " for close in difflib.get_close_matches(name, names, n=1))
-    return f"no {kind} {name!r}; {near}known: {', '.join(names)}"
+    return f"no {kind} {name!r}; {nearest(name, names)}known: {', '.join(names)}"
 
 
 @functools.cache
 def _comparable() -> Comparable:
     return Comparable.model_validate(tomllib.loads(_FILE.read_text(encoding="utf-8")))
-
-
-def _readable(settings: tuple[str, ...]) -> tuple[str, ...]:
-    for setting in settings:
-        read_setting(setting)
-    return settings

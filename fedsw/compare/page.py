@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
     if not any(group["rows"] for group in table["groups"]):
         return None
     metrics = table["metrics"]
-    height = max(4.4, 0.6 + _LINE * sum(map(len, _headings(table))) + _LINE * 1.3 * (len(table["methods"]) + 1))
+    lines = sum(len(_wrapped(group["heading"])) for group in table["groups"])
+    height = max(4.4, 0.6 + _LINE * lines + _LINE * 1.3 * (len(table["methods"]) + 1))
     figure, panels = new_panels(1, len(metrics), size=(4.6 * len(metrics) + 3.2, height))
     for axes, name in zip(panels, metrics, strict=True):
         arrow = f" ({table['better']} is better)" if name == table["metric"] else ""
@@ -85,8 +87,6 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
     of its size for any other metric. A share's axis ends a little beyond 0 and 1.
 
     Args:
-        drawn: limits that hold all that is drawn.
-        metric: its name.
         error: the standard error of one run's metric; None where it is not known.
     """
     low, high = drawn
@@ -211,14 +211,7 @@ def _line(group: int) -> Any:
     return ("-", (0, (4, 1.5)), "-.", ":")[group % 4]
 
 
-def _headings(table: Mapping[str, Any]) -> list[list[str]]:
-    """The lines of every group's heading in the legend."""
-    return [_wrapped(group["heading"]) for group in table["groups"]]
-
-
 def _wrapped(text: str) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, 44)
 
 

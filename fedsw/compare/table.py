@@ -23,6 +23,7 @@ from fedsw.compare.grid import Cell, Grid, read_grid, read_result
 from fedsw.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment
 from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.screens import bytes_of
 from fedsw.runs.files import write_json
 from fedsw.runs.intervals import LEVEL, Interval, normal, standard_error, student
 from fedsw.text import harmless, json_text, measured, number, to_float, upward
@@ -99,8 +100,8 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
             upward(row["delta"], 2),
             *(spread(row["metrics"].get(name)) for name in table["metrics"]),
             str(row["rounds"]),
-            _size(row["bytes_up"]),
-            _size(row["bytes_down"]),
+            bytes_of(row["bytes_up"]),
+            bytes_of(row["bytes_down"]),
             number(row["seconds"]),
             str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
         )
@@ -111,14 +112,6 @@ def epsilon_of(row: Mapping[str, Any]) -> str:
     """What holds; with what was asked for where the two differ."""
     held, asked = upward(row["epsilon"]), upward(row["epsilon_asked"])
     return held if held == asked else f"{held} ({asked} asked)"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 CAPTION = (

@@ -19,7 +19,7 @@ from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
-from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
+from fedsw.data.formats import BadRecords, Chunk, format_of, readable, require_file
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
@@ -152,10 +152,8 @@ def _dates(days: Sequence[float], number: Number) -> list[str]:
     return [date.isoformat() if number.format is None else date.strftime(number.format) for date in dates]
 
 
-_FILES = ("train.csv", "train.parquet", "train.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz") + (
-    "train.tsv",
-    "train.txt",
-)
+_ENDS = (".csv", ".parquet", ".npz", "-images-idx3-ubyte", "-images-idx3-ubyte.gz", ".tsv", ".txt")
+_FILES = tuple(f"train{end}" for end in _ENDS)
 _TABLES = ((".csv", ".tsv", ".parquet", ".npz"), (".txt",))
 """Ends of names; what is called .txt may be a note where there is another table."""
 
@@ -215,13 +213,9 @@ def read_units(path: Path, columns: Columns) -> Tensor:
     require_file(path)
     kind = format_of(path)
     units = [np.empty(0, dtype=np.int64)]
-    try:
+    with readable(str(path)):
         for chunk in kind.read(path, columns):
             units.append(np.unique(units_of(chunk, columns, where=str(path), counted=kind.counted)))
-    except FileNotFoundError:
-        raise
-    except OSError as fault:
-        raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
     return torch.from_numpy(np.unique(np.concatenate(units)))
 
 
@@ -248,12 +242,8 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
     for path in paths:
         require_file(path)
         kind = format_of(path)
-        try:
+        with readable(str(path)):
             gathered.read(kind.read(path, columns), where=str(path), counted=kind.counted)
-        except FileNotFoundError:
-            raise
-        except OSError as fault:
-            raise BadRecords(f"{path} cannot be read: {fault.strerror or fault}") from None
     return gathered.tables()
 
 
@@ -262,7 +252,6 @@ class Checked:
     """What a file's cells come to when every one is looked at.
 
     Attributes:
-        rows: number of records.
         units: how many units they are of; their number where no unit is declared.
         groups: how many units are in each group, (groups,); of those that fit.
         classes: how many are of each class, (classes,); likewise, and empty for a regression.

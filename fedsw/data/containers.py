@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ class Table:
     Attributes:
         kind: the container's type, "pandas.DataFrame".
         names: of its columns. One of width p, (n, p), stands for `name`0, ..., `name`p-1.
-        rows: number of records.
         column: what the container holds under a name.
         levels: the values that the container itself declares for a column, in its order.
         roles: the column of "target" and "group", where the container has a place for them.
@@ -114,14 +113,11 @@ class Table:
     def with_column(self, name: str, cells: Array) -> Table:
         """The table with one more column; its rows are counted when it is asked for."""
         before = self.column
-        return Table(
-            self.kind,
-            (*self.names, name),
-            self.rows,
-            lambda asked: cells if asked == name else before(asked),
-            self.levels,
-            self.roles,
-            dict(self._converted),
+        return replace(
+            self,
+            names=(*self.names, name),
+            column=lambda asked: cells if asked == name else before(asked),
+            _converted=dict(self._converted),
         )
 
 

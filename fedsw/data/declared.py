@@ -116,8 +116,8 @@ def as_records(
             records; or the container, with those that are accepted.
         ExperimentError: for a declaration that does not hold together.
     """
-    given = {"group": group, "target": target, "targets": targets, "features": features, "groups": groups}
-    given |= {"classes": classes, "edges": edges, "unit": unit}
+    given: dict[str, Any] = {"group": group, "target": target, "targets": targets, "features": features}
+    given |= {"groups": groups, "classes": classes, "edges": edges, "unit": unit}
     if columns is not None and (twice := [name for name, value in given.items() if value is not None]):
         raise ExperimentError(
             f"{twice[0]} and columns are both given; columns declares everything, leave {twice[0]} out"
@@ -129,7 +129,7 @@ def as_records(
     read_off: tuple[str, ...] = ()
     if columns is None:
         declaring = _Declaring(table)
-        table, columns = declaring.columns(group, target, targets, features, groups, classes, edges, unit)
+        table, columns = declaring.columns(**given)
         read_off = tuple(declaring.read_off)
     records = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
     return DeclaredRecords(
@@ -172,49 +172,35 @@ def _redeclared(records: DeclaredRecords, columns: Columns | None, given: Mappin
 
 
 class _Declaring:
-    """From the arguments of `as_records` to a declaration; arrays that were passed become columns of the table.
-
-    Attributes:
-        read_off: "groups" and "classes", as far as they are those of the table.
-    """
+    """From the arguments of `as_records` to a declaration; arrays that were passed become columns of the table."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.read_off: list[str] = []
+        self.read_off: list[str] = []  # "groups" and "classes", as far as they are those of the table
 
-    def columns(
-        self,
-        group: object,
-        target: object,
-        targets: object,
-        features: Sequence[Reference | Feature] | None,
-        groups: Sequence[object] | None,
-        classes: Sequence[object] | None,
-        edges: Sequence[float] | None,
-        unit: object,
-    ) -> tuple[Table, Columns]:
+    def columns(self, *, group: Any, target: Any, targets: Any, **given: Any) -> tuple[Table, Columns]:
         """The table with the arrays that were passed, and the declaration."""
         own = self._table.names
         if group is None:
             group = self._table.roles.get("group")
         if target is None and targets is None and (place := self._table.roles.get("target")) is not None:
             target, targets = (None, place) if self._table.cells(place).dtype.kind == "f" else (place, None)
-        for name, value, about, owner in (
-            ("groups", groups, group, "group"),
-            ("edges", edges, group, "group"),
-            ("classes", classes, target, "target"),
+        for name, about, owner in (
+            ("groups", group, "group"),
+            ("edges", group, "group"),
+            ("classes", target, "target"),
         ):
-            if value is not None and about is None:
+            if given[name] is not None and about is None:
                 raise ExperimentError(f"{name} is given and {owner} is not; name the column that it is about")
         with _explained():
-            declared_group = None if group is None else self._group(group, groups, edges)
-            label = None if target is None else self._label(target, classes)
+            declared_group = None if group is None else self._group(group, given["groups"], given["edges"])
+            label = None if target is None else self._label(target, given["classes"])
             numbers = () if targets is None else self._numbers(targets)
             used = {number.name for number in numbers}
             used |= {each.name for each in (declared_group, label) if each is not None}
-            whose = None if unit is None else self._refer(unit, "unit")
+            whose = None if given["unit"] is None else self._refer(given["unit"], "unit")
             used |= set() if whose is None else {whose}
-            inputs = self._others(own, used) if features is None else self._features(features)
+            inputs = self._others(own, used) if given["features"] is None else self._features(given["features"])
             found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
         return self._table, found
 

@@ -66,7 +66,6 @@ def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
     Args:
         cells: `Distinct`, an array, or a sequence of Python objects.
         what: of a Python object; equal numbers are alike to it.
-        dtype: of the answers.
     """
     distinct = by_value(cells)
     if isinstance(distinct, Distinct):
@@ -185,8 +184,6 @@ class Owned:
 
         Args:
             unit: its column; None for no fault.
-            column: of the values.
-            words: what the values are called.
         """
         if unit is None or not len(self._units):
             return []

@@ -29,9 +29,7 @@ _COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def encoded(
-    chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: str, first_id: int = 0, step: int = 1
-) -> Records:
+def encoded(chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: str) -> Records:
     """Records of chunks of cells, every cell checked against what is declared.
 
     Numbers with declared bounds are mapped to [0, 1] or [-1, 1], categories become one-hot inputs, in the declared
@@ -41,18 +39,16 @@ def encoded(
     Args:
         where: what holds the cells; opens every message.
         counted: how rows are counted there, for messages: "the header is row 1".
-        first_id, step: ids of the records are first_id, first_id + step, ...; different clients' must differ.
 
     Returns:
-        Features (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32.
+        Features (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32; ids 0, 1, ...
 
     Raises:
         BadRecords: naming the row and column of the first fault, its value and the limit.
     """
     gathered = Gathered(columns)
     gathered.read(chunks, where=where, counted=counted)
-    records = gathered.tables()[0]
-    return records.renumbered(torch.arange(len(records)) * step + first_id)
+    return gathered.tables()[0]
 
 
 class Gathered:
@@ -253,10 +249,10 @@ class Encoder:
         return np.maximum(codes, 0)
 
     def _note(self, column: str, bad: NDArray[np.bool_], expected: str, *, numeric: bool) -> None:
-        cells = self._chunk.as_written(column)
+        cells, commas = self._chunk.as_written(column), numeric and self._decimal == "."
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
-            hint = _COMMA if numeric and self._decimal == "." and _looks_decimal(cell) else ""
+            hint = _COMMA if commas and isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) else ""
             self.faults.append(CellFault(self._first + int(place), column, shown(cell), expected + hint))
 
 
@@ -267,10 +263,6 @@ def _unit_name(cell: Any) -> str | None:
     if isinstance(cell, float) and cell.is_integer():
         return number_text(cell)
     return None if isinstance(cell, bool) else text_of(cell)
-
-
-def _looks_decimal(cell: Any) -> bool:
-    return isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) is not None
 
 
 def _expected(number: Number, decimal: str) -> str:

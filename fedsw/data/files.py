@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 _downloads = ContextVar("downloads", default=True)
 
@@ -38,75 +37,61 @@ class Source:
     ambiguous: bool = False
 
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
-    {
-        "adult": Source(
-            url="https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",
-            sha256=MappingProxyType(
-                {
-                    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-                    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-                }
-            ),
-            licence="CC BY 4.0",
-        ),
-        "mnist": Source(
-            url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-            sha256=MappingProxyType(
-                {
-                    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                }
-            ),
-            licence="CC BY-SA 3.0",
-            folders=("mnist", "MNIST/raw"),
-            ambiguous=True,
-        ),
-        "fashion-mnist": Source(
-            url="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            sha256=MappingProxyType(
-                {
-                    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                }
-            ),
-            licence="MIT",
-            folders=("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
-            ambiguous=True,
-        ),
-        "usps": Source(
-            url="https://raw.githubusercontent.com/niuers/Learning-From-Data-A-Short-Course/"
-            "35684e893b63bf4039bafcc6d34fe935851baf9a/data/",
-            sha256=MappingProxyType(
-                {"usps.h5": "734f88c541104a956d88be2c95d03b4a463ffd74ccc2ba9c80841fb98e3fcb36"},
-            ),
-            licence="none stated; used for research",
-        ),
-        "law-school": Source(
-            url="https://raw.githubusercontent.com/TheRohanVerma/CMPUT622_FairSMOTE_vs_FairClassBal/"
-            "9462529654d17583f0e2c98ccbc04478ae976d67/data/",
-            sha256=MappingProxyType(
-                {"bar_pass_prediction.csv": "76ebfdb0427ce8db038d53fa5943180ac77096bffb8264f000ed21e9f0ec82f2"},
-            ),
-            licence="none stated; used for research",
-            folders=("law_school", "law-school"),
-        ),
-        "communities": Source(
-            url="https://archive.ics.uci.edu/ml/machine-learning-databases/communities/",
-            sha256=MappingProxyType(
-                {
-                    "communities.data": "d90d85bd66bad9a00fa0ed6c15ac017b5966d528e55ba2940ad028d071353f95",
-                    "communities.names": "80914f24ab37261fb0fbda7e417cad8001335dadda4a8d702c265601ef8434fc",
-                }
-            ),
-            licence="CC BY 4.0",
-        ),
-    }
-)
+SOURCES: Mapping[str, Source] = {
+    "adult": Source(
+        url="https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",
+        sha256={
+            "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        },
+        licence="CC BY 4.0",
+    ),
+    "mnist": Source(
+        url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        sha256={
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        licence="CC BY-SA 3.0",
+        folders=("mnist", "MNIST/raw"),
+        ambiguous=True,
+    ),
+    "fashion-mnist": Source(
+        url="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        sha256={
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+        licence="MIT",
+        folders=("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
+        ambiguous=True,
+    ),
+    "usps": Source(
+        url="https://raw.githubusercontent.com/niuers/Learning-From-Data-A-Short-Course/"
+        "35684e893b63bf4039bafcc6d34fe935851baf9a/data/",
+        sha256={"usps.h5": "734f88c541104a956d88be2c95d03b4a463ffd74ccc2ba9c80841fb98e3fcb36"},
+        licence="none stated; used for research",
+    ),
+    "law-school": Source(
+        url="https://raw.githubusercontent.com/TheRohanVerma/CMPUT622_FairSMOTE_vs_FairClassBal/"
+        "9462529654d17583f0e2c98ccbc04478ae976d67/data/",
+        sha256={"bar_pass_prediction.csv": "76ebfdb0427ce8db038d53fa5943180ac77096bffb8264f000ed21e9f0ec82f2"},
+        licence="none stated; used for research",
+        folders=("law_school", "law-school"),
+    ),
+    "communities": Source(
+        url="https://archive.ics.uci.edu/ml/machine-learning-databases/communities/",
+        sha256={
+            "communities.data": "d90d85bd66bad9a00fa0ed6c15ac017b5966d528e55ba2940ad028d071353f95",
+            "communities.names": "80914f24ab37261fb0fbda7e417cad8001335dadda4a8d702c265601ef8434fc",
+        },
+        licence="CC BY 4.0",
+    ),
+}
 
 
 def find_data(name: str, data_dir: str | Path | None = None) -> Path:

@@ -119,6 +119,17 @@ def require_file(path: Path) -> None:
         raise BadRecords(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read: give this node a part of it")
 
 
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Whatever the system says of a file that is there and cannot be read, as one error that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as fault:
+        raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
+
+
 def _ahead(read: Read) -> Read:
     """The same chunks, those of a large file read by a thread while the chunk before is used."""
 
@@ -186,11 +197,7 @@ def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[s
 def _csv_rows(
     path: Path, raw: IO[bytes], columns: Columns, first: int, layout: ColumnLayout | None, beside: Callable[[str], bool]
 ) -> Iterator[Chunk]:
-    """Rows as Python's own reader finds them.
-
-    Args:
-        first: number of the first row of `raw`, the header if there is no layout yet.
-    """
+    """Rows as Python's own reader finds them, from row `first`, which is the header if there is no layout yet."""
     text = io.TextIOWrapper(raw, encoding="utf-8-sig" if layout is None else "utf-8", newline="")
     reader = csv.reader(text, strict=True, delimiter=columns.separator)
     before = first - 1
@@ -257,13 +264,8 @@ def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], boo
                 cells = {} if batch is None else arrow_cells(batch, layout)
             if batch is None:
                 return
-            yield Chunk(first, cells, functools.cache(functools.partial(_objects_of, batch)))
+            yield Chunk(first, cells, functools.cache(batch.to_pydict))
             first += batch.num_rows
-
-
-def _objects_of(batch: Any) -> Mapping[str, Cells]:
-    """The cells of a part of a Parquet file as Python objects."""
-    return {name: batch.column(name).to_pylist() for name in batch.schema.names}
 
 
 def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:

@@ -73,17 +73,8 @@ def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:
 
 DIGITS = tuple("0123456789")
 FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 MNIST_SIDE = 28
 USPS_SIDE = 16
 
@@ -275,9 +266,6 @@ def digits(*, seed: int = 0) -> Dataset:
     Features are the 64 pixels row by row in [0, 1] (16 grey levels and 0, divided by 16), the target is the
     digit. The split is a permutation decided by `seed`, which is public; the published order is by writer. A
     record's id is its place in the published order.
-
-    Args:
-        seed: seed of the split.
 
     Raises:
         ModuleNotFoundError: if scikit-learn is not installed.

@@ -39,11 +39,9 @@ def partition(
 
     Args:
         records: the union of all clients' records.
-        clients: number of clients.
         scheme: "iid", "group" or "dirichlet".
         concentration: of the Dirichlet law, above 0.
         by: what "dirichlet" goes by; "target" needs classes.
-        seed: seed of the partition.
 
     Raises:
         ValueError: if there are more clients than records (or units), a setting is unknown or out of range, or a client

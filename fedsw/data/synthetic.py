@@ -38,7 +38,6 @@ def synthetic(
     as they are.
 
     Args:
-        n: number of private records.
         n_test: number of held-out records, of the same law.
         p: probability that the group equals the class, in [0, 1].
         d_core: number of core features, at least 1.
@@ -47,7 +46,6 @@ def synthetic(
         var_spurious: variance of each spurious feature around its mean, 0 or more.
         target: "class" for Y, shape (n,); "point" for (y1, y2), shape (n, 2) in [0, 1]; "mean" for
             (y1 + y2) / 2, shape (n, 1) in [0, 1], of which RLL's one-dimensional target y1 + y2 - 1 is twice minus one.
-        seed: seed of the draw.
 
     Returns:
         A data set of d_core + d_spurious features with groups "A=0", "A=1".
@@ -115,10 +113,8 @@ def ring(n: int = 100_000, n_test: int = 10_000, *, radius: float = RING_RADIUS,
     the size of one leaves the values of the other as they are.
 
     Args:
-        n: number of private records.
         n_test: number of held-out records, of the same law.
         radius: of the circle, above 0; public.
-        seed: seed of the draw.
 
     Returns:
         A data set of two features, one group and the single class "all".
@@ -152,7 +148,6 @@ def gaussians(
     from its centre to the sphere), and neighbouring centres of five are 0.94 apart, over 23 standard deviations.
 
     Args:
-        n: number of private records.
         n_test: number of held-out records, of the same law.
         modes: number of Gaussians, at least 1.
         radius: of the circle of their centres (`mode_centres`), above 0; public.

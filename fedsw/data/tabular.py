@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -38,16 +37,14 @@ class Scaler(NamedTuple):
 # Fixed constants: none is a statistic that is recomputed from private records at run time. The clamps of age and of the
 # two capital columns were chosen by cross-validation on the training part (docs/datasets.md), as settings are:
 # outside the guarantee. A tax return with a gain or a loss below the clamp counts as one without.
-NUMERIC: Mapping[str, Scaler] = MappingProxyType(
-    {
-        "age": Scaler(17, 45, start=-1.0),
-        "fnlwgt": Scaler(0, 1_000_000, start=0.0),
-        "education-num": Scaler(1, 16, start=-1.0),
-        "capital-gain": Scaler(3_000, 7_000, start=0.0),
-        "capital-loss": Scaler(1_500, 1_900, start=0.0),
-        "hours-per-week": Scaler(1, 99, start=-1.0),
-    }
-)
+NUMERIC: Mapping[str, Scaler] = {
+    "age": Scaler(17, 45, start=-1.0),
+    "fnlwgt": Scaler(0, 1_000_000, start=0.0),
+    "education-num": Scaler(1, 16, start=-1.0),
+    "capital-gain": Scaler(3_000, 7_000, start=0.0),
+    "capital-loss": Scaler(1_500, 1_900, start=0.0),
+    "hours-per-week": Scaler(1, 99, start=-1.0),
+}
 
 # The values that adult.names lists. "Never-worked" is left out of workclass: who never worked has no occupation, so
 # such a row is incomplete and dropped.
@@ -67,27 +64,12 @@ _LISTED = {
     "France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand "
     "Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands",
 }
-CATEGORIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {column: tuple(values.split()) for column, values in _LISTED.items()}
-)
+CATEGORIES: Mapping[str, tuple[str, ...]] = {column: tuple(values.split()) for column, values in _LISTED.items()}
 
 COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
-)
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
+    "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
+)  # fmt: skip
 
 
 def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_seed: int = 100) -> Dataset:
@@ -267,17 +249,20 @@ def _rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.fl
             continue
         if len(fields) != _COLUMNS:
             raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COLUMNS}")
-        rows.append([_unit(fields[place], f"{path}, line {number}, column {names[place]}") for place in columns])
+        rows.append(
+            [_within(fields[place], f"{path}, line {number}, column {names[place]}", 0, 1) for place in columns]
+        )
     return np.array(rows, dtype=np.float64).reshape(-1, len(columns))
 
 
-def _unit(text: str, where: str) -> float:
+def _within(text: str, where: str, low: float, high: float) -> float:
+    """The number behind a text, which lies between two."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not 0 <= value <= 1:
-        raise ValueError(f"{where}: {text.strip()!r} is not a number from 0 to 1")
+    if not low <= value <= high:
+        raise ValueError(f"{where}: {text.strip()!r} is not a number from {low:g} to {high:g}")
     return value
 
 
@@ -353,10 +338,4 @@ def _number(row: Mapping[str, str], column: str, where: str, low: float, high: f
     text = (row[column] or "").strip()
     if not text and column not in ("lsat", "ugpa"):
         return 0.0
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise ValueError(f"{where}, column {column}: {text!r} is not a number from {low:g} to {high:g}")
-    return value
+    return _within(text, f"{where}, column {column}", low, high)

@@ -143,7 +143,6 @@ def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[ob
     Args:
         units: whose the records of each client are, (n_c,); None where each record is one, which are never compared.
         clients: what they are called in the message.
-        unit: what a unit is called.
 
     Raises:
         BadRecords: naming the clients, how many units they have in common, and what to do; and no unit.

@@ -52,11 +52,7 @@ allow-modules = ""
 
 
 def run_config(directory: Path, modules: Sequence[str], *, resume: bool) -> str:
-    """The run configuration that has the server run the prepared job of a folder, or go on with it.
-
-    Args:
-        modules: what the folder's settings may name as `module:name`.
-    """
+    """The run configuration that has the server run the prepared job of a folder, or go on with it."""
     place = json.dumps(str(directory.resolve()), ensure_ascii=False)
     return f'directory={place} resume={str(resume).lower()} allow-modules="{",".join(modules)}"'
 

@@ -39,6 +39,8 @@ SIGNING, SIGNING_PUBLIC = "signing.key", "signing.pub"
 LOOPBACK = ("localhost", "127.0.0.1")
 _SOON = datetime.timedelta(days=30)
 _CLOCKS_MAY_DIFFER = datetime.timedelta(minutes=10)
+_PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+_OPENSSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
     )
     files.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    write_secret(
-        files.key,
-        server_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
+    write_secret(files.key, server_key.private_bytes(*_PKCS8))
     write_signing_key(files)
     return files
 
@@ -115,10 +112,8 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
 def write_signing_key(files: ServerCertificates) -> None:
     """Make the Ed25519 key with which a server signs its requests, and its public half for the clients."""
     key = ed25519.Ed25519PrivateKey.generate()
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_secret(files.signing, key.private_bytes(*form))
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    files.signing_public.write_bytes(public + b"\n")
+    write_secret(files.signing, key.private_bytes(*_PKCS8))
+    files.signing_public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
 
 
 def read_signing_key(path: Path) -> str:
@@ -199,17 +194,9 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    unused, own, signs = ("content_commitment", *others), not signs_certificates, signs_certificates
+    return x509.KeyUsage(digital_signature=own, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False))
 
 
 @dataclass(frozen=True)
@@ -229,13 +216,7 @@ def write_node_key(path: Path) -> NodeKey:
     private_folder(path.parent)
     pair = NodeKey(path, path.with_name(path.name + ".pub"))
     key = ec.generate_private_key(ec.SECP384R1())
-    write_secret(
-        pair.private,
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        ),
-    )
-    pair.public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
-    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    write_secret(pair.private, key.private_bytes(*form))
+    pair.public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
     return pair

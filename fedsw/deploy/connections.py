@@ -146,7 +146,6 @@ class BoundedRequests:
     """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others.
 
     Args:
-        app: what answers the others.
         known: whether the headers of a request to the nodes' interface are signed by an admitted node.
     """
 

@@ -27,51 +27,47 @@ import argparse
 import contextlib
 import hashlib
 import importlib
-import importlib.metadata
+import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from logging import ERROR, INFO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-TESTED = ("1.41", "1.42")
 LEASE_SECONDS = 20.0
-_LIBRARIES = ("flwr.clientapp", "torch")
-_READY = "ready"
 _RUNS_KEPT = 16
-_MOST_SAID = 500
-"""Letters of a fault that are sent."""
 _PAUSE_SECONDS = 1.0
 _BUNDLE = "bundle"
-_LONGEST = 200  # letters of what a sender wrote, in an error
+
+
+def _beside(name: str) -> Any:
+    """A file beside this one: none of them is imported as a part of a package."""
+    spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_APPS = _beside("apps")
 
 
 def main(arguments: list[str]) -> None:
-    """Be a worker, if the first argument says so, and else a node.
+    """Be a node.
 
     Raises:
         SystemExit: with another Flower than those this module was tested with.
     """
-    version = importlib.metadata.version("flwr")
-    if ".".join(version.split(".")[:2]) not in TESTED:
-        raise SystemExit(
-            f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine "
-            "deployed-stock`) uses Flower's own SuperNode"
-        )
-    if arguments[:1] == ["worker"]:
-        work(int(arguments[1]), arguments[2])
-    else:
-        serve(arguments)
+    if why := _APPS.refusal("SuperNode"):
+        raise SystemExit(why)
+    serve(arguments)
 
 
 def serve(arguments: list[str]) -> None:
@@ -101,14 +97,7 @@ def serve(arguments: list[str]) -> None:
     worker.wait_until_ready()
     with connection.http_request_response(
         options.superlink, False, options.root_certificates, (key, key.public_key())
-    ) as (
-        node_id,
-        _,
-        _,
-        get_run,
-        get_fab,
-        *_,
-    ):
+    ) as (node_id, _, _, get_run, get_fab, *_):
         log(INFO, "SuperNode ID: %s", node_id)
         node = Node(clients[-1], node_id, parse_config_args([options.node_config]), get_run, get_fab, worker)
         try:
@@ -144,6 +133,7 @@ class Node:
             SystemExit: if the SuperLink does not know this node any more, or is not a warm one.
         """
         import httpx
+        from flwr.common.constant import ErrorCode
         from flwr.supercore import log
 
         away = ""  # what the SuperLink's absence was last said to be: a server that stays away is said once
@@ -167,7 +157,7 @@ class Node:
                 received = None
                 log(ERROR, "%s", fault)
                 if fault.header is not None:
-                    self._decline(fault.header, str(fault))
+                    self._decline(fault.header, ErrorCode.UNKNOWN, str(fault))
             except Exception as fault:  # no answer of a SuperLink: a server that is mended serves this node again
                 received = None
                 away = self._say_away(f"the SuperLink's answer is unreadable: {type(fault).__name__}", away)
@@ -199,7 +189,7 @@ class Node:
         from flwr.supercore.inflatable.inflatable_object import get_object_id
 
         request = PullMessagesRequest(node=NodeProto(node_id=self._id))
-        header, *objects = call(self._client, "/v1/fleet/take", [request.SerializeToString()])
+        header, *objects = _APPS.call(self._client, "/v1/fleet/take", [request.SerializeToString()])
         response = PullMessagesResponse.FromString(header)
         if not response.messages_list:
             return None
@@ -207,62 +197,45 @@ class Node:
 
     def _opened(self, response: Any, contents: dict[str, bytes]) -> Any:
         """The message that came, if it is the server's to this node, as its header says."""
-        from flwr.app import Message, RecordDict
+        from flwr.app import RecordDict
         from flwr.app.message import make_message
         from flwr.common.constant import SUPERLINK_NODE_ID
-        from flwr.common.serde import message_from_proto
-        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
         header = None
         try:
-            message_id = response.message_object_trees[0].object_id
-            metadata = message_from_proto(response.messages_list[0]).metadata
-            metadata.__dict__["_message_id"] = message_id
+            metadata = _APPS.header_of(response.messages_list[0], response.message_object_trees[0])
             if (metadata.src_node_id, metadata.dst_node_id) != (SUPERLINK_NODE_ID, self._id):
                 raise ValueError("it is not the server's to this node")
             header = make_message(metadata, content=RecordDict())
-            message: Any = inflate_object_from_contents(message_id, contents)
-            if not isinstance(message, Message) or not isinstance(message.content, RecordDict):
-                raise TypeError(f"it is a {type(message).__name__}, not a message of records")
-            for name in ("run_id", "src_node_id", "dst_node_id", "message_type", "reply_to_message_id"):
-                if getattr(metadata, name) != getattr(message.metadata, name):
-                    raise ValueError(f"its {name} is not that of its header")
+            return make_message(metadata, content=_APPS.inflated(metadata, contents).content)
         except Exception as fault:
-            why = f"{type(fault).__name__}: {str(fault)[:_LONGEST]}"
-            raise Unreadable(f"a request that came is not answered: {why}", header) from fault
-        return make_message(metadata, content=message.content)
+            raise Unreadable(f"a request that came is not answered: {_APPS.words_of(fault)}", header) from fault
 
     def _give(self, reply: Any, seconds: float) -> None:
-        from flwr.app.message import remove_content_from_message
-        from flwr.common.serde import message_to_proto
         from flwr.proto.fleet_pb2 import PushMessagesRequest
         from flwr.proto.node_pb2 import Node as NodeProto
-        from flwr.supercore.inflatable.inflatable_object import (
-            get_all_nested_objects,
-            get_object_tree,
-            no_object_id_recompute,
-        )
 
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            header = remove_content_from_message(reply) if reply.has_content() else reply
-            request = PushMessagesRequest(
-                node=NodeProto(node_id=self._id),
-                messages_list=[message_to_proto(header)],
-                message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[seconds],
-            )
-            objects = [item.deflate() for item in get_all_nested_objects(reply).values()]
-        call(self._client, "/v1/fleet/give", [request.SerializeToString(), *objects])
+        headers, trees, objects = _APPS.packed([reply])
+        request = PushMessagesRequest(
+            node=NodeProto(node_id=self._id),
+            messages_list=headers,
+            message_object_trees=trees,
+            clientapp_runtime_list=[seconds],
+        )
+        _APPS.call(self._client, "/v1/fleet/give", [request.SerializeToString(), *objects])
 
     def _answer(self, message: Any) -> None:
         from flwr.app import Context, RecordDict
+        from flwr.common.constant import ErrorCode
+        from flwr.supercore import log
 
         began, run_id = time.monotonic(), message.metadata.run_id
         try:
             run, fab, run_config = self._run(run_id)
         except BundleRefused as refused:
-            self._refuse(message, str(refused), began)
+            log(ERROR, "%s", refused)
+            code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION
+            self._decline(message, code, str(refused), time.monotonic() - began)
             return
         context = Context(
             run_id=run_id,
@@ -280,23 +253,13 @@ class Node:
         _forget_oldest(self._states)
         self._give(reply, time.monotonic() - began)
 
-    def _refuse(self, message: Any, why: str, began: float) -> None:
+    def _decline(self, message: Any, code: int, why: str, seconds: float = 0.0) -> None:
+        """Tell the server why its request is not answered; that this fails ends nothing."""
         from flwr.app import Error, Message
-        from flwr.common.constant import ErrorCode
-        from flwr.supercore import log
-
-        log(ERROR, "%s", why)
-        reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, why), reply_to=message)
-        self._give(reply, time.monotonic() - began)
-
-    def _decline(self, message: Any, why: str) -> None:
-        """Tell the server that its request is not answered; that this fails ends nothing."""
-        from flwr.app import Error, Message
-        from flwr.common.constant import ErrorCode
         from flwr.supercore import log
 
         try:
-            self._give(Message(Error(ErrorCode.UNKNOWN, why), reply_to=message), 0.0)
+            self._give(Message(Error(code, why), reply_to=message), seconds)
         except Exception as fault:
             log(ERROR, "%s: %s", type(fault).__name__, fault)
 
@@ -347,14 +310,6 @@ def require_bundle(content: bytes, announced: str, demanded: str | None) -> None
         raise BundleRefused(f"the bundle announced as {announced} has the hash {found}; nothing of it was loaded")
 
 
-def call(client: Any, path: str, parts: list[bytes]) -> list[bytes]:
-    """One signed request of several parts, and its answer's parts."""
-    from flwr.proto.recorddict_pb2 import BytesList
-
-    answer = client._unary_unary(path=path, rpc_method=path, request=BytesList(vals=parts), response_type=BytesList)
-    return list(answer.vals)
-
-
 class Worker:
     """A process that holds the ClientApp of one bundle, or none yet."""
 
@@ -365,7 +320,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, "worker", str(theirs.fileno()), self._place.name],
+                [sys.executable, "-P", _APPS.__file__, "worker", str(theirs.fileno()), self._place.name],
                 pass_fds=[theirs.fileno()],
             )
         self._pipe = Connection(ours.detach())
@@ -396,7 +351,7 @@ class Worker:
             self._pipe.send((message, context))
             while self._pipe.poll(max(0.0, deadline - time.monotonic())):
                 answer = self._pipe.recv()
-                if answer == _READY:
+                if answer == _APPS.READY:
                     continue
                 reply, fault, state = answer
                 if reply is not None:
@@ -416,79 +371,9 @@ class Worker:
         self._place.cleanup()
 
 
-def work(descriptor: int, place: str) -> None:
-    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes.
-
-    Args:
-        place: an empty folder for the bundle; removed by the node, or here if the node is gone.
-    """
-    from flwr.app import Error, Message  # noqa: F401  (unpickled below)
-    from flwr.common.constant import ErrorCode
-    from flwr.supercore.task_identity import TaskIdentity
-
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(), place), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides
-    pipe = Connection(descriptor)
-    for library in _LIBRARIES:
-        with contextlib.suppress(ImportError):  # what the app needs, it will miss itself
-            importlib.import_module(library)
-    pipe.send(_READY)
-    app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
-    try:
-        app = load_client_app(place, *pipe.recv())
-    except EOFError:
-        return
-    except Exception as fault:
-        print(f"the bundle was not loaded: {type(fault).__name__}: {fault}", file=sys.stderr)
-        told = f"its bundle was not loaded ({type(fault).__name__}); the client's own log says more"  # a path may be
-        load_fault = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, told)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            message, context = pipe.recv()
-            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = context.run_id, context.node_id, 1
-            reply, error = None, load_fault
-            if app is not None:
-                try:
-                    reply = app(message=message, context=context)
-                except Exception as raised:
-                    error = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(raised)}:<'{raised}'>"[:_MOST_SAID])
-            pipe.send((reply, error, context.state))
-
-
-def load_client_app(place: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
-    """Unpack a bundle and load its ClientApp.
-
-    Args:
-        place: an empty folder that only this user can write to. Flower's own would be reused for every bundle of the
-            same name whose hash begins with the same 32 bits, whatever lies in it.
-
-    Raises:
-        RuntimeError: if a module of the bundle was imported from anywhere else: it may be another version's.
-    """
-    from flwr.cli.config_utils import get_fab_metadata
-    from flwr.cli.install import install_from_fab
-    from flwr.clientapp.utils import get_load_client_app_fn
-
-    folder = install_from_fab(content, Path(place), skip_prompt=True).resolve()
-    app = get_load_client_app_fn("", str(folder), True)(*get_fab_metadata(content), fab_hash)
-    own = {path.name for path in folder.iterdir() if path.is_dir()}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in own and file and not Path(file).resolve().is_relative_to(folder):
-            raise RuntimeError(f"{name} was loaded from {file}, not from the app bundle {folder.name}")
-    return app
-
-
 def _forget_oldest(kept: OrderedDict[int, Any]) -> None:
     while len(kept) > _RUNS_KEPT:
         kept.popitem(last=False)
-
-
-def _leave_with_parent(parent: int, place: str) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    shutil.rmtree(place, ignore_errors=True)
-    os._exit(1)
 
 
 def _end(number: int, frame: Any) -> NoReturn:

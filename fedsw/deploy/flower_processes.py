@@ -25,13 +25,10 @@ _PROFILE = "fedsw"
 _START_SECONDS = 90.0
 
 
-def superlink_command(
-    certificates: ServerCertificates, host: str, port: int, *, stock: bool, database: Path | None = None
-) -> list[str]:
+def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:
     """The command that starts a SuperLink with TLS and SuperNode authentication."""
     secrets = {"ca-certfile": certificates.authority, "certfile": certificates.certificate, "keyfile": certificates.key}
     options = {"--host": host, "--port": str(port), **{f"--ssl-{name}": str(path) for name, path in secrets.items()}}
-    options |= {} if database is None else {"--database": str(database)}
     flags = ("--enable-supernode-auth", "--disable-runtime-dependency-installation")
     return [*_WARM_LINK, "stock" if stock else "superlink", *_words(options), *flags]
 
@@ -53,15 +50,7 @@ class SuperLink:
 
     @classmethod
     def start(
-        cls,
-        processes: Processes,
-        certificates: ServerCertificates,
-        home: Path,
-        *,
-        host: str,
-        port: int,
-        stock: bool,
-        database: Path | None = None,
+        cls, processes: Processes, certificates: ServerCertificates, home: Path, *, host: str, port: int, stock: bool
     ) -> SuperLink:
         """Start one and wait until it listens.
 
@@ -75,7 +64,7 @@ class SuperLink:
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
         process = processes.start(
             "superlink",
-            superlink_command(certificates, host, port, stock=stock, database=database),
+            superlink_command(certificates, host, port, stock=stock),
             {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
         )
         wait_until_open(processes, "superlink", process, port, _START_SECONDS)
@@ -109,11 +98,7 @@ class SuperLink:
             raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
-        """Run the prepared job of a folder; the process ends when the run does.
-
-        Args:
-            modules: what the job's settings may name as `module:name`.
-        """
+        """Run the prepared job of a folder; the process ends when the run does."""
         config = run_config(directory, modules, resume=resume)
         bundle = write_bundle(directory / "deployment" / "bundle")
         command = [script("flwr"), "run", str(bundle), _PROFILE, "--stream", "--run-config", config]
@@ -215,11 +200,7 @@ class NodeSettings:
     @property
     def node_config(self) -> dict[str, int | str]:
         """The configuration the ClientApp sees."""
-        limits = {
-            "max-epsilon": self.max_epsilon,
-            "max-memory": self.max_memory,
-            "max-seconds": self.max_seconds,
-        }
+        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
         paths = {
             "data-dir": self.data_dir,
             "state-dir": self.state_dir,

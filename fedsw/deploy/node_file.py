@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import SHIPPED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.runs.files import CONFIG, LEDGER, METRICS, found_json
 from fedsw.runs.observer import Observer
-from fedsw.settings import ExperimentError, explain_all
+from fedsw.settings import read_toml, validated
 
 _PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "state-dir", "accounts", "roster")
 
@@ -80,19 +79,10 @@ def read_node_file(path: Path) -> NodeFile:
     Raises:
         ExperimentError: naming the file, and the key with its value and what it must be.
     """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ExperimentError(f"the node's configuration {path} cannot be read: {fault.strerror}") from None
-    except ValueError as fault:
-        raise ExperimentError(f"the node's configuration {path} is not valid TOML: {fault}") from None
+    raw = read_toml(path, "the node's configuration")
     here = path.resolve().parent
     raw |= {name: here / raw[name] for name in _PATHS if isinstance(raw.get(name), str)}
-    try:
-        return NodeFile.model_validate(raw)
-    except ValidationError as fault:
-        faults = "; ".join(explain_all(fault.errors(), NodeFile))
-        raise ExperimentError(f"the node's configuration {path}: {faults}") from None
+    return validated(NodeFile, raw, where=f"the node's configuration {path}: ")
 
 
 class Replaced:

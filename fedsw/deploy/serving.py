@@ -80,9 +80,6 @@ def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path
     The server's folder has its certificate, the key it signs with and the public keys to admit; a client's has its key,
     the authority's certificate and the server's public key. Each folder is all that its machine needs and nothing that
     another machine must not see.
-
-    Raises:
-        FileExistsError, ValueError: see `write_certificates` and `write_node_key`.
     """
     server = private_folder(folder / "server")
     certificates = write_certificates(server, [*hosts, *LOOPBACK])

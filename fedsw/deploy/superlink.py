@@ -20,9 +20,10 @@ SuperLink runs on.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
-import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -30,20 +31,32 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
-TESTED = ("1.41", "1.42")
 WAIT_SECONDS = 5.0
 _COLLECT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 _OBJECT_SECONDS = 10.0
 _FROM_OUTSIDE = ("/v1/fleet/", "/health")
-_SERVER_APPS = [sys.executable, "-P", str(Path(__file__).with_name("serverapp.py")), "superexec"]
+
+
+@functools.cache
+def _beside(name: str) -> Any:
+    """A file beside this one: none of them is imported as a part of a package."""
+    spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_APPS = _beside("apps")
 
 
 def superlink(arguments: list[str]) -> None:
     """`flower-superlink` with the requests below, and its control interface for this machine only."""
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # hidden by a function of its name
     stock_superexec = command._get_superexec_command
-    command._get_superexec_command = lambda *a, **k: [*_SERVER_APPS, *stock_superexec(*a, **k)[1:]]
+    server_apps = [sys.executable, "-P", _APPS.__file__, "superexec"]
+    command._get_superexec_command = lambda *a, **k: [*server_apps, *stock_superexec(*a, **k)[1:]]
     _serve(command, arguments, Express)
 
 
@@ -59,7 +72,7 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
     from starlette.middleware import Middleware
 
     replaced: Any = extensions
-    push, limits = fleet_handlers.push_messages, _connections()
+    push, limits = fleet_handlers.push_messages, _beside("connections")
     every = (LoopbackOnly, limits.BoundedRequests, *guards)
     replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in every)
     fleet_handlers.push_messages = lambda request, state: push(_own(request), state)
@@ -68,23 +81,11 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
     command.flower_superlink()
 
 
-def _connections() -> Any:
-    """connections.py beside this file: neither of them is imported as a part of a package."""
-    spec = importlib.util.spec_from_file_location("warm_connections", Path(__file__).with_name("connections.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _own(request: Any) -> Any:
     """What a node brings, if it is a reply in its own name.
 
     Flower checks the signature of who connects against the node that the request names, and no one of them against the
     sender inside the message: an admitted node could send requests as the server, and replies as another node.
-
-    Raises:
-        HTTPException: 403, for any other message; nothing of it is stored.
     """
     from fastapi import HTTPException
     from flwr.common.constant import SUPERLINK_NODE_ID
@@ -104,10 +105,11 @@ class LoopbackOnly:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on, or refuse."""
-        if scope["type"] != "http" or scope["path"].startswith(_FROM_OUTSIDE) or _is_local(scope.get("client")):
+        connections, passed = _beside("connections"), scope["type"] != "http" or scope["path"].startswith(_FROM_OUTSIDE)
+        if passed or connections.is_local(scope.get("client")):
             await self._app(scope, receive, send)
         else:
-            await _respond(send, 403, b"only from the machine the SuperLink runs on", "text/plain")
+            await connections.respond(send, 403, b"only from the machine the SuperLink runs on")
 
 
 class Express:
@@ -138,21 +140,20 @@ class Express:
         from flwr.supercore.error import FlowerError
         from flwr.supercore.error.catalog import API_ERROR_MAP
 
-        request = Request(scope, receive)
+        request, respond = Request(scope, receive), _beside("connections").respond
         try:
             parts = list(BytesList.FromString(await request.body()).vals)
             answer = await self._requests[scope["path"]](request, parts[0], parts[1:])
         except FlowerError as fault:
             known = API_ERROR_MAP[fault.code]
-            content = fault.to_json(known.public_message)
-            await _respond(send, known.http_status_code, _json(content), "application/json")
+            await respond(send, known.http_status_code, _json(fault.to_json(known.public_message)), "application/json")
         except HTTPException as fault:
-            await _respond(send, fault.status_code, _json({"detail": fault.detail}), "application/json")
+            await respond(send, fault.status_code, _json({"detail": fault.detail}), "application/json")
         except Exception as fault:  # whatever a sender wrote: this request is refused, and nothing else ends
             log(ERROR, "%s: %s: %s", scope["path"], type(fault).__name__, fault)
-            await _respond(send, 400, f"not a readable request: {type(fault).__name__}".encode(), "text/plain")
+            await respond(send, 400, f"not a readable request: {type(fault).__name__}".encode())
         else:
-            await _respond(send, 200, BytesList(vals=answer).SerializeToString(), "application/protobuf")
+            await respond(send, 200, BytesList(vals=answer).SerializeToString(), "application/protobuf")
 
     async def _take(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """A node asks for its next message; waits for one."""
@@ -282,12 +283,9 @@ def register(arguments: list[str]) -> None:
     """Admit node keys, all in one process; a key that is admitted already stays so."""
     from flwr.cli.supernode.register import try_load_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     address, authority, *keys = arguments
-    version = RuntimeVersionHttpInterceptor(component_name="flwr")
-    with ControlHttpClient.from_server_address(address, False, authority, [version]) as client:
+    with _control(address, authority) as client:
         for key in keys:
             response = client.RegisterNode(RegisterNodeRequest(public_key=try_load_public_key(Path(key))))
             print(f"node {response.node_id}: {key}")
@@ -297,17 +295,23 @@ def revoke(arguments: list[str]) -> None:
     """Refuse every node from now on whose public key is not among those given; the SuperLink goes on."""
     from flwr.cli.supernode.register import try_load_public_key
     from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     address, authority, *keys = arguments
     admitted = {try_load_public_key(Path(key)) for key in keys}
-    version = RuntimeVersionHttpInterceptor(component_name="flwr")
-    with ControlHttpClient.from_server_address(address, False, authority, [version]) as client:
+    with _control(address, authority) as client:
         for node in client.ListNodes(ListNodesRequest()).nodes_info:
             if node.public_key not in admitted and node.status != "unregistered":
                 client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
                 print(f"node {node.node_id} is refused from now on")
+
+
+def _control(address: str, authority: str) -> Any:
+    """A connection to a SuperLink's interface for its operator."""
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    version = RuntimeVersionHttpInterceptor(component_name="flwr")
+    return ControlHttpClient.from_server_address(address, False, authority, [version])
 
 
 def _authenticated(request: Any, message: Any) -> Any:
@@ -362,24 +366,12 @@ async def _first(events: Iterable[Any], seconds: float) -> None:
     waiting[0].cancel()
 
 
-async def _respond(send: Any, status: int, body: bytes, kind: str) -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _json(content: Any) -> bytes:
-    import json
-
     return json.dumps(content).encode()
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _is_local(peer: Any) -> bool:
-    return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
 
 
 ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in (superlink, stock, register, revoke)}
@@ -391,14 +383,10 @@ def main(arguments: list[str]) -> None:
     Raises:
         SystemExit: for an unknown role, or another Flower than those this module was tested with.
     """
-    version = importlib.metadata.version("flwr")
-    if ".".join(version.split(".")[:2]) not in TESTED:
+    if why := _APPS.refusal("SuperLink"):
         if arguments[:1] == ["stock"]:  # of a Flower whose insides nobody has looked at: as it is, without guards
             os.execv(Path(sys.executable).with_name("flower-superlink"), ["flower-superlink", *arguments[1:]])
-        raise SystemExit(
-            f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine "
-            "deployed-stock`) uses Flower's own SuperLink"
-        )
+        raise SystemExit(why)
     if arguments[:1] == [] or arguments[0] not in ROLES:
         raise SystemExit(f"choose a role: {', '.join(ROLES)}")
     ROLES[arguments[0]](arguments[1:])

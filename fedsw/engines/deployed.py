@@ -44,7 +44,6 @@ class LocalFederation:
     Args:
         place: a fresh folder for secrets and Flower's own folders.
         states: holds a folder for every client's lasting state.
-        stock: Flower's own executors instead of warm ones.
     """
 
     def __init__(
@@ -236,9 +235,6 @@ def run_submitted(directory: Path, nodes: int, modules: Sequence[str] = (), *, r
 
     `flwr run .` alone starts a SuperLink that goes on running afterwards; here one is started on a free port of the
     loopback interface for this run only, and everything it started is stopped, whatever happens.
-
-    Args:
-        modules: what the job's settings may name as `module:name`; the server's process reads them from the folder.
 
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.

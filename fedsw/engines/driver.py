@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from fedsw import files
+from fedsw.files import fresh_folder
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import Short, run_facts
 
@@ -115,7 +114,7 @@ def run(
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
-            directory = fresh_directory(runs / ready.name)
+            directory = fresh_folder(runs / ready.name)
             watched = observer or watching()
             return _drive(ready, directory, engine, watched, metrics, resume=False, moments_alone=moments_alone)
 
@@ -132,7 +131,7 @@ def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> Ru
     from fedsw.engines.records import at_hand
 
     with at_hand(experiment, None, None, engine="inprocess") as ready:
-        directory = fresh_directory(runs / ready.name)
+        directory = fresh_folder(runs / ready.name)
         return _drive(ready, directory, "inprocess", None, None, resume=False, selection=selection)
 
 
@@ -282,9 +281,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
     In process one site holds all clients, or each its own where masks are real; Ray and Flower's simulation spread them
     over one site for each core. Real processes are one for each client, unless the experiment says otherwise.
-
-    Raises:
-        ExperimentError: if masks are to be left out between processes.
     """
     settings = experiment.federation
     if settings.masks == "simulated" and engine != "inprocess":
@@ -365,26 +361,12 @@ def _engine(name: str, directory: Path) -> Engine:
     return cast(Engine, name)
 
 
-def fresh_directory(parent: Path) -> Path:
-    """Make a new folder in `parent`, named for the time."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
-        directory = parent / f"{stamp}{suffix}"
-        try:
-            files.new_folder(parent)
-            directory.mkdir(mode=files.PRIVATE_FOLDER)
-            return directory
-        except FileExistsError:
-            continue
-    raise FileExistsError(f"no free folder name for {stamp} in {parent}")
-
-
 def prepare_served(experiment: Experiment, runs: Path) -> Path:
     """Make a fresh folder `runs/<name>/<time>/` that says what will run on clients of other machines."""
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.record import SERVED
 
-    directory = fresh_directory(runs / experiment.name)
+    directory = fresh_folder(runs / experiment.name)
     RunDirectory(directory).write_config(experiment, SERVED)
     return directory
 
@@ -393,9 +375,6 @@ def run_served(
     link: SuperLink, directory: Path, observer: Observer, *, resume: bool, allow_modules: Collection[str] = ()
 ) -> RunResult:
     """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it.
-
-    Args:
-        allow_modules: modules that the folder's settings may name as `module:name`; their code runs.
 
     Raises:
         CodeRefused: if the settings name another module.

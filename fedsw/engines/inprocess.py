@@ -27,11 +27,6 @@ from fedsw.federation.wire import SERVER_NODE as SERVER_NODE
 _Any = TypeVar("_Any")
 
 
-def empty_run(run_id: int) -> Run:
-    """A run record for a grid of ours."""
-    return Run.create_empty(run_id=run_id)
-
-
 def identify(run_id: int) -> None:
     """Say which run and node messages made in this process belong to (the server's)."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, 1
@@ -71,37 +66,6 @@ def _twin(original: _Any) -> _Any:
     return twin
 
 
-def simulate_with_ray(
-    server_app: ServerApp, client_app: ClientApp, clients: int, *, cpus: int, gpus: float = 0.0
-) -> None:
-    """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share `gpus` of a GPU.
-
-    Returns when nothing is left.
-
-    Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
-    their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
-    CPUs as its machines have; every machine needs the same fedsw at the same place.
-    """
-    import ray
-    from flwr.simulation.run_simulation import _run_simulation
-    from flwr.supercore.telemetry import EventType
-
-    try:
-        _run_simulation(
-            num_supernodes=clients,
-            client_app=client_app,
-            server_app=server_app,
-            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-            backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": gpus},
-                "init_args": {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": cpus},
-            },
-            app_dir=str(Path(__file__).resolve().parents[2]),
-        )
-    finally:
-        ray.shutdown()
-
-
 _FIRST_NODE = 1000
 _PULL_SECONDS = 0.5
 _IDLE_SECONDS = 10.0
@@ -125,7 +89,7 @@ class InProcessGrid(Grid):
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self._run = client_app, empty_run(self.run_id)
+        self._app, self._run = client_app, Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
@@ -284,12 +248,34 @@ def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
 
 
 def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:
-    """Run both apps on Ray with telemetry, update checks and run-time installs off.
+    """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share of a GPU.
 
     The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
     experiment or from FEDSW_DATA.
+
+    Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
+    their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
+    CPUs as its machines have; every machine needs the same fedsw at the same place.
     """
-    simulate_with_ray(server_app, client_app, nodes, cpus=max(1, os.cpu_count() or 1), gpus=_share(nodes, device))
+    import ray
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": max(1, os.cpu_count() or 1)}
+    try:
+        _run_simulation(
+            num_supernodes=nodes,
+            client_app=client_app,
+            server_app=server_app,
+            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)},
+                "init_args": own_machine,
+            },
+            app_dir=str(Path(__file__).resolve().parents[2]),
+        )
+    finally:
+        ray.shutdown()
 
 
 def _share(nodes: int, device: str) -> float:

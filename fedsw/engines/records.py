@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedsw.data import Records, require_groups, rows_in_common
-from fedsw.data.units import units_in_common
+from fedsw.data import require_groups
 from fedsw.experiment import Experiment, own, parse_experiment
 from fedsw.experiment.registry import fresh_name, held, is_held
 from fedsw.experiment.sections import Data
-from fedsw.experiment.sources import load_held_out, require_one_client_each
+from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     TaskObject: TypeAlias = Task | type[Task]
 
 
-@contextmanager
+@contextlib.contextmanager
 def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: str) -> Iterator[Experiment]:
     """The experiment as it runs, with the records of its clients in this process meanwhile where they come from Python.
 
@@ -60,7 +58,7 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
     with held(passed, source):
         records = load_held_out(ready)
     if records is not None:
-        _require_apart(ready.data, records, passed)
+        require_apart(records, passed.parts, ready.data, what="held_out")
     with held(dataclasses.replace(passed, held_out=records), source):
         yield ready
 
@@ -118,25 +116,6 @@ def _completed(experiment: Experiment, found: own.Own, source: str, held_out: st
         ) from None
 
 
-def _require_apart(spec: Data, held_out: Records, found: own.Own) -> None:
-    """Refuse held-out records that are also private ones: their metrics are published without noise."""
-    if spec.shows_private_rows:
-        return
-    if persons := units_in_common(held_out, found.parts):
-        raise ExperimentError(
-            f"{persons} values of the held-out records' column {found.columns.unit!r} are also among the private "
-            "records; metrics of a person whose privacy counts would be published without noise. Part the records by "
-            "person; different people need different identifiers"
-        )
-    if common := rows_in_common(held_out, found.parts):
-        raise ExperimentError(
-            f"{common} of the {len(held_out)} held-out rows are also among the private records, whose metrics would be "
-            "published without noise. Part the records by person. If these are different people whose rows happen to "
-            "be equal, data.held_out_overlap = 'allow' goes on, and the record then says epsilon = infinity for its "
-            "reader"
-        )
-
-
 @contextlib.contextmanager
 def handed_over(experiment: Experiment, model: ModelObject | None, task: TaskObject | None) -> Iterator[Experiment]:
     """The experiment with these objects in place of model.kind and objective.task, while the block lasts.
@@ -152,7 +131,7 @@ def handed_over(experiment: Experiment, model: ModelObject | None, task: TaskObj
         if task is not None:
             name = stack.enter_context(held(task))
             changed["objective"] = {**changed.get("objective", {}), "task": name}
-        yield experiment if model is None and task is None else _validated(changed)
+        yield experiment if model is None and task is None else parse_experiment(changed)
 
 
 @contextlib.contextmanager
@@ -200,9 +179,3 @@ def require_at_hand(experiment: Experiment, engine: str) -> None:
                 f"{key} is a Python object, and the clients of engine {engine!r} are other processes that do not have "
                 "it; use engine 'inprocess', or put it in a module and name it as 'module:name'"
             )
-
-
-def _validated(raw: dict[str, object]) -> Experiment:
-    from fedsw.experiment import parse_experiment
-
-    return parse_experiment(raw)

@@ -10,45 +10,31 @@ from typing import Protocol
 
 from pydantic import Field, SerializeAsAny
 
+from fedsw.experiment import sections
 from fedsw.experiment.kinds import TASKS, Facts, task_names
 from fedsw.experiment.registry import is_held, is_reference, load_object
-from fedsw.experiment.sections import (
-    Clip,
-    Data,
-    Evaluation,
-    Federation,
-    Local,
-    Model,
-    Objective,
-    Partition,
-    Privacy,
-    Section,
-    Sketch,
-    Slicing,
-    Training,
-)
 from fedsw.experiment.sections.privacy import LocalT
 from fedsw.experiment.sections.section import PositiveInt, Seed
 from fedsw.settings import ExperimentError
 
 
-class Settings(Section):
+class Settings(sections.Section):
     """Every setting of a run by its section; `fedsw.experiment.load.Experiment` checks that they go together."""
 
     name: str
     title: str = ""
-    data: Data = Data()
-    partition: Partition = Partition()
-    model: Model = Model()
-    objective: Objective = Objective()
-    clip: Clip = Clip()
-    slicing: Slicing = Slicing()
-    training: Training = Training()
-    privacy: SerializeAsAny[Privacy] = Field(default_factory=Privacy)
-    local: SerializeAsAny[Local] = Field(default=Local(), validate_default=True)
-    sketch: Sketch = Sketch()
-    federation: Federation = Federation()
-    evaluation: Evaluation = Evaluation()
+    data: sections.Data = sections.Data()
+    partition: sections.Partition = sections.Partition()
+    model: sections.Model = sections.Model()
+    objective: sections.Objective = sections.Objective()
+    clip: sections.Clip = sections.Clip()
+    slicing: sections.Slicing = sections.Slicing()
+    training: sections.Training = sections.Training()
+    privacy: SerializeAsAny[sections.Privacy] = Field(default_factory=sections.Privacy)
+    local: SerializeAsAny[sections.Local] = Field(default=sections.Local(), validate_default=True)
+    sketch: sections.Sketch = sections.Sketch()
+    federation: sections.Federation = sections.Federation()
+    evaluation: sections.Evaluation = sections.Evaluation()
     seed: Seed | None = None
     evaluate_every: PositiveInt = 25
     metrics: tuple[str, ...] = ()
@@ -120,11 +106,7 @@ _SHIPPED = {"objective.task": "fedsw.tasks.kinds", "model.kind": "fedsw.models"}
 
 
 class CodeRefused(ExperimentError):
-    """A stored experiment names modules that nobody has allowed here.
-
-    Attributes:
-        modules: their names, in the order of the settings.
-    """
+    """A stored experiment names modules that nobody has allowed here."""
 
     def __init__(self, message: str, modules: tuple[str, ...]) -> None:
         super().__init__(message)

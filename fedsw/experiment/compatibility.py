@@ -7,7 +7,7 @@ from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections import SOURCES, Model, Privacy, Training
+from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
 from fedsw.experiment.trust import trust_model
 
 
@@ -15,7 +15,6 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
     """What does not go together, with what would; None if everything does.
 
     Args:
-        settings: the sections of an experiment.
         kind: its task; None for one of a user's own before it is loaded: what takes its facts is then left out.
     """
     known = None if kind is None else _misfit_of_task(settings, kind) or _misfit_of_trust(settings, kind)
@@ -34,6 +33,8 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
         or (None if kind is None else _unread_by_task(settings, kind))
         or _unread_by_model(settings.model)
         or (_no_losses(settings, kind) if settings.unsafe_metrics else None)
+        or _misfit_of_federation(settings.federation, local=settings.privacy.local)
+        or _misfit_of_masks(settings.federation, settings.privacy.trust)
     )
 
 
@@ -214,6 +215,35 @@ def _no_losses(settings: Settings, kind: TaskKind | None) -> str | None:
         return f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
     if kind is not None and kind.facts.other_side == "generator":
         return f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out"
+    return None
+
+
+def _misfit_of_federation(federation: Federation, *, local: bool) -> str | None:
+    clients = federation.clients
+    for name, most in (("min_clients", federation.min_clients), ("sites", federation.sites)):
+        if most is not None and most > clients:
+            return f"federation.{name} is {most}, above federation.clients = {clients}; lower it"
+    if federation.drop_out and local:
+        return (
+            "federation.drop_out simulates clients that are lost between the two exchanges of trust 'central'; leave "
+            "it out under a local trust model"
+        )
+    if federation.drop_out and federation.min_clients is None:
+        return (
+            f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
+            f"{clients} clients; set it to the number that is enough"
+        )
+    return None
+
+
+def _misfit_of_masks(federation: Federation, trust: str) -> str | None:
+    masks, sites = federation.masks, federation.sites
+    if masks is not None and not trust_model(trust).masked:
+        return f"federation.masks is {masks!r}, and trust {trust!r} has no masked sums; leave it out"
+    if masks == "simulated" and (sites or 1) > 1:
+        return f"federation.masks is 'simulated', and {sites} sites always have masks; leave out federation.sites"
+    if masks == "real" and sites == 1:
+        return "federation.masks is 'real', and one site has nobody to hide its sum from; leave out federation.sites"
     return None
 
 

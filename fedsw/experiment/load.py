@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import (
     SerializerFunctionWrapHandler,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_serializer,
@@ -21,10 +20,10 @@ from fedsw.experiment.choices import Settings, shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.registry import is_reference, load_metrics, require_references
-from fedsw.experiment.sections import Federation, Objective, Privacy
+from fedsw.experiment.sections import Objective, Privacy
 from fedsw.experiment.sections.privacy import TAGGED, meaningless, tagged
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, explain_all, read_setting
+from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw.text import nearest
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
@@ -122,12 +121,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        kind = shipped_task(self.objective.task)
-        if found := misfit(self, kind):
-            raise ValueError(found)
-        if found := _unfit_federation(self.federation, local=self.privacy.local):
-            raise ValueError(found)
-        if found := _unfit_masks(self.federation, self.privacy.trust):
+        if found := misfit(self, shipped_task(self.objective.task)):
             raise ValueError(found)
         return self
 
@@ -136,37 +130,6 @@ def _sketched(objective: Objective | None) -> bool:
     """Whether a shipped task's records leave as a sketch: settled before [privacy] is read."""
     kind = None if objective is None else shipped_task(objective.task)
     return kind is not None and kind.facts.sketched
-
-
-def _unfit_federation(federation: Federation, *, local: bool) -> str | None:
-    """What does not fit together in who takes part; None if all does."""
-    clients = federation.clients
-    for name, most in (("min_clients", federation.min_clients), ("sites", federation.sites)):
-        if most is not None and most > clients:
-            return f"federation.{name} is {most}, above federation.clients = {clients}; lower it"
-    if federation.drop_out and local:
-        return (
-            "federation.drop_out simulates clients that are lost between the two exchanges of trust 'central'; leave "
-            "it out under a local trust model"
-        )
-    if federation.drop_out and federation.min_clients is None:
-        return (
-            f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
-            f"{clients} clients; set it to the number that is enough"
-        )
-    return None
-
-
-def _unfit_masks(federation: Federation, trust: str) -> str | None:
-    """What `federation.masks` cannot mean; None if it fits."""
-    masks, sites = federation.masks, federation.sites
-    if masks is not None and not trust_model(trust).masked:
-        return f"federation.masks is {masks!r}, and trust {trust!r} has no masked sums; leave it out"
-    if masks == "simulated" and (sites or 1) > 1:
-        return f"federation.masks is 'simulated', and {sites} sites always have masks; leave out federation.sites"
-    if masks == "real" and sites == 1:
-        return "federation.masks is 'real', and one site has nobody to hide its sum from; leave out federation.sites"
-    return None
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
@@ -209,10 +172,7 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     _drop_overridden_privacy(merged, settings)
     for keys, value in settings:
         apply_setting(merged, keys, value)
-    try:
-        return Experiment.model_validate(merged)
-    except ValidationError as fault:
-        raise ExperimentError("\n".join(explain_all(fault.errors(), Experiment))) from None
+    return validated(Experiment, merged, apart="\n")
 
 
 def _beside(raw: dict[str, Any], folder: Path) -> None:

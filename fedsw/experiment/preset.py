@@ -249,8 +249,11 @@ def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> flo
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that are still to be chosen, by section; empty where nothing is left open.
 
-    `preset` "auto" leaves all of `CHOSEN` that is not written; privacy.moments "auto" leaves itself.
+    `preset` "auto" leaves all of `CHOSEN` that is not written; privacy.moments "auto" leaves itself, and so do the
+    shares of a sketch's stages.
     """
+    if settings.privacy.sketch:
+        return {"sketch": ("stages",)} if settings.sketch.open else {}
     moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if _moments_open(settings) else {}
     if settings.training.preset == "none":
         return moments
@@ -285,12 +288,14 @@ def require_settled(settings: Settings) -> None:
     """
     if found := left_open(settings):
         names = ", ".join(f"{section}.{name}" for section, names in found.items() for name in names)
-        raise ExperimentError(f"nothing chose {names}: the server asks for sizes first, and chooses by them")
+        raise ExperimentError(f"nothing chose {names}: the server does that before it greets clients")
 
 
 def misfit(settings: Settings) -> str | None:
     """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
     training = settings.training
+    if settings.privacy.sketch and settings.sketch.open and not settings.privacy.noisy:
+        return "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
     if settings.privacy.moments and not trust_model(settings.privacy.trust).gradients:
         return (
             f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "

@@ -36,7 +36,6 @@ def held(thing: object, name: str | None = None) -> Iterator[str]:
     """Let this process find an object by its name until the block ends; then the name is what it was before.
 
     Args:
-        thing: the object.
         name: the name it had before, to go on with a run, or the `module:name` that it was loaded by; by default a
             fresh one.
     """
@@ -67,8 +66,6 @@ def require_allowed(reference: str, *, what: str, allowed: Collection[str] | Non
     """Refuse a module that is not among those allowed, before any code of it runs.
 
     Args:
-        reference: `module:name`.
-        what: what it is meant to be, for messages.
         allowed: whole names of modules; None for any.
 
     Raises:
@@ -89,7 +86,6 @@ def load_object(reference: str, *, what: str, allowed: Collection[str] | None = 
 
     Args:
         reference: `package.module:name`, or `package.module:Class.name` for what is inside something.
-        what: what it is meant to be, for messages: "metrics[0]".
         allowed: as in `require_allowed`; where it is not None, a function or class must be the module's own.
 
     Raises:
@@ -129,9 +125,6 @@ def _require_own(found: object, reference: str, *, what: str) -> None:
     """Refuse what can be called and is not the allowed module's own: it would allow all that the module imports.
 
     `hospital:os.system` is a name in `hospital`, and so is `hospital:run` after `from subprocess import run`.
-
-    Raises:
-        ExperimentError: naming the module that defines it.
     """
     module = reference.partition(":")[0]
     home = _home(found)

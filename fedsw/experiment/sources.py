@@ -86,11 +86,7 @@ def stated_shape(experiment: Experiment) -> Shape:
 
 
 def load_class_names(experiment: Experiment) -> tuple[str, ...]:
-    """Names of the classes; empty for a regression.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """Names of the classes; empty for a regression."""
     if experiment.data.own:
         return declared_columns(experiment).classes
     return load_dataset(experiment).classes
@@ -115,14 +111,7 @@ def declared_columns(experiment: Experiment) -> Columns:
 def client_records(
     experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
 ) -> tuple[Records, bool]:
-    """A client's records where they come from Python, or everybody's, of which each client holds a part.
-
-    Args:
-        alone: on a machine of the client's own, where everything that the module gives is this client's.
-        several: whether that machine holds other clients as well.
-
-    Returns:
-        The records, and whether they are everybody's.
+    """A client's records where they come from Python, or everybody's, of which it holds a part, and which of both.
 
     Raises:
         ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
@@ -152,7 +141,7 @@ def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None =
         return at_hand.held_out
     records = _held_out(spec.held_out, experiment)
     require_groups(records, f"data.held_out {spec.held_out}", declared_columns(experiment).groups)
-    _require_apart(experiment, records, private)
+    _require_file_apart(experiment, records, private)
     return records
 
 
@@ -222,14 +211,11 @@ def _units_in(tables: Sequence[Path], columns: Columns) -> list[Tensor | None]:
         return [data.read_units(table, columns) for table in tables]
 
 
-def _require_apart(experiment: Experiment, held_out: Records, private: Sequence[Records] | None) -> None:
+def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequence[Records] | None) -> None:
     """Refuse a held-out file that is private, or shares rows with one: its metrics are published without noise.
 
     The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
     simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
-
-    Raises:
-        ExperimentError: naming the files, the number of rows and what to do.
     """
     spec, tables = experiment.data, visible_tables(experiment)
     assert spec.held_out is not None and spec.columns is not None
@@ -241,21 +227,33 @@ def _require_apart(experiment: Experiment, held_out: Records, private: Sequence[
             )
     if spec.shows_private_rows:
         return
-    columns = spec.columns
-    if private is None:
-        private = shared_tables(tables, columns)
+    private = shared_tables(tables, spec.columns) if private is None else private
+    require_apart(held_out, private, spec, what=f"data.held_out {spec.held_out}", where=f" in {spec.data_dir}")
+
+
+def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, what: str, where: str = "") -> None:
+    """Refuse held-out records that are also private ones: their metrics are published without noise.
+
+    Args:
+        what, where: what the held-out records are, and where the private ones are, for messages.
+
+    Raises:
+        ExperimentError: with their number and what to do.
+    """
+    if spec.shows_private_rows:
+        return
     if persons := units.units_in_common(held_out, private):
         raise ExperimentError(
-            f"data.held_out {spec.held_out}: {persons} values of its column {columns.unit!r} are also in the private "
-            f"records in {spec.data_dir}; metrics of a person whose privacy counts would be published without noise. "
-            "Part the files by person; different people need different identifiers"
+            f"{what}: {persons} values of its column {spec.unit!r} are also in the private records{where}; metrics of "
+            "a person whose privacy counts would be published without noise. Part the records by person; different "
+            "people need different identifiers"
         )
     if common := data.rows_in_common(held_out, private):
         raise ExperimentError(
-            f"data.held_out {spec.held_out}: {common} of its {len(held_out)} rows are also in the private records in "
-            f"{spec.data_dir}, whose metrics would be published without noise. Part the files by person, not by what "
-            "the rows say. If these are different people whose rows happen to be equal, data.held_out_overlap = "
-            "'allow' goes on, and the record then says epsilon = infinity for its reader"
+            f"{what}: {common} of its {len(held_out)} rows are also in the private records{where}, whose metrics would "
+            "be published without noise. Part the records by person, not by what the rows say. If these are different "
+            "people whose rows happen to be equal, data.held_out_overlap = 'allow' goes on, and the record then says "
+            "epsilon = infinity for its reader"
         )
 
 
@@ -276,18 +274,12 @@ def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset
     return _load(experiment.data, target, data_dir or experiment.data.data_dir)
 
 
-def load_public(experiment: Experiment, data_dir: str | None = None) -> Dataset | None:
-    """The public labelled data set of domain adaptation; None for other tasks.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+def load_public(experiment: Experiment) -> Dataset | None:
+    """The public labelled data set of domain adaptation; None for other tasks."""
     spec = experiment.data
     if spec.public is None:
         return None
-    return _load(
-        spec.model_copy(update={"source": spec.public, "most_records": None}), "class", data_dir or spec.data_dir
-    )
+    return _load(spec.model_copy(update={"source": spec.public, "most_records": None}), "class", spec.data_dir)
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
@@ -341,11 +333,7 @@ def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
-    """The whole data set of images that an experiment's private records are of.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-    """
+    """The whole data set of images that an experiment's private records are of."""
     images = _named(spec, "class", data_dir)
     alike = spec.public is None or spec.source == "digits"  # these are 8 x 8 and meet no other set
     return images if alike else data.resized(images, _IMAGE_SIDE)

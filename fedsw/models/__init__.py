@@ -16,7 +16,6 @@ from fedsw.models.perceptrons import (
     Particles,
     TransportedAdaptor,
     UnitAutoencoder,
-    generator,
     logistic,
     mlp,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "VectorGenerator",
     "count_parameters",
     "flatten",
-    "generator",
     "load_flat",
     "logistic",
     "mlp",

@@ -15,6 +15,7 @@ from fedsw.models.initial import (
     generator_of,
     linear,
     require_doubled_twice,
+    require_multiple,
     require_positive,
     xavier,
 )
@@ -47,8 +48,7 @@ class ImageAutoencoder(nn.Module):
 
     def __init__(self, side: int = 28, latent: int = 6, *, seed: Seed = 0) -> None:
         super().__init__()
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the image autoencoder halves it twice: use a multiple of 4")
+        require_multiple(side, 4, "the image autoencoder halves it twice")
         require_positive(latent=latent)
         generator, quarter = generator_of(seed), side // 4
 
@@ -78,19 +78,10 @@ class ImageAutoencoder(nn.Module):
         codes = self.encoder(images)
         return codes, self.decoder(codes)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Codes (n, latent)."""
-        codes: Tensor = self.encoder(images)
-        return codes
-
     def decode(self, codes: Tensor) -> Tensor:
         """Logits (n, side^2) of the pixels."""
         logits: Tensor = self.decoder(codes)
         return logits
-
-    def images(self, codes: Tensor) -> Tensor:
-        """Pixels in [0, 1] (n, side^2): the sigmoid of `decode`."""
-        return torch.sigmoid(self.decode(codes))
 
 
 class Adaptor(nn.Module):
@@ -138,8 +129,6 @@ class DCGAN(nn.Module):
 
     Args:
         side: of the images, a multiple of 2^k.
-        latent: width of the noise.
-        filters: of the layers, the first first.
         seed: of the initial weights, normal with deviation .02 (BatchNorm's about 1).
 
     Raises:
@@ -157,9 +146,7 @@ class DCGAN(nn.Module):
                 f"side = {side}; {len(filters)} layers of filters double the image {len(filters)} times: use a "
                 f"multiple of {factor}"
             )
-        for name, size in {"latent": latent, **{f"filters[{i}]": size for i, size in enumerate(filters)}}.items():
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(latent=latent, **{f"filters[{i}]": size for i, size in enumerate(filters)})
         smallest = side // factor
         with torch.random.fork_rng(devices=[]):  # torch initialises from its global generator; put it back
             layers: list[nn.Module] = [
@@ -210,15 +197,7 @@ class Critic(nn.Module):
 
 
 class AdversarialDCGAN(nn.Module):
-    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator alone.
-
-    Attributes:
-        generator: noise (n, latent) to images (n, side^2).
-        critic: images to values (n,).
-
-    Raises:
-        ValueError: as `DCGAN`.
-    """
+    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator alone."""
 
     def __init__(self, side: int, latent: int = 100, filters: Sequence[int] = _FILTERS, *, seed: Seed = 0) -> None:
         super().__init__()
@@ -296,10 +275,6 @@ class ResidualImages(Proportioned):
     convolution, and the same again without doubling; what comes in is doubled, goes through a 1x1 convolution, and is
     added. BatchNorm, ReLU, a 3x3 convolution and a sigmoid end it. Every BatchNorm has scales and shifts of the cell's
     own. It mixes the samples of a batch: it is for networks that only see noise.
-
-    Attributes:
-        latent: width of the noise.
-        cells: how many there are.
 
     Raises:
         ValueError: if the side is not a multiple of 4, or a size is below 1.

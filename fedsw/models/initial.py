@@ -92,17 +92,26 @@ def load_flat(module: nn.Module, vector: Tensor) -> None:
     Raises:
         ValueError: if the vector has another shape; the module is then unchanged.
     """
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    sizes = [parameter.numel() for parameter in parameters]
-    if tuple(vector.shape) != (sum(sizes),):
-        names = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in _trainable(module).items())
+    with torch.no_grad():
+        for parameter, part in parted(module, vector.detach()):
+            parameter.copy_(part)
+
+
+def parted(module: nn.Module, vector: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+    """Each trainable parameter with its part of a vector (r,) in the order of `flatten`, in its own shape.
+
+    Raises:
+        ValueError: if the vector has another shape.
+    """
+    trainable, count = _trainable(module), count_parameters(module)
+    if tuple(vector.shape) != (count,):
+        names = ", ".join(f"{name} {tuple(parameter.shape)}" for name, parameter in trainable.items())
         raise ValueError(
             f"a vector of shape {tuple(vector.shape)} does not fit {type(module).__name__} with "
-            f"{sum(sizes)} trainable numbers ({names}); flatten() of the same model gives one that does"
+            f"{count} trainable numbers ({names}); flatten() of the same model gives one that does"
         )
-    with torch.no_grad():
-        for parameter, part in zip(parameters, torch.split(vector.detach(), sizes), strict=True):
-            parameter.copy_(part.reshape(parameter.shape))
+    parts = torch.split(vector, [parameter.numel() for parameter in trainable.values()])
+    return [(each, part.reshape(each.shape)) for each, part in zip(trainable.values(), parts, strict=True)]
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -111,9 +120,14 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def require_doubled_twice(side: int, channels: tuple[int, int], **sizes: int) -> None:
     """Refuse the sizes of a generator whose image is doubled twice: a side that is no multiple of 4, or one below 1."""
-    if side < 4 or side % 4:
-        raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+    require_multiple(side, 4, "the image is doubled twice")
     require_positive(**sizes, first_channels=channels[0], second_channels=channels[1])
+
+
+def require_multiple(side: int, of: int, why: str) -> None:
+    """Refuse a side of images that is no positive multiple of a number, saying why it must be."""
+    if side < of or side % of:
+        raise ValueError(f"side = {side}; {why}: use a multiple of {of}")
 
 
 def require_positive(**sizes: int) -> None:

@@ -17,6 +17,7 @@ from fedsw.models.initial import (
     generator_of,
     linear,
     require_doubled_twice,
+    require_multiple,
     require_positive,
 )
 from fedsw.randomness import Stream
@@ -50,8 +51,6 @@ class LabelledImages(nn.Module):
     which ends in a sigmoid. Samples are made one by one.
 
     Attributes:
-        side: of the images.
-        classes: how many.
         weight: the length of a class's code.
 
     Raises:
@@ -73,8 +72,7 @@ class LabelledImages(nn.Module):
         seed: Seed = 0,
     ) -> None:
         super().__init__()
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the image is doubled twice: use a multiple of 4")
+        require_multiple(side, 4, "the image is doubled twice")
         if classes < 1 or latent <= classes:
             raise ValueError(f"latent = {latent}; {classes} of them choose the class, and the image needs more")
         if any(each < _GROUPS or each % _GROUPS for each in channels):
@@ -197,10 +195,6 @@ class ImageGenerator(Proportioned):
     convolutions, the image doubled by repetition before each; BatchNorm and ReLU after every layer but the last, which
     ends in a sigmoid. BatchNorm mixes the samples of a batch: it is for networks that only see noise.
 
-    Attributes:
-        latent: width of the noise.
-        cells: how many there are.
-
     Raises:
         ValueError: if the side is not a multiple of 4, or a size is below 1.
 
@@ -233,11 +227,7 @@ class VectorGenerator(Proportioned):
 
     Args:
         features: columns of a point.
-        cells: how many there are.
-        latent: width of the noise.
-        hidden: widths of the hidden layers.
         codes: ranges (first, end) of columns that are one-hot codes; a softmax over each makes relaxed codes.
-        seed: of the initial weights.
 
     Raises:
         ValueError: if a size is below 1, or the ranges overlap or leave the columns.
@@ -293,8 +283,6 @@ def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int =
         network: as `fedsw.sketches.fit.fit_generator` returns it; it is put into evaluation mode.
         proportions: (cells,), of the cells among the samples: `NoisedSketch.proportions`. Numbers are rounded so that
             their sum is `count`.
-        count: how many samples.
-        seed: of noise and order.
 
     Returns:
         Features (count, p) on the network's device, and cells (count,) int64 in random order: the label is
@@ -320,16 +308,12 @@ _SETTLING = 32
 
 
 def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 0) -> nn.Module:
-    """Give BatchNorm the statistics of a network's own samples, where those it has are of other weights.
+    """Give BatchNorm the statistics of a network's own samples; returns the network, in evaluation mode.
 
     Args:
         network: a `Conditional`; changed in place.
         proportions: (cells,), on the host, of the cells among the samples.
         batch: samples that are normalised together, as in training.
-        seed: of the noise.
-
-    Returns:
-        The network, in evaluation mode.
     """
     conditional, like = cast(Conditional, network), next(network.parameters())
     cells = stratified(proportions, batch).to(like.device)

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.models.initial import Seed, bare_convolution, convolution, generator_of, linear
+from fedsw.models.initial import (
+    Seed,
+    bare_convolution,
+    convolution,
+    generator_of,
+    linear,
+    require_multiple,
+    require_positive,
+)
 from fedsw.models.labelled import DecodedImages
 from fedsw.randomness import Stream
 
@@ -22,19 +30,10 @@ class EncoderDecoder(nn.Module):
     """Two perceptrons that meet in a latent space.
 
     The decoder's hidden layers mirror the encoder's. Each runs once a pass, as clipping requires.
-
-    Raises:
-        ValueError: as `mlp` does.
     """
 
     def __init__(
-        self,
-        features: int,
-        hidden: Sequence[int],
-        latent: int,
-        *,
-        activation: str = "tanh",
-        seed: Seed = 0,
+        self, features: int, hidden: Sequence[int], latent: int, *, activation: str = "tanh", seed: Seed = 0
     ) -> None:
         """Build both from one seed; see `mlp` for the arguments."""
         super().__init__()
@@ -49,49 +48,20 @@ class EncoderDecoder(nn.Module):
 
 
 def logistic(features: int, outputs: int = 1, *, seed: Seed = 0) -> nn.Sequential:
-    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1.
-
-    Raises:
-        ValueError: as `mlp` does.
-    """
+    """A linear model (n, features) -> (n, outputs); with one output, the logit of class 1."""
     return mlp(features, (), outputs, seed=seed)
 
 
-def generator(
-    latent: int,
-    hidden: Sequence[int],
-    features: int,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
-) -> nn.Sequential:
-    """A perceptron that turns noise (n, latent) into points (n, features); the ring's is (2; 128, 64, 64; 2).
-
-    Raises:
-        ValueError: as `mlp` does.
-
-    Source: RLL, Appendix D.2, for the widths.
-    """
-    return mlp(latent, hidden, features, activation=activation, seed=seed)
-
-
 def mlp(
-    features: int,
-    hidden: Sequence[int],
-    outputs: int = 1,
-    *,
-    activation: str = "relu",
-    seed: Seed = 0,
+    features: int, hidden: Sequence[int], outputs: int = 1, *, activation: str = "relu", seed: Seed = 0
 ) -> nn.Sequential:
-    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits or raw predictions.
+    """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
     Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone: torch's
     global generator is neither read nor moved, and the model is the same on every machine.
 
     Args:
-        features: width of the input.
         hidden: widths of the hidden layers; none gives a linear model.
-        outputs: width of the output.
         activation: "relu", "tanh" or "elu", after every hidden layer.
         seed: an integer, or a CPU generator to go on drawing from.
 
@@ -129,9 +99,7 @@ class Particles(nn.Module):
     def __init__(self, count: int, dimension: int, *, scale: float = 1.0, seed: int = 0) -> None:
         """Draw `count` points of R^`dimension` with independent coordinates of standard deviation `scale`."""
         super().__init__()
-        for name, size in (("count", count), ("dimension", dimension)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(count=count, dimension=dimension)
         if not 0 < scale < math.inf:
             raise ValueError(f"scale = {scale}; it must be finite and above 0")
         normals = Stream.seeded(seed, "particles").normals(count * dimension).reshape(count, dimension)
@@ -202,8 +170,7 @@ class TransportedAdaptor(nn.Module):
 
     def __init__(self, side: int, classes: int, compared: int, *, seed: Seed = 0) -> None:
         super().__init__()
-        if side < 4 or side % 4:
-            raise ValueError(f"side = {side}; the classifier halves the image twice: use a multiple of 4")
+        require_multiple(side, 4, "the classifier halves the image twice")
         if (small := math.isqrt(compared)) < 1 or small**2 != compared or side % small:
             raise ValueError(f"compared = {compared}; give the square of a side that divides {side}")
         generator, self._side, self._block = generator_of(seed), side, side // small

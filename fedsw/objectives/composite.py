@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 from fedsw.objectives.groups import Clip
 from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import Part, Penalty
-from fedsw.privacy.sensitivity import Bound, Sensitivity, loss_sensitivity
+from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 
 Sample = Callable[[int, int], Tensor]
@@ -163,3 +164,27 @@ def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[in
         parts.append(by_cell[owner][starts[owner] : starts[owner] + size])
         starts[owner] += size
     return parts
+
+
+@functools.lru_cache(maxsize=64)
+def with_slack(
+    objective: Part | Composite,
+    batch: tuple[int, ...],
+    clip: Clip,
+    widths: tuple[int, ...],
+    spreads: tuple[float, ...],
+    bound: Bound,
+) -> tuple[Sensitivity, ...]:
+    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack.
+
+    It is the same in every round of one column, whose batches have one size.
+
+    Args:
+        batch: records of every cell in it.
+        widths, spreads: of the outputs and the directions of every penalty.
+    """
+    if isinstance(objective, Composite):
+        sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
+    else:
+        sensitivities = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
+    return tuple(SLACK * each for each in sensitivities)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -100,7 +101,7 @@ def form_of(cells: Iterable[str]) -> ColumnForm:
             whole = all(number is not None and number.is_integer() for number in numbers)
             return ColumnForm("integer" if whole else "number", missing=missing, comma=comma)
     for written in _FORMATS:
-        if values and all(as_date(value, written) is not None for value in values):
+        if values and all(is_date(value, written) for value in values):
             return ColumnForm("date", format=written, missing=missing)
     return ColumnForm("text", missing=missing)
 
@@ -131,15 +132,16 @@ def as_date(text: str, written: str | None) -> datetime.date | None:
         return None
 
 
-def _date_as(written: str | None) -> Callable[[str], bool]:
-    return lambda value: as_date(value, written) is not None
+def is_date(text: str, written: str | None) -> bool:
+    """Whether a text is a date that is written so."""
+    return as_date(text, written) is not None
 
 
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "truth": lambda value: value.lower() in _TRUTHS,
     "number": lambda value: as_number(value, comma=False) is not None,
     "number with a comma": lambda value: as_number(value, comma=True) is not None,
-    **{f"date {written}": _date_as(written) for written in _FORMATS},
+    **{f"date {written}": functools.partial(is_date, written=written) for written in _FORMATS},
 }
 """What a value that is no text may be; the cells of a column are text if they are of none of these together."""
 
@@ -265,7 +267,9 @@ def answer(
             ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
         )
     if name in words.book:
-        return words.book[name] if not classes else _as_classes(words.book[name])
+        said = words.book[name]
+        values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
+        return ColumnAnswer("text", categories=values, source=said.source) if classes else said
     if public is not None:
         return _read_off(public, origin, classes=classes)
     if ask is not None:
@@ -311,27 +315,13 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
     return ColumnAnswer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
 
 
-def _as_classes(said: ColumnAnswer) -> ColumnAnswer:
-    """What a code book says of a column whose values are groups or classes: truth values are two of them."""
-    return ColumnAnswer(
-        "text", categories=said.categories or (("0", "1") if said.kind == "boolean" else ()), source=said.source
-    )
-
-
 def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
     """The same with the missing cells that the form has, filled as given or in the middle of the bounds."""
     if form is None or not form.missing or found.kind is None:
         return found
-    return ColumnAnswer(
-        found.kind,
-        found.low,
-        found.high,
-        found.categories,
-        found.format,
-        (*(cell for cell in MISSING if cell in form.missing), *(cell for cell in form.missing if cell not in MISSING)),
-        fill if fill is not None else _middle(found),
-        found.source,
-    )
+    known = (cell for cell in MISSING if cell in form.missing)
+    missing = tuple(dict.fromkeys((*known, *form.missing)))
+    return replace(found, missing=missing, fill=_middle(found) if fill is None else fill)
 
 
 def _middle(found: ColumnAnswer) -> str | None:

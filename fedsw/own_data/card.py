@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +11,6 @@ from fedsw.columns.declaration import Coded
 from fedsw.experiment import Experiment
 from fedsw.own_data.fidelity import Fidelity
 from fedsw.own_data.synthesis import REAL, SYNTHETIC
-from fedsw.report.facts import Facts
 from fedsw.report.page.page import Document, Listed, Part, Section, Strong
 from fedsw.sketches.tables import table_weights
 
@@ -26,7 +26,6 @@ def findings(
 
     Args:
         summary: of the run that learnt the table.
-        coded: its columns as codes.
         faults: cells that are not as declared.
         compared: with held-out records; None if there are none.
     """
@@ -89,9 +88,7 @@ def card(
 
     Args:
         summary: of the run that learnt it.
-        coded: its columns as codes.
         compared: with held-out records; None if there are none.
-        said: see `findings`.
         held_out: the table that they came from, where it is another than that of the run.
     """
     worth = None if compared is None else compared.usefulness
@@ -150,15 +147,13 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
     within = f", within each {' and '.join(where)}" if where else ""
     single, pair = _weights(experiment, coded)
     sigma, several = float(about["sigma"]), len(coded) > 1 and bool(pair.any())
+    columns = [(each.name, each.size, _written(each)) for each in coded]
     lines: list[Part] = [
         f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
         f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
         + (f", and of {_deviations(sigma, pair[pair > 0])} in every count of a pair" if several else "")
         + f"; there were {about['records']} records.",
-        Listed(
-            "Columns",
-            Facts.of(("column", "codes", "written as"), [(each.name, each.size, _written(each)) for each in coded]),
-        ),
+        Listed.of("Columns", ("column", "codes", "written as"), columns),
     ]
     for later in about.get("later", ()):
         weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]
@@ -201,13 +196,8 @@ def _compared(
             "distance to them would be one more release, without noise."
         ]
     whose = summary["measured_on"] if held_out is None else f"{held_out}, which the guarantee does not cover"
-    marked: list[Part] = (
-        [Strong("epsilon = infinity for the reader of this section: held-out rows may be private ones too.")]
-        if experiment.data.shows_private_rows
-        else []
-    )
     rows = [
-        ["single columns, mean total variation", _mean(found.marginals), found.marginals_of_halves],
+        ["single columns, mean total variation", statistics.fmean(found.marginals.values()), found.marginals_of_halves],
         ["pairs of columns, mean total variation", found.pairs, found.pairs_of_halves],
         ["sliced W2 of encoded columns", found.sw2, found.sw2_of_halves],
         ["nearest held-out record, median", found.nearest[0], found.nearest_of_halves[0]],
@@ -215,48 +205,27 @@ def _compared(
     ]
     worst = max(found.marginals, key=lambda name: found.marginals[name])
     change, one, other = found.correlations
+    changed = f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
     parts: list[Part] = [
-        *marked,
         f"On {found.records} records of {whose}. Beside each number is what one half of the held-out "
         "records is for the other: nobody can expect less distance, and rows much closer than that would be copies.",
-        Listed(
-            "Distances",
-            Facts.of(("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
-        ),
-        f"The column that differs most is {worst!r} ({found.marginals[worst]:.3f})."
-        + (
-            f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
-            if one
-            else ""
-        ),
+        Listed.of("Distances", ("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
+        f"The column that differs most is {worst!r} ({found.marginals[worst]:.3f})." + (changed if one else ""),
     ]
+    if experiment.data.shows_private_rows:
+        marked = "epsilon = infinity for the reader of this section: held-out rows may be private ones too."
+        parts.insert(0, Strong(marked))
     if found.usefulness is not None:
+        learnt = [(name, each[SYNTHETIC], each[REAL]) for name, each in found.usefulness.by_model.items()]
+        headings = ("model and score", "trained on synthetic rows", "trained on real ones")
         parts += [
             "Models trained on the synthetic rows, and on one half of the held-out records; tested on the other half:",
-            Listed(
-                "For prediction",
-                Facts.of(
-                    ("model and score", "trained on synthetic rows", "trained on real ones"),
-                    [
-                        (name, *(f"{each[origin]:.3f}" for origin in (SYNTHETIC, REAL)))
-                        for name, each in found.usefulness.by_model.items()
-                    ],
-                ),
-            ),
+            Listed.of("For prediction", headings, [(name, f"{a:.3f}", f"{b:.3f}") for name, a, b in learnt]),
         ]
     if len(found.rates) > 1:
+        rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()]
         parts += [
             "How often the last declared class occurs, by group:",
-            Listed(
-                "The last class, by group",
-                Facts.of(
-                    ("group", "synthetic", "held-out"),
-                    [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()],
-                ),
-            ),
+            Listed.of("The last class, by group", ("group", "synthetic", "held-out"), rates),
         ]
     return parts
-
-
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedsw.experiment import read_delta
+from fedsw.experiment import ExperimentError, read_delta
 from fedsw.experiment.sections import Privacy
 from fedsw.experiment.trust import TrustModel, trust_models
 from fedsw.privacy.noise import gaussian_sigma
 from fedsw.text import downward, table
 
-Sees = Literal["server", "nobody"]
+Sees = Literal["server", "masked", "nobody"]
 Product = Literal["model", "table"]
 
 QUESTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -26,6 +26,8 @@ QUESTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {
             "server": "one organisation runs the server, and everybody trusts it (and each other) to follow the "
             "protocol and to keep what it receives",
+            "masked": "nobody; clients are few, stay up, exchange public keys, and all but one follow the protocol: "
+            "only their noised sum is seen",
             "nobody": "nothing may leave a client without its own noise",
         },
     ),
@@ -59,8 +61,8 @@ WHEN_NOT: tuple[str, ...] = (
     "The loss is a mean over records and nothing compares distributions (alpha = 0): larger frameworks do plain DP-SGD "
     "in a federation as well.",
     "Exact results are needed (a clinical trial's table, a balance sheet): noise is in everything that leaves here.",
-    "There are fewer records than the line on data asks for: no method learns at this ε what so few records hold. Ask "
-    "a smaller question (one proportion, one mean), share fewer columns, or let analysts come to the data.",
+    "There are fewer records than the line on data asks for: ask a smaller question (one proportion, one mean), share "
+    "fewer columns, or let analysts come to the data.",
     "People are in several clients' data and this cannot be found out: each client's guarantee then holds for its own "
     "rows alone.",
 )
@@ -72,7 +74,6 @@ class Answers:
 
     Attributes:
         columns: how many columns are learnt from; the noise grows with their number.
-        epsilon: of the guarantee.
     """
 
     sums: Sees = "nobody"
@@ -90,9 +91,7 @@ class Choice:
     """What follows.
 
     Attributes:
-        trust: the trust model.
         settings: those that go into the experiment, by key.
-        commands: what to type, in order.
         protects, leaves_open: what ε covers, and what it does not.
         enough: whether the data are, in words, and how strong the signal can be at most.
     """
@@ -120,7 +119,13 @@ class Choice:
 
 
 def choose(answers: Answers) -> Choice:
-    """The trust model, settings and commands that follow from the answers, and whether the data are enough."""
+    """The trust model, settings and commands that follow from the answers, and whether the data are enough.
+
+    Raises:
+        ExperimentError: if one client alone is to be hidden in a sum.
+    """
+    if answers.sums == "masked" and answers.clients < 2:
+        raise ExperimentError("masked sums hide clients among each other, and there is 1: say --sums nobody, or server")
     trust = _fitting(answers.sums, answers.product)
     settings = {"privacy.trust": trust.name, "privacy.epsilon": downward(answers.epsilon, 6)}
     if answers.counts == "watched" and trust.gradients and not trust.local:
@@ -143,11 +148,13 @@ def _fitting(sums: Sees, product: Product) -> TrustModel:
     """The first trust model that hides sums from whom they are to be hidden, and gives what is to come out."""
     return next(
         model
-        for model in trust_models().values()
-        if model.noised
-        and not model.masked
-        and model.local == (sums == "nobody")
-        and (model.sketched if product == "table" else model.gradients)
+        for each in trust_models().values()
+        for model in (each, each.sketching)
+        if model is not None
+        and model.noised
+        and model.masked == (sums == "masked")
+        and model.local == (sums != "server")
+        and (model.sketched if product == "table" else model.gradients and not model.sketched)
     )
 
 
@@ -155,10 +162,12 @@ def strength_of(answers: Answers) -> float:
     """How far the signal can stand out of the noise: n / (multiplier * sqrt(columns * parts)).
 
     The multiplier is that of one release that spends all of ε at δ = "auto"; parts are the clients where each adds its
-    own noise, else 1. It is what `fedsw plan` starts from, without the twins that it trains.
+    own noise, m / (m - 1) of m whose sums are masked, one of whom may know its own share, and 1 at a server. It is what
+    `fedsw plan` starts from, without the twins that it trains.
     """
     multiplier = gaussian_sigma(answers.epsilon, read_delta("auto", records=answers.records), 1.0)
-    parts = answers.clients if answers.sums == "nobody" else 1
+    clients = answers.clients
+    parts = {"server": 1.0, "masked": clients / max(1, clients - 1), "nobody": float(clients)}[answers.sums]
     return answers.records / (multiplier * math.sqrt((answers.columns + 1) * parts))
 
 
@@ -209,11 +218,9 @@ MEASURED: tuple[tuple[str, str, str, str, str], ...] = (
 """Points lost on public data sets at ε = 0.5, 1 and 4; the rows of docs/own-data-results.md, which a test compares."""
 
 _MORE = """\
-- Nobody is trusted, sites are few and stay up, and their operators can exchange public keys:
-  [`distributed`](threat-models.md#distributed) keeps the promise of the local models at about the noise of one server.
-- Traffic is watched (`counts = watched`) and the trust model is `central`: add `privacy.sampling = "stratified"`.
-- A person has several rows: name the column with `--unit`, so that all rows of a person at one client are protected
-  [together](data.md#whose-privacy-several-rows-of-a-person)."""
+- More than one client may side with the server: `local.colluding` says how many.
+- A person has several rows: `--unit` names the column that says
+  [whose a row is](data.md#whose-privacy-several-rows-of-a-person)."""
 
 
 def page() -> str:
@@ -246,9 +253,11 @@ def page() -> str:
 
 def _enough_page() -> str:
     sizes, rows = (300, 3000, 30_000, 300_000), []
-    for sums, clients in (("server", 10), ("nobody", 2), ("nobody", 10), ("nobody", 100)):
+    for sums, clients in (("server", 10), ("masked", 10), ("nobody", 2), ("nobody", 10), ("nobody", 100)):
         found = [strength_of(Answers(sums=sums, records=size, clients=clients)) for size in sizes]  # type: ignore[arg-type]
-        who = "a server adds it" if sums == "server" else f"{clients} clients add it, each its own"
+        who = {"server": "a server adds it", "masked": f"{clients} clients add it together, masked"}.get(
+            sums, f"{clients} clients add it, each its own"
+        )
         rows.append([who, *(f"{each:,.0f} {_word(each)}" for each in found)])
     headings = ["noise", *(f"n = {size:,}" for size in sizes)]
     measured = table(["data", "records", "ε = 0.5", "ε = 1", "ε = 4"], MEASURED)
@@ -257,7 +266,7 @@ def _enough_page() -> str:
         "columns, bounds and ε declared (of R² where a number is predicted; "
         f"[how it was measured](own-data-results.md)):\n\n{measured}\n\n"
         "Before there are data: how many times the noise the signal can be at most, for "
-        f"{Answers().columns} columns at ε = 1, and whether that is enough. From {_CLEAR:g} on noise is small; below "
+        f"{Answers().columns} columns at ε = 1. From {_CLEAR:g} on noise is small; below "
         f"{_FELT:g} nothing is learnt. Twice the ε is about twice the ratio, four times the columns half of it.\n\n"
         f"{table(headings, rows)}\n\n"
         "`fedsw plan` says more, from [public twins of your columns](plan.md), at no cost in privacy."

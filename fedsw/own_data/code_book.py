@@ -29,7 +29,6 @@ class CodeBookEntry:
     """What a code book says of one column.
 
     Attributes:
-        column: its name in the tables.
         role: one of `ROLES`; an empty one is "input".
         answer: its kind, bounds and categories, as a declaration has them.
         edges: where the numbers of a group's column are cut.

@@ -33,8 +33,6 @@ class DraftRequest:
     """What a draft is asked for.
 
     Attributes:
-        folder: with the clients' tables.
-        group, target: names of columns.
         words: what the command line says of columns.
         from_public: whether the clients' tables themselves are public.
         public_table: a public table of the same columns.
@@ -74,10 +72,11 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
         FileNotFoundError, BadRecords: for tables that cannot be read.
     """
     found = places(asked.folder)
-    names, separator = _header([place.table for place in found])
+    tables = [place.table for place in found]
+    names, separator = _header(tables)
     _require_known(asked, names)
-    public, origin = _public(asked, [place.table for place in found], separator)
-    private = {} if public or not asked.guess else _cells([place.table for place in found], separator)
+    public, origin = _public(asked, tables, separator)
+    private = {} if public or not asked.guess else _cells(tables, separator)
     comma = any(form_of(cells).comma for cells in (public or private).values())
 
     def of(column: str, *, classes: bool) -> ColumnAnswer:
@@ -129,12 +128,10 @@ def _require_known(asked: DraftRequest, names: Sequence[str]) -> None:
 
 
 def _public(asked: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
-    if asked.public_table is not None:
-        if not asked.public_table.is_file():
-            raise FileNotFoundError(f"there is no public table {asked.public_table}")
-        return _cells(
-            [asked.public_table], read_header(asked.public_table)[1]
-        ), f"the public table {asked.public_table}"
+    if (table := asked.public_table) is not None:
+        if not table.is_file():
+            raise FileNotFoundError(f"there is no public table {table}")
+        return _cells([table], read_header(table)[1]), f"the public table {table}"
     if asked.from_public:
         return _cells(tables, separator), f"the tables in {asked.folder}, which their operator says are public"
     return None, ""
@@ -290,12 +287,12 @@ def _columns(separator: str, comma: bool, features: Sequence[str]) -> list[str]:
 
 
 def _rest(regression: bool, *, clients: int) -> list[str]:
-    objective = ["[objective]", f'task = "{"regression" if regression else "classification"}"']
     return [
         "[model]",
         'kind = "logistic"',
         "",
-        *objective,
+        "[objective]",
+        f'task = "{"regression" if regression else "classification"}"',
         'penalty = "statistical-parity"',
         "alpha = 0.2                # from 0, accuracy alone, to 1, equal outputs of the groups alone",
         "",
@@ -310,9 +307,7 @@ def _rest(regression: bool, *, clients: int) -> list[str]:
 
 
 def _bound(value: str | None) -> str:
-    if value is None:
-        return f'"{BLANK}"'
-    return value
+    return f'"{BLANK}"' if value is None else value
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -6,49 +6,90 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fedsw.data import read_table
 from fedsw.experiment import ExperimentError
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import SUMMARY, read_json
+from fedsw.runs.releases import Releases, stored_sketch
 from fedsw.sketches.drift import Drift, Means, drift, drift_of_means, exact_sketch
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.tables import cell_means, column_means
+from fedsw.tasks.measures import law_of_problem, sketch_of_records
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import table_of
 
-if TYPE_CHECKING:
-    from fedsw.tasks.problem import Problem
+REST = "the other clients"
+
+Side = tuple[str, NoisedSketch]
 
 
 @dataclass(frozen=True)
 class Between:
-    """Two sides by name, and how far apart their records are."""
+    """Two sides by name, and how far apart their records are, or the frequencies of the values of one column."""
 
     one: str
     other: str
     found: Drift
+    column: str | None = None
 
 
 def drifts(
-    directory: Path, *, reference: Path | None, confidence: float, allow_modules: Collection[str] = ()
+    directory: Path,
+    *,
+    reference: Path | None,
+    confidence: float,
+    by_column: bool = False,
+    allow_modules: Collection[str] = (),
 ) -> list[Between]:
     """The drift between every two clients of a run, or between each and a public table.
+
+    By column it is that of every declared column of every client against all other clients together, or against the
+    public table: between the frequencies of the column's codes, the values or parts of its range that the sketch tells
+    apart, 0 for equal ones, sqrt(2) where each side has one value and the two differ. The surest drift comes first: the
+    least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
 
     Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
 
     Args:
-        directory: a run of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference.
+        directory: a run of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference. By
+            column it is one that measured a declared table, as `fedsw synthesize` does.
         reference: a *public* table of the declared columns.
         confidence: that every interval holds, of all of them together.
         allow_modules: modules that the run's settings may name as `module:name`; their code runs.
 
     Raises:
         CodeRefused: if the settings name another module.
-        ExperimentError: if the run released no sketch, or has one side only.
+        ExperimentError: if the run released no sketch, or has one side only, or by column has no table's sketch.
         BadRecords, FileNotFoundError: for a reference that cannot be read.
     """
-    _, sides, public = released_sides(directory, reference, allow_modules)
+    problem, sides, public = _released_sides(directory, reference, allow_modules)
+    if by_column:
+        return _drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence)
     pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
     each = of_each(confidence, len(pairs))
     return [Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs]
+
+
+def _drifts_by_column(
+    directory: Path, problem: Problem, pairs: list[tuple[Side, Side]], confidence: float
+) -> list[Between]:
+    if problem.experiment.sketch.kind != "table":
+        raise ExperimentError(
+            f"{directory} measured kind {problem.experiment.sketch.kind!r}, which has no columns by themselves: only "
+            "the sketch of a table has, as of `fedsw synthesize`"
+        )
+    compared = [
+        (name, against, column, means, _means(rest, problem)[column])
+        for (name, sketch), (against, rest) in pairs
+        for column, means in _means(sketch, problem).items()
+    ]
+    each = of_each(confidence, len(compared))
+    found = [
+        Between(name, against, drift_of_means(means, theirs, confidence=each), column)
+        for name, against, column, means, theirs in compared
+    ]
+    return sorted(found, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
 
 
 def of_each(confidence: float, count: int) -> float:
@@ -56,17 +97,10 @@ def of_each(confidence: float, count: int) -> float:
     return 1 - (1 - confidence) / max(1, count)
 
 
-def released_sides(
+def _released_sides(
     directory: Path, reference: Path | None, allow_modules: Collection[str]
-) -> tuple[Problem, Mapping[str, NoisedSketch], tuple[str, NoisedSketch] | None]:
-    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one.
-
-    Raises:
-        ExperimentError, BadRecords, FileNotFoundError: see `drifts`.
-    """
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.tasks.problem import Problem
-
+) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None]:
+    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one."""
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if not experiment.privacy.sketch:
         raise ExperimentError(
@@ -87,12 +121,9 @@ def released_sides(
 
 def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSketch:
     """The exact sketch of a public table."""
-    from fedsw.tasks.measures import law_of_problem, sketch_of_records
-
     columns = problem.experiment.data.columns
     if columns is None:
         raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
-    from fedsw.data import read_table
 
     records = read_table(reference, columns)
     assert like.law == law_of_problem(problem)
@@ -101,10 +132,6 @@ def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSket
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
     """The sketches of a run by whose they are: each client's own, or one of all."""
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.releases import Releases, stored_sketch
-    from fedsw.tasks.measures import law_of_problem
-
     law, run = law_of_problem(problem), RunDirectory(directory)
     releases = Releases(run.releases)
     held = (read_json(directory / SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})
@@ -123,62 +150,6 @@ def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
     return {"all clients": stored.sketch}
 
 
-REST = "the other clients"
-
-
-@dataclass(frozen=True)
-class ColumnDrift:
-    """Two sides by name, a declared column, and how far apart the frequencies of its values are."""
-
-    one: str
-    other: str
-    column: str
-    found: Drift
-
-
-def column_drifts(
-    directory: Path, *, reference: Path | None, confidence: float, allow_modules: Collection[str] = ()
-) -> list[ColumnDrift]:
-    """Every declared column of every client against all other clients together, or against a public table.
-
-    A distance is between the frequencies of a column's codes, the values or parts of its range that the sketch tells
-    apart: 0 for equal ones, sqrt(2) where each side has one value and the two differ. The surest drift comes first:
-    the least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
-
-    Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
-
-    Args:
-        directory: a run that measured a declared table, as `fedsw synthesize` does; see `fedsw.own_data.drifts.drifts`.
-        reference: a *public* table of the declared columns.
-        confidence: that every interval holds, of all of them together.
-        allow_modules: as in `drifts`.
-
-    Raises:
-        ExperimentError: if the run's sketch is none of a table, or as `drifts` says.
-        BadRecords, FileNotFoundError: for a reference that cannot be read.
-    """
-    problem, sides, public = released_sides(directory, reference, allow_modules)
-    if problem.experiment.sketch.kind != "table":
-        raise ExperimentError(
-            f"{directory} measured kind {problem.experiment.sketch.kind!r}, which has no columns by themselves: only "
-            "the sketch of a table has, as of `fedsw synthesize`"
-        )
-    compared = [
-        (name, against, column, means, _means(rest, problem)[column])
-        for (name, sketch), (against, rest) in _pairs(sides, public)
-        for column, means in _means(sketch, problem).items()
-    ]
-    each = of_each(confidence, len(compared))
-    drifts = [
-        ColumnDrift(name, against, column, drift_of_means(means, theirs, confidence=each))
-        for name, against, column, means, theirs in compared
-    ]
-    return sorted(drifts, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
-
-
-Side = tuple[str, NoisedSketch]
-
-
 def _pairs(sides: Mapping[str, NoisedSketch], public: Side | None) -> Iterator[tuple[Side, Side]]:
     """Each side, and what it is compared with; two clients are compared once."""
     everyone = list(sides.items())
@@ -193,8 +164,6 @@ def _pairs(sides: Mapping[str, NoisedSketch], public: Side | None) -> Iterator[t
 
 def _means(sketch: NoisedSketch, problem: Problem) -> dict[str, Means]:
     """By column: those that are written as codes, then what the blocks tell apart."""
-    from fedsw.tasks.sketched import table_of
-
     columns, blocks = problem.experiment.data.columns, problem.experiment.sketch
     coded = table_of(problem.experiment)
     assert columns is not None and coded is not None

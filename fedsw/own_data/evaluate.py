@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
+from safetensors.torch import load_file
 from torch import nn
 
 from fedsw.data import Records, tables_in
@@ -20,12 +19,11 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.federation.node.partition import held_out_records
 from fedsw.randomness import Stream
-from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
-from fedsw.report.screens import group_cell
-from fedsw.runs.by_group import by_group, by_group_intervals
-from fedsw.runs.evaluation import parts_of, with_intervals
+from fedsw.report.console import table_of
+from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
+from fedsw.runs.evaluation import HeldOut, parts_of, worth_of
 from fedsw.runs.files import MODEL
-from fedsw.runs.intervals import Gain, Interval
+from fedsw.runs.intervals import Interval
 from fedsw.runs.record import read_run
 from fedsw.runs.verdict import warnings_of
 from fedsw.tasks.measures import measure
@@ -46,31 +44,33 @@ class Evaluated:
     """What a model is worth on held-out records of a client, or of all. Without noise: for their owner alone.
 
     Attributes:
-        name: whose they are.
         count: how many records, one of each unit; none is measured where there is none.
-        metrics: of the model.
-        intervals: where they lie, 95 %, over draws of units.
-        standard_errors: the same as standard errors.
-        constant: metrics of the best predictor that looks at no input, on the same records.
-        constant_intervals: where they lie.
-        answer: what that always answers.
-        gain: how much better than the constant the model is in its first metric; None where there is no constant.
-        by_group, by_group_intervals: metrics by group, and where they lie.
+        worth: metrics, a constant's beside them, and a table by group, with where each lies over draws of units.
         warnings: what a reader must know first.
     """
 
     name: str
     count: int
-    metrics: Mapping[str, float]
-    intervals: Mapping[str, Interval]
-    standard_errors: Mapping[str, float]
-    constant: Mapping[str, float]
-    constant_intervals: Mapping[str, Interval]
-    answer: str
-    gain: Gain | None
-    by_group: Mapping[str, Mapping[str, float]]
-    by_group_intervals: Mapping[str, Mapping[str, Interval]]
+    worth: HeldOut
     warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        quality = self.worth.quality
+        return {
+            "name": self.name,
+            "count": self.count,
+            "metrics": self.worth.metrics,
+            "intervals": quality.intervals,
+            "standard_errors": quality.standard_errors,
+            "constant": quality.constant,
+            "constant_intervals": quality.constant_intervals,
+            "answer": quality.answer,
+            "gain": quality.gain,
+            "by_group": self.worth.by_group,
+            "by_group_intervals": self.worth.by_group_intervals,
+            "warnings": self.warnings,
+        }
 
 
 def evaluate(
@@ -132,8 +132,6 @@ def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:
 
 
 def _model(task: Problem, path: Path) -> nn.Module:
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise FileNotFoundError(f"there is no model {path}; a run leaves it when it ends")
     model = task.build_model()
@@ -144,31 +142,18 @@ def _model(task: Problem, path: Path) -> nn.Module:
 def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> Evaluated:
     """Of every unit one row, the same at every call: rows of one person say little more than one of them."""
     if len(records) == 0:
-        return Evaluated(name, 0, {}, {}, {}, {}, {}, "", None, {}, {}, (_NOTHING.format(name),))
+        return Evaluated(name, 0, HeldOut(), (_NOTHING.format(name),))
     units = Units.of(records)
     rows = units.one_row_each(np.arange(len(units)), Stream.seeded(0, "evaluate"), seeded=False)
     chosen = records.take(rows)
     measured = measure(task, chosen.to(task.device), model, parts=parts_of(chosen))
-    outputs = measured.arrays["outputs"]
-    quality = with_intervals(task, chosen, measured, measured.report, measured.without)
-    return Evaluated(
-        name,
-        len(chosen),
-        measured.report,
-        quality.intervals,
-        quality.standard_errors,
-        quality.constant,
-        quality.constant_intervals,
-        quality.answer,
-        quality.gain,
-        by_group(task, outputs, chosen),
-        by_group_intervals(task, outputs, chosen),
-        (_ALONE.format(name),)
-        if len(chosen) == 1
-        else warnings_of(
-            metrics=measured.report, quality=quality, records=len(chosen), start=None, epsilon=0.0, noisy=False
-        ),
+    worth = worth_of(task, chosen, measured, of=len(chosen))
+    if len(chosen) == 1:
+        return Evaluated(name, 1, worth, (_ALONE.format(name),))
+    warnings = warnings_of(
+        metrics=worth.metrics, quality=worth.quality, records=len(chosen), start=None, epsilon=0.0, noisy=False
     )
+    return Evaluated(name, len(chosen), worth, warnings)
 
 
 _MOST = 4
@@ -181,39 +166,23 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
 
     Of the metrics those that a constant has; plain values have all of them (`--json`).
     """
-    last = found[-1]
-    names = [name for name in ordered_metrics(last.metrics) if name in last.constant]
+    last = found[-1].worth
+    constant, answer = last.quality.constant, last.quality.answer
+    names = [name for name in ordered_metrics(last.metrics) if name in constant]
     names = names or ordered_metrics(last.metrics)[:_MOST]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("kept out by", no_wrap=True)
-    for column in ("count", *(metric_name(name) for name in names)):
-        table.add_column(column, justify="right")
-    for each in found:
-        table.add_row(each.name, f"{each.count:,}", *(_cell(each, name) for name in names))
-    if last.constant:
-        around = last.constant_intervals
-        scores = [(last.constant.get(name), around.get(name)) for name in names]
-        constant = ["" if value is None else measured_cell(value, interval) for value, interval in scores]
-        table.add_row(last.answer, f"{last.count:,}", *constant, style="dim")
-    said = [warning for each in found if each is last or each.count < 2 for warning in each.warnings]
+
+    def cells(metrics: Mapping[str, float], around: Mapping[str, Interval]) -> list[str]:
+        return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]
+
+    rows = [[each.name, f"{each.count:,}", *cells(each.worth.metrics, each.worth.quality.intervals)] for each in found]
+    table = table_of(("kept out by", "count", *map(metric_name, names)), rows, whole=("kept out by",))
+    if constant:
+        table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
+    groups = []
+    if last.by_group:
+        headings, by_group = group_table(last.by_group, last.by_group_intervals, measured_cell)
+        groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
+    said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]
-    parts += [table, *_groups(last), Text(_INTERVALS, style="dim")]
+    parts += [table, *groups, Text(_INTERVALS, style="dim")]
     return Group(*parts, Text(_CAPTION, style="dim"))
-
-
-def _cell(each: Evaluated, name: str) -> str:
-    return measured_cell(each.metrics[name], each.intervals.get(name)) if name in each.metrics else ""
-
-
-def _groups(each: Evaluated) -> list[Table]:
-    if not each.by_group:
-        return []
-    columns = list(dict.fromkeys(name for numbers in each.by_group.values() for name in numbers))
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(each.name, no_wrap=True)
-    for column in columns:
-        table.add_column(metric_name(column), justify="right")
-    for group, numbers in each.by_group.items():
-        around = each.by_group_intervals.get(group, {})
-        table.add_row(group, *(group_cell(name, numbers.get(name), around.get(name)) for name in columns))
-    return [table]

@@ -79,12 +79,7 @@ class Repeats:
 
 
 class _Seen:
-    """The cells of a column so far, those that are missing left out.
-
-    Attributes:
-        given: how many there are.
-        forms: what they may be but text; see `fedsw.own_data.answers.FORMS`.
-    """
+    """The cells of a column so far, those that are missing left out; `forms` are what they may be but text."""
 
     def __init__(self) -> None:
         self.given, self.forms = 0, frozenset(FORMS)
@@ -199,8 +194,6 @@ class Examined:
     """What was found in one file.
 
     Attributes:
-        name: whose file it is.
-        counted: how its rows are counted.
         groups, classes: units by group and records by class, of those that fit; a record is a unit if none is declared.
         broken: why it could not be read to its end; None if it could.
         units: how many units its records are of.

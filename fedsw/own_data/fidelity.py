@@ -88,7 +88,7 @@ def fidelity(
     made, real, first, second = (codes_of(each, coded).numpy() for each in (synthetic, held_out, one, other))
     sizes = [each.size for each in coded]
     names = [each.name for each in coded]
-    few, few_one, few_other = (_first_of(each) for each in (synthetic, one, other))
+    few, few_one, few_other = (each.part(0, min(_MOST, len(each))) for each in (synthetic, one, other))
     marginals = [_variation(_counts(made, [k], sizes), _counts(real, [k], sizes)) for k in range(len(coded))]
     halves = [_variation(_counts(first, [k], sizes), _counts(second, [k], sizes)) for k in range(len(coded))]
     pairs, pairs_of_halves = _pairs(made, real, sizes), _pairs(first, second, sizes)
@@ -113,10 +113,6 @@ def fidelity(
         usefulness=usefulness(synthetic, one, other, classes),
         rates=_rates(synthetic, held_out, groups) if classes > 1 else {},
     )
-
-
-def _first_of(records: Records) -> Records:
-    return records.take(torch.arange(min(_MOST, len(records))))
 
 
 def _counts(codes: NDArray[np.int64], columns: list[int], sizes: list[int]) -> NDArray[np.float64]:

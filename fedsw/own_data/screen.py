@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +24,7 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.own_data.examine import Examination, Examined
+from fedsw.report.console import table_of
 from fedsw.text import number
 
 _WARM, _TIMED = 1, 4
@@ -109,8 +109,9 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
     """Sizes, every fault, what is public, and what a run takes."""
     unit = declared_columns(experiment).unit
     parts: list[RenderableType] = [_sizes(found, unit)]
-    parts += [Text(line, style="yellow") for line in _warnings(found)]
-    parts += [Text(line, style="red") for line in _faults(found, declared_columns(experiment))]
+    parts += [Text(line, style="yellow") for file in found.files for line in file.warnings]
+    faults = [line for file in found.files for line in _faults_of(file, declared_columns(experiment))]
+    parts += [Text(line, style="red") for line in (*faults, *found.together)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
         parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
@@ -128,7 +129,7 @@ def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | Non
         "fits": found.fits,
         "files": files,
         "together": list(found.together),
-        "warnings": list(_warnings(found)),
+        "warnings": [line for file in found.files for line in file.warnings],
         "public": list(public_words(experiment)),
         "cost": None if cost is None else asdict(cost),
     }
@@ -147,37 +148,19 @@ def public_words(experiment: Experiment) -> Iterator[str]:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"
 
 
-def _warnings(found: Examination) -> Iterator[str]:
-    for file in found.files:
-        yield from file.warnings
-
-
 def _sizes(found: Examination, unit: str | None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
     groups = list(dict.fromkeys(name for file in found.files for name in file.groups))
     classes = [name for name in dict.fromkeys(name for file in found.files for name in file.classes) if name != "all"]
-    table.add_column("records of")
-    for column in [*(["all"] if unit is None else ["rows", unit]), *groups, *classes, "missing cells", "faults"]:
-        table.add_column(column, justify="right")
+    rows = []
     for file in found.files:
-        by_group = [file.groups.get(name, 0) for name in groups]
-        sizes = [
-            file.rows,
-            *([] if unit is None else [file.units]),
-            *by_group,
-            *(file.classes.get(name, 0) for name in classes),
-        ]
-        absent = sum(sum(counts.values()) for counts in file.absent.values())
+        counts = [*(file.groups.get(name, 0) for name in groups), *(file.classes.get(name, 0) for name in classes)]
+        units = [] if unit is None else [file.units]
+        absent = sum(sum(each.values()) for each in file.absent.values())
         faults = len(file.faults) + file.more + absent + (file.broken is not None)
-        cells = [*sizes, sum(file.missing.values()), faults]
-        table.add_row(file.name, *(f"{cell:,}" for cell in cells))
-    return table
-
-
-def _faults(found: Examination, columns: Columns) -> Iterator[str]:
-    for file in found.files:
-        yield from _faults_of(file, columns)
-    yield from found.together
+        sizes = [file.rows, *units, *counts, sum(file.missing.values()), faults]
+        rows.append([file.name, *(f"{size:,}" for size in sizes)])
+    counted = ["all"] if unit is None else ["rows", unit]
+    return table_of(["records of", *counted, *groups, *classes, "missing cells", "faults"], rows)
 
 
 def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:

@@ -7,26 +7,26 @@ import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
 
 from fedsw import files
 from fedsw.columns.declaration import Columns
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.runs import intervals
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import MODEL, SUMMARY, read_json
 from fedsw.runs.intervals import LEVEL, SURE, Gain, Interval
 from fedsw.runs.quality import units_of
+from fedsw.tasks.measures import made_table
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import table_of
 from fedsw.text import measured, number
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from fedsw.tasks.problem import Problem
-
 
 STEPS = 800
 """Optimizer steps of the generator; post-processing, so they cost time and nothing else. Chosen on Adult."""
@@ -115,12 +115,6 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
         ExperimentError: if the run is of something else, or has not ended: naming the command that goes on.
         FileNotFoundError, ValueError: if it is no run, or damaged.
     """
-    from safetensors.torch import load_file
-
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.tasks.problem import Problem
-    from fedsw.tasks.sketched import table_of
-
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if table_of(experiment) is None:
         raise ExperimentError(
@@ -138,9 +132,6 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
 
 def table_cells(found: LearntTable, rows: int, *, seed: int = 0) -> dict[str, list[str]]:
     """The cells of a synthetic table by column; another seed gives other rows, at no cost."""
-    from fedsw.tasks.measures import made_table
-    from fedsw.tasks.sketched import table_of
-
     coded = table_of(found.experiment)
     assert coded is not None
     return made_table(found.network, found.columns, coded, rows, seed=seed)

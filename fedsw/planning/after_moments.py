@@ -33,7 +33,6 @@ from fedsw.tasks.moment_facts import constant_of
 from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
 from fedsw.tasks.preparation import prepare, residual_of, started, whitening_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sensitivity import planned_spreads
 from fedsw.text import number
 from fedsw.transport.sliced import orthogonal_spread
 
@@ -328,7 +327,7 @@ def _tables(problem: Problem, batch: Sequence[int], multiplier: float) -> tuple[
         return settings.table_share, settings.bins
     directions = problem.all_directions(0, 0)
     bins = bins_of(problem, batch, directions, multiplier)
-    return table_share(problem, batch, bound_of(problem, batch, planned_spreads(problem)), directions, bins), bins
+    return table_share(problem, batch, bound_of(problem, batch, problem.planned_spreads()), directions, bins), bins
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
 from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.budgets.local import StageCost, sketch_budget, stage_costs
 from fedsw.federation.budgets.moments import shares
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
@@ -25,6 +26,7 @@ from fedsw.planning.law import (
     with_rare_class,
 )
 from fedsw.privacy.plan import by_fraction, calibrated
+from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from fedsw.text import Short, upward
 
@@ -102,6 +104,7 @@ class Planned(Short):
         multiplier: sigma / Delta of a release.
         sensitivity: Delta.
         forecast: None where there is none, with the reason in `why_not`.
+        stages: of a sketch, what each of them gets of the budget and costs; none without noise.
     """
 
     experiment: Experiment
@@ -118,6 +121,7 @@ class Planned(Short):
     sensitivity: float | None
     forecast: Forecast | None
     why_not: str = ""
+    stages: tuple[StageCost, ...] = ()
 
     def _facts(self) -> Mapping[str, object]:
         return {
@@ -219,10 +223,14 @@ def planned(
     reason, ready, found = refusal(experiment), experiment, None
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
+    elif experiment.privacy.sketch:
+        ready = settled(experiment)
     delta = resolve_delta(ready.privacy.delta, records=sum(by_group.values()))
     releases = planned_releases(ready)
     rate, batch = _batch(ready, by_group)
     multiplier, epsilon = _noise(ready, delta, rate, releases)
+    noised = ready.privacy.sketch and ready.privacy.noisy
+    stages = stage_costs(Problem.from_experiment(ready), delta) if noised else ()
     reason = reason or untold
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
@@ -259,6 +267,7 @@ def planned(
         sensitivity=_sensitivity(ready, by_group, batch),
         forecast=found,
         why_not=reason,
+        stages=stages,
     )
 
 
@@ -337,6 +346,9 @@ def _noise(experiment: Experiment, delta: float, rate: float, releases: int) -> 
     privacy = experiment.privacy
     if not privacy.noisy:
         return 0.0, math.inf
+    if privacy.sketch:
+        budget = sketch_budget(experiment, law_of_problem(Problem.from_experiment(experiment)), delta)
+        return budget.whole, budget.epsilon
     if privacy.moments:
         shared = shares(experiment, rate=rate, delta=delta)
         return shared.rounds, shared.epsilon
@@ -358,7 +370,6 @@ def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, 
 
 def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Sequence[int]) -> float | None:
     """Delta of a release under trust 'central'; None where clients add noise, each of its own."""
-    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
     problem = Problem.from_experiment(experiment)
     cells = len(problem.objective.cells)
@@ -366,4 +377,4 @@ def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Seq
         return None
     classes = cells // len(by_group)
     sizes = [max(1, size // classes) for size in batch] * classes
-    return max(each.value for each in sensitivities(problem, sizes, planned_spreads(problem)))
+    return max(each.value for each in problem.sensitivities(sizes, problem.planned_spreads()))

@@ -21,7 +21,7 @@ from fedsw.accounting.lifetime.composing import counted, uncovered
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.selection import Repetitions, Selection, renyi_of_best
 from fedsw.accounting.stated import Renyi
-from fedsw.engines.driver import fresh_directory, run_among
+from fedsw.engines.driver import run_among
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.preset import left_open
@@ -186,7 +186,7 @@ def select(
 @contextlib.contextmanager
 def _place(parent: Path) -> Iterator[Path]:
     """The folder of the run that will be selected, named for the time before the first one; gone if none is."""
-    place = fresh_directory(parent)
+    place = files.fresh_folder(parent)
     try:
         yield place
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
     if found.multiplier:
         yield "noise", _noise(found)
+    if len(found.stages) > 1:
+        yield from stage_rows(found)
     forecast = found.forecast
     if forecast is None:
         return
@@ -50,6 +53,13 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
             yield "penalty", _weakened(found)
     for section, values in found.chosen.items():
         yield f"[{section}]", settings_text(values)
+
+
+def stage_rows(found: Planned) -> Iterator[tuple[str, str]]:
+    """What each stage of a sketch gets of the budget, and what it costs."""
+    for place, each in enumerate(found.stages, start=1):
+        share = f"{100 * each.share:.3g} % of the budget (of μ²) for {each.numbers:,} numbers of a record"
+        yield f"stage {place}", f"{share}: μ = {upward(each.mu)}, σ/Δ = {number(each.multiplier)}"
 
 
 def signal_words(strength: float) -> str:
@@ -92,6 +102,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
         "penalty_weakened": found.weakened,
         "words": dict(rows(found)),
         "settings": {section: dict(values) for section, values in found.chosen.items()},
+        "stages": [asdict(each) for each in found.stages],
         "forecast": None,
     }
     if forecast is not None:
@@ -119,7 +130,8 @@ def short(kept: float) -> str:
 
 
 def _noise(found: Planned) -> str:
-    spent = f"ε = {upward(found.epsilon)} at δ = {upward(found.delta)} over {found.releases} releases"
+    several = f"all {len(found.stages)} stages together" if len(found.stages) > 1 else f"{found.releases} releases"
+    spent = f"ε = {upward(found.epsilon)} at δ = {upward(found.delta)} over {several}"
     if (unit := found.experiment.data.unit) is not None:
         spent += f" of {of_unit(unit)}"
     if found.sensitivity is None:

@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from fedsw.accounting import Ledger, LedgerDamaged
 from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, total_epsilon
 from fedsw.accounting.lifetime.state import State
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.stated import Pure
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.node.participation import Participation, participations
+from fedsw.report.console import table_of
 from fedsw.text import downward, number, upward
 
 _SHAPES = 3
@@ -67,15 +67,15 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
 
 def account_view(record: Mapping[str, Any]) -> RenderableType:
     """One account on a screen."""
-    table = Table(box=box.SIMPLE_HEAD)
     epsilon = f"ε at δ = {upward(record['delta'])}"
-    for column in ("run", "began", "kind", "composes as", epsilon, ""):
-        table.add_column(column, justify="right" if column == epsilon else "left")
+    rows = []
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
-        table.add_row(run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}")
+        rows.append((run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}"))
+    words = ("run", "began", "kind", "composes as", "")
+    table = table_of(("run", "began", "kind", "composes as", epsilon, ""), rows, left=words)
     at = Text(f"every ε is shown at {_AT_DELTA.format(upward(record['delta']))}", style="dim")
     return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))
 
@@ -109,12 +109,11 @@ def together_view(record: Mapping[str, Any]) -> RenderableType:
 
 def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     """All accounts of a folder, one a row."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits"):
-        table.add_column(column, justify="left" if column == "data set" else "right")
+    headings = ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits")
+    rows = []
     for record in records:
         limit, left = record["limit"], record["left"]
-        table.add_row(
+        row = (
             record["data"],
             str(len(record["runs"])),
             upward(record["epsilon"], 4),
@@ -123,8 +122,9 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
             "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}",
             "–" if left is None else f"ε = {downward(left)}",
         )
+        rows.append(row)
     at = ", ".join(dict.fromkeys(upward(record["delta"]) for record in records))
-    return Group(table, Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
+    return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
 
 def _guarded(states: Sequence[State]) -> list[Cost]:
@@ -147,13 +147,9 @@ def _left(state: State) -> float | None:
     if limit is None:
         return None
     taken = [run.cost for run in state.runs.values()]
-    shapes = [run.cost for run in state.runs.values() if run.steps and _scalable(run)][-_SHAPES:]
+    noisy = [run for run in state.runs.values() if run.steps and run.noisy]  # a run like them could have other noise
+    shapes = [run.cost for run in noisy if all(step.stated is None for step in run.steps)][-_SHAPES:]
     return min(room(limit, taken, like) for like in [None, *shapes])
-
-
-def _scalable(run: TakenRun) -> bool:
-    """Whether a run like it could have other noise."""
-    return run.noisy and all(step.stated is None for step in run.steps)
 
 
 def _sum(record: Mapping[str, Any], whose: str) -> Text:
@@ -189,6 +185,8 @@ def _total(record: Mapping[str, Any]) -> Text:
 
 
 def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
+    # The releases that a record pays for: 60 × (rate 0.1, μ 0.4).
+    composed = (" + ".join(f"{times} × {_step(step)}" for step, times in part.items()) for part in run.cost.parts)
     return {
         "run": run.run,
         "label": run.label,
@@ -198,14 +196,9 @@ def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
         "settled": run.settled,
         "unprotected": run.unprotected,
         "releases": max(sum(part.values()) for part in run.cost.parts),
-        "composes": " or ".join(dict.fromkeys(_composes(part) for part in run.cost.parts)),
+        "composes": " or ".join(dict.fromkeys(words or "nothing" for words in composed)),
         "epsilon": total_epsilon([run.cost], delta),
     }
-
-
-def _composes(steps: Mapping[Step, int]) -> str:
-    """The releases that a record pays for: 60 × (rate 0.1, μ 0.4)."""
-    return " + ".join(f"{times} × {_step(step)}" for step, times in steps.items()) or "nothing"
 
 
 def _step(step: Step) -> str:
@@ -280,8 +273,6 @@ def own_ledger(path: Path) -> OwnLedger:
     Raises:
         ValueError: if it is damaged.
     """
-    from fedsw.accounting import Ledger, LedgerDamaged
-
     try:
         with Ledger.open(path, read_only=True) as ledger:
             return OwnLedger(

@@ -1,12 +1,15 @@
-"""The screen that commands print on: whatever is in a text, it moves no cursor and colours nothing."""
+"""The screen that commands print on, and its tables: whatever is in a text, it moves no cursor and colours nothing."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from fedsw.text import harmless
 
@@ -29,3 +32,36 @@ class Screen(Console):
         """The pieces of what is printed; those of text are harmless."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(harmless(piece.text, ""), piece.style)
+
+
+def table_of(
+    headings: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    left: Collection[str] | None = None,
+    whole: Collection[str] = (),
+    **look: Any,
+) -> Table:
+    """A table under headings, in which columns are at the right; what does not fit is wrapped.
+
+    Args:
+        left: columns of words, which are at the left; the first by default.
+        whole: columns that are not wrapped, and cut where nothing else gives way.
+        look: of the whole table; see `rich.table.Table`.
+    """
+    table, words = Table(box=box.SIMPLE_HEAD, **look), headings[:1] if left is None else left
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading in whole)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def named_rows(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Names, and what stands beside each of them."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import group_table, metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of
-from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json
+from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import gained, measured, number, to_float, upward
+from fedsw.text import gained, measured, number, upward
 
 
 class Facts(NamedTuple):
@@ -80,17 +80,16 @@ def measured_on(summary: Mapping[str, Any]) -> str:
 
 def worth(summary: Mapping[str, Any]) -> Facts:
     """Every held-out metric with its interval, the constant's beside it."""
-    held_out, around = summary.get("held_out") or {}, summary.get("held_out_intervals") or {}
-    constant, own = summary.get("constant") or {}, summary.get("constant_intervals") or {}
-    names = ordered_metrics(held_out)
-    names += [name for name in around if name in held_out and name not in names]
+    own, constant = scores(summary), scores(summary, "constant")
+    names = ordered_metrics(summary.get("held_out") or {})
+    names += [name for name, (_, around) in own.items() if around is not None and name not in names]
     return Facts.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
             (
                 metric_name(key),
-                measured(held_out[key], around.get(key)) + ("" if key in around else " (no interval is known)"),
-                measured(constant[key], own.get(key)) if key in constant else "–",
+                measured(*own[key]) + ("" if own[key][1] is not None else " (no interval is known)"),
+                measured(*constant[key]) if key in constant else "–",
             )
             for key in names
         ],
@@ -111,19 +110,8 @@ def gain(summary: Mapping[str, Any]) -> str:
 def by_group(summary: Mapping[str, Any]) -> Facts:
     """A row for each group: its held-out records, and each metric on them with its interval."""
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
-    names = list(dict.fromkeys(name for each in groups.values() for name in each))
-    return Facts.of(
-        ("group", *map(metric_name, names)),
-        [
-            (group, *(_of_group(name, each.get(name), around.get(group, {}).get(name)) for name in names))
-            for group, each in groups.items()
-        ],
-    )
-
-
-def _of_group(name: str, value: Any, interval: Any) -> str:
-    whole = name == "count" and to_float(value) is not None
-    return f"{int(value):,}" if whole else measured(value, interval)
+    names, rows = group_table(groups, around)
+    return Facts.of(("group", *names), rows)
 
 
 def declared(columns: Columns) -> Facts:
@@ -223,14 +211,14 @@ def read_status(directory: Path) -> Status:
     Raises:
         ValueError: if it is no run, or a file is damaged.
     """
-    from fedsw.runs.files import round_seconds
     from fedsw.runs.recovery import is_running
 
     record = read_run(directory)
-    experiment, last = record.experiment, record.history[-1] if record.history else {}
+    experiment, last = record.experiment, record.last
     times = round_seconds(directory)[-_RECENT:]
     pace = statistics.median(times) if times else None
-    since = max(0.0, time.time() - max(_touched(directory)))
+    touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
+    since = max(0.0, time.time() - max(touched))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
     state, why = _state(record, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
@@ -297,7 +285,3 @@ def _asked(record: RunRecord) -> float:
     if stated is not None:
         return float(stated)
     return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")
-
-
-def _touched(directory: Path) -> list[float]:
-    return [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]

@@ -29,6 +29,7 @@ from fedsw.runs.record import HeldOutOutputs, RunRecord, read_run
 from fedsw.text import number, to_float, upward
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -69,15 +70,11 @@ def draw_metrics(record: RunRecord) -> Figure | None:
     curves = _metric_curves(record.history)
     if not curves:
         return None
-    columns = min(3, len(curves))
-    rows = -(-len(curves) // columns)
-    figure, panels = new_panels(rows, columns, size=(3.0 * columns + 0.4, 2.2 * rows + 0.5))
+    figure, panels = _grid(len(curves), size=(3.0, 2.2), more=(0.4, 0.5))
     for axes, (title, (rounds, values)) in zip(panels, curves.items(), strict=False):
         axes.plot(rounds, values, color=colour(0), marker="o" if len(rounds) < 60 else "", markersize=3)
         axes.set_title(title)
         axes.set_xlabel("round")
-    for axes in panels[len(curves) :]:
-        axes.set_axis_off()
     figure.suptitle(f"{record.experiment.name}: metrics over the rounds")
     return figure
 
@@ -178,6 +175,16 @@ PICTURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
 """The pictures of held-out arrays that a task may name, beside the metrics and the privacy of every run."""
 
 
+def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """So many panels in rows of three: the size of one, and what is around all of them."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure, panels = new_panels(rows, columns, size=(size[0] * columns + more[0], size[1] * rows + more[1]))
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return figure, panels
+
+
 def _metric_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
     keys = [key for key in ordered_metrics(held_out[-1]) if key != "round"] if held_out else []
@@ -208,17 +215,13 @@ def _strata(record: RunRecord, outputs: HeldOutOutputs) -> dict[str, NDArray[np.
 def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
     dimensions = min(outputs.values.shape[1], _MOST_PANELS)
     wanted = [(name, chosen, axis) for name, chosen in strata.items() for axis in range(dimensions)]
-    columns = min(3, len(wanted))
-    rows = -(-len(wanted) // columns)
-    figure, panels = new_panels(rows, columns, size=(3.0 * columns + 0.6, 2.3 * rows + 0.6))
+    figure, panels = _grid(len(wanted), size=(3.0, 2.3), more=(0.6, 0.6))
     for axes, (name, chosen, axis) in zip(panels, wanted, strict=False):
         limits = limits_of(outputs.values[:, axis])
         own = outputs.sensitive[chosen]
         histogram_by_group(axes, outputs.values[chosen, axis], own, limits=limits, name=names.group)
         axes.set_title(name)
         axes.set(xlabel="output" if dimensions == 1 else f"output {axis + 1}", ylabel="density")
-    for axes in panels[len(wanted) :]:
-        axes.set_axis_off()
     panels[0].legend()
     return figure
 

@@ -6,9 +6,8 @@ import html
 import importlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.progress import (
@@ -66,15 +65,40 @@ def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
     return sorted(numeric, key=lambda key: rank.get(key, len(rank)))
 
 
+def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
+    """What was measured of the model ("held_out") or of a "constant", by name, each with its interval."""
+    around = summary.get(f"{whose}_intervals") or {}
+    return {name: (value, around.get(name)) for name, value in (summary.get(whose) or {}).items()}
+
+
 def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
     """A measured number for a narrow column, its interval in a line below."""
     shown, _, rest = measured(value, interval).partition(" (")
     return f"{shown}\n{rest.removesuffix(')')}" if rest else shown
 
 
-def short_metrics(held_out: Mapping[str, Any], most: int = 2) -> str:
-    """The first metrics in one short line: accuracy 0.79 · DI 0.63."""
-    return " · ".join(f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:most])
+def group_table(
+    numbers: Mapping[str, Mapping[str, Any]],
+    around: Mapping[str, Mapping[str, Any]],
+    cell: Callable[[Any, Sequence[Any] | None], str] = measured,
+) -> tuple[list[str], list[list[str]]]:
+    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says."""
+    names = list(dict.fromkeys(name for each in numbers.values() for name in each))
+
+    def text(name: str, value: Any, interval: Any) -> str:
+        whole = name == "count" and to_float(value) is not None
+        return f"{int(value):,}" if whole else cell(value, interval)
+
+    rows = [
+        [group, *(text(name, each.get(name), around.get(group, {}).get(name)) for name in names)]
+        for group, each in numbers.items()
+    ]
+    return [metric_name(name) for name in names], rows
+
+
+def short_metrics(held_out: Mapping[str, Any]) -> str:
+    """The first two metrics in one short line: accuracy 0.79 · DI 0.63."""
+    return " · ".join(f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
 
 
 class Display:
@@ -104,9 +128,7 @@ class Display:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._bar.stop()
 
 

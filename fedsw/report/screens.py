@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,13 +15,11 @@ from rich.text import Text
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.load import of_unit
-from fedsw.report.progress import measured_cell, metric_name, ordered_metrics
+from fedsw.report.console import named_rows, table_of
+from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics, scores
 from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
-from fedsw.runs.record import command_for
+from fedsw.runs.record import RunRecord, command_for
 from fedsw.text import gained, measured, number, to_float, upward
-
-if TYPE_CHECKING:
-    from fedsw.runs.record import RunRecord
 
 _NARROW = 5
 """Columns that are named, of those whose bounds are too wide."""
@@ -30,25 +28,15 @@ _FILES = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CAR
 
 def summary_panel(record: RunRecord) -> RenderableType:
     """What a run was, what it guarantees and what came out; what there is of one that has not ended."""
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
-    for name, text in _ended(record) if record.summary else _unfinished(record):
-        rows.add_row(name, text)
-    rows.add_row("files", _files(record))
+    rows = named_rows([*(_ended(record) if record.summary else _unfinished(record)), ("files", _files(record))])
     title = ": ".join(part for part in (record.experiment.name, record.experiment.title) if part)
     return Panel(rows, title=Text(title), title_align="left", box=box.ROUNDED)
 
 
 def experiments_table(experiments: Iterable[Experiment]) -> Table:
     """The shipped experiments, one a row."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what")
-    for column in ("α", "ε", "rounds", "clients"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in experiments:
-        table.add_row(
+    rows = [
+        (
             one.name,
             one.title,
             number(one.objective.alpha),
@@ -56,18 +44,26 @@ def experiments_table(experiments: Iterable[Experiment]) -> Table:
             str(one.training.rounds),
             str(one.federation.clients),
         )
-    return table
+        for one in experiments
+    ]
+    numbers = ("α", "ε", "rounds", "clients")
+    return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers))
 
 
 def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     """A ledger's total and its rows; runs of rounds that cost the same share one line."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("rounds")
-    for column in ("releases", "group", "sampling rate", "sensitivity", "σ"):
-        table.add_column(column, justify="left" if column == "group" else "right")
-    for (group, rate, sensitivity, sigma), rounds in _same_cost(account["entries"]).items():
-        span = f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0])
-        table.add_row(span, str(len(rounds)), group, number(rate, 4), number(sensitivity, 4), number(sigma, 4))
+    rows = [
+        (
+            f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0]),
+            str(len(rounds)),
+            group,
+            *(number(value, 4) for value in numbers),
+        )
+        for (group, *numbers), rounds in _same_cost(account["entries"]).items()
+    ]
+    table = table_of(
+        ("rounds", "releases", "group", "sampling rate", "sensitivity", "σ"), rows, left=("rounds", "group")
+    )
     spent = Text(f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}", style="bold")
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
@@ -89,11 +85,8 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
 
 def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> RenderableType:
     """The demo's cells: what is weighed, what is guaranteed, what came out on held-out data."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             number(row["alpha"]),
             upward(row["target_epsilon"]),
             upward(row["epsilon"]),
@@ -102,6 +95,9 @@ def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> Renderable
             number(row["disparate_impact"], 2),
             number(row["seconds"], 2),
         )
+        for row in rows
+    ]
+    table = table_of(("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"), cells, left=())
     return Group(table, Text(caption, style="dim"))
 
 
@@ -175,8 +171,7 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
     yield "released", Text(rounds_of(record))
     if record.history:
-        last = record.history[-1]
-        yield "spent", Text(f"ε {upward(last.get('epsilon'))} of {target_epsilon(record.experiment)}")
+        yield "spent", Text(f"ε {upward(record.last.get('epsilon'))} of {target_epsilon(record.experiment)}")
         if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
             yield "held out", _metrics(held_out, {})
 
@@ -207,7 +202,7 @@ def _model(experiment: Experiment) -> str:
 def _gone(record: RunRecord) -> int:
     """Rounds that are over; of a generator that learns from a sketch, the steps of the last line."""
     if record.experiment.privacy.sketch:
-        return int(record.history[-1]["round"]) if record.history else 0
+        return int(record.last.get("round", 0))
     return len(record.history)
 
 
@@ -226,7 +221,7 @@ def _once(experiment: Experiment) -> bool:
 
 
 def _cost(summary: Mapping[str, Any]) -> str:
-    up, down = (_bytes(summary.get(key)) for key in ("bytes_up", "bytes_down"))
+    up, down = (bytes_of(summary.get(key)) for key in ("bytes_up", "bytes_down"))
     took = "" if summary.get("seconds") is None else f"{number(summary['seconds'])} s, "
     return f"{took}{up} up, {down} down"
 
@@ -261,11 +256,7 @@ def _privacy(record: RunRecord) -> Text:
 
 
 def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
-    """How many of the held-out records, and directions of sliced distances, a summary's metrics are of.
-
-    Args:
-        release: what the summary says of noised counts, where the metrics are made of these.
-    """
+    """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
     if release is not None:
         noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
         return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"
@@ -290,8 +281,8 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any]) -> Text:
 
 def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
     """What a model that looks at nothing scores on the same records, and what the best threshold would."""
-    around = summary.get("constant_intervals") or {}
-    parts = [f"{metric_name(name)} {measured(constant[name], around.get(name))}" for name in ordered_metrics(constant)]
+    known = scores(summary, "constant")
+    parts = [f"{metric_name(name)} {measured(*known[name])}" for name in ordered_metrics(constant)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
     if gain := summary.get("gain"):
         text.append(f"; {_gain(gain)}")
@@ -323,22 +314,8 @@ def _signal(noise: Mapping[str, Any], *, moments: bool) -> str:
 
 def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> Table:
     """A line for each group: its held-out records, and each metric on them over its interval."""
-    columns = list(dict.fromkeys(name for numbers in by_group.values() for name in numbers))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("group")
-    for column in columns:
-        table.add_column(metric_name(column), justify="right")
-    for group, numbers in by_group.items():
-        own = around.get(group, {})
-        table.add_row(group, *(group_cell(column, numbers.get(column), own.get(column)) for column in columns))
-    return table
-
-
-def group_cell(column: str, value: Any, interval: Any) -> str:
-    """A number of one group: how many records it has, whole, or a metric over its interval."""
-    if column == "count":
-        return f"{int(value):,}" if to_float(value) is not None else number(value)
-    return measured_cell(value, interval)
+    names, rows = group_table(by_group, around, measured_cell)
+    return table_of(("group", *names), rows, pad_edge=False)
 
 
 def _files(record: RunRecord) -> Text:
@@ -359,7 +336,8 @@ def _same_cost(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, float, f
     return costs
 
 
-def _bytes(count: Any) -> str:
+def bytes_of(count: Any) -> str:
+    """A number of bytes in a unit of its size, as in 1.2 MB; an en dash when there is no number."""
     size = to_float(count)
     if size is None:
         return "–"

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
 from fedsw.accounting.lifetime import About, Cost, DatasetAccount, Reservation, cost_of_ledger
+from fedsw.accounting.meaning import Meaning
 from fedsw.runs.files import (
     ACCOUNT,
     CONFIG,
@@ -23,9 +24,7 @@ from fedsw.runs.files import (
     require_no_links,
     write_json,
 )
-
-if TYPE_CHECKING:
-    from fedsw.accounting.meaning import Meaning
+from fedsw.runs.recovery import require_remembered
 
 
 class Budgeted:
@@ -154,8 +153,6 @@ def read_ledger(directory: Path) -> dict[str, Any]:
         LedgerDamaged: if a row does not follow from the one before.
         LedgerReplaced: if the ledger is older than the run's summary, of another run, or gone.
     """
-    from fedsw.runs.recovery import require_remembered
-
     require_no_links(directory)
     require_remembered(directory)
     own = client_ledgers(directory)
@@ -193,10 +190,6 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
     Raises:
         FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
     """
-    from fedsw.accounting import Ledger
-    from fedsw.accounting.meaning import Meaning
-    from fedsw.runs.recovery import require_remembered
-
     require_no_links(directory)
     require_remembered(directory)
     own, names = client_ledgers(directory), names_in(directory)
@@ -222,8 +215,6 @@ def _unit(directory: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from fedsw.accounting import Ledger
-
     with Ledger.open(path, read_only=True) as ledger:
         return {
             "epsilon": ledger.replay(),

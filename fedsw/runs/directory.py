@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import math
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
@@ -120,7 +119,7 @@ class RunDirectory:
                 f"no run at {self.path}: it has no {CONFIG}; give the folder that `fedsw run` printed"
             )
         try:
-            experiment, engine = parse_experiment(_finite_back(raw["experiment"])), str(raw["engine"])
+            experiment, engine = parse_experiment(raw["experiment"]), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{path} is no configuration of a run: {fault}") from None
         require_no_links(self.path)
@@ -220,8 +219,7 @@ class RunDirectory:
 
     def _attempts_log(self) -> str:
         path = self.path / ATTEMPTS
-        text = path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
-        return text
+        return path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
 
     def stop_after_moments(self) -> None:
         """Let the run stop once its moments are released, until somebody goes on with it."""
@@ -266,10 +264,3 @@ class RunDirectory:
         content = io.BytesIO()
         np.savez_compressed(content, **values)
         files.replace(self.path / OUTPUTS, content.getbuffer())
-
-
-def _finite_back(raw: dict[str, Any]) -> dict[str, Any]:
-    privacy = raw.get("privacy", {})
-    if privacy.get("epsilon") == "inf":
-        privacy["epsilon"] = math.inf
-    return raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsw.experiment.registry import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals
-from fedsw.runs.by_group import by_group, by_group_intervals, require_by_group
+from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
 from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers, units_of
@@ -36,7 +36,6 @@ def subsample(records: Records, most: int) -> Records:
     the same in every round and every run, and no training reads it.
 
     Args:
-        records: n held-out records.
         most: where n is no larger, all of them are returned as they are.
 
     Returns:
@@ -206,7 +205,6 @@ class Evaluator:
 
     Raises:
         ExperimentError: if one of them cannot be used, or there are no records to use them on.
-        ModuleNotFoundError: if a library that measures is missing.
     """
 
     def __init__(
@@ -230,7 +228,6 @@ class Evaluator:
             initial = measure(task, self._there, self._model)
             outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
             self._losses = initial.losses
-            require_by_group(task)
             self._own.attempt(outputs, self._records)
         elif self._own:
             raise ExperimentError(
@@ -253,20 +250,11 @@ class Evaluator:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
         if self._records is None or self._there is None:
             return HeldOut()
-        records = self._records
-        parts = parts_of(records)
-        measured = measure(self._task, self._there, model, parts=parts)
+        measured = measure(self._task, self._there, model, parts=parts_of(self._records))
         directory.write_outputs(measured.arrays)
-        outputs, report = measured.arrays["outputs"], self._with_own(measured, records)
-        return HeldOut(
-            report,
-            by_group(self._task, outputs, records),
-            {"records": len(records), "of": self._all} | _directions(measured),
-            with_intervals(self._task, records, measured, report, measured.without),
-            self._start,
-            rise=self._rise(measured),
-            by_group_intervals=by_group_intervals(self._task, outputs, records),
-        )
+        measured = replace(measured, report=self._with_own(measured, self._records))
+        worth = worth_of(self._task, self._records, measured, of=self._all)
+        return replace(worth, start=self._start, rise=self._rise(measured))
 
     def _rise(self, measured: Measurements) -> Gain | None:
         """How much larger the loss is than before training, record by record; None where that is no number."""
@@ -286,21 +274,25 @@ def parts_of(records: Records) -> Tensor:
     return torch.from_numpy(number % _PARTS)
 
 
-def with_intervals(
-    task: Problem,
-    records: Records,
-    measured: Measurements,
-    report: Mapping[str, float],
-    without: Sequence[Mapping[str, float]],
-) -> Quality:
+def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
+    """Metrics with all that a summary says beside them.
+
+    Args:
+        records: what was measured on, of so many (`of`).
+        measured: with the metrics without each part of `parts_of`.
+    """
+    outputs, directions = measured.arrays["outputs"], {"directions": measured.directions}
+    numbers, around = by_group(task, outputs, records)
+    size = {"records": len(records), "of": of} | (directions if measured.directions else {})
+    return HeldOut(measured.report, numbers, size, _with_intervals(task, records, measured), by_group_intervals=around)
+
+
+def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
     """What a model's metrics are worth; those that have no law of their own by leaving out a tenth of the units.
 
     A user's metrics are called for all records alone, and have no interval.
-
-    Args:
-        report: the metrics by name.
-        without: the same without each part of `parts_of`.
     """
+    report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
     intervals_by_name = dict(quality.intervals)
     if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
@@ -309,17 +301,15 @@ def with_intervals(
         if name == "accuracy":
             count = len(np.unique(units))
             intervals_by_name[name] = intervals.share(report[name] * count, count)
-        elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in without]):
+        elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in measured.without]):
             intervals_by_name[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
     quality = replace(
         quality, intervals={name: intervals_by_name[name] for name in report if name in intervals_by_name}
     )
-    return quality if quality.constant or not _made_labels(task) else beside_constant(quality, report, records, task)
-
-
-def _made_labels(task: Problem) -> bool:
-    """Whether a task's accuracy is that of a classifier which saw generated records alone."""
-    return task.experiment.objective.task == "synthesis" and task.classes > 1
+    made_labels = (
+        task.experiment.objective.task == "synthesis" and task.classes > 1
+    )  # by a classifier that saw no others
+    return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 
 
 def beside_constant(quality: Quality, report: Mapping[str, float], records: Records, task: Problem) -> Quality:
@@ -341,10 +331,6 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
         answer=f"always {names[most]!r}" if names else f"always class {most}",
         gain=Gain(report["accuracy"] - always.value, made.low - high, made.high - low),
     )
-
-
-def _directions(measured: Measurements) -> dict[str, int]:
-    return {"directions": measured.directions} if measured.directions else {}
 
 
 def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.runs import intervals
+from fedsw.runs.by_group import GroupTable, Measured
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Quality, answers_of, between_groups, metrics_of_tables, worst_of
+from fedsw.runs.quality import Answers, Quality, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -36,7 +37,6 @@ class Tallied:
         sigma: standard deviation of the noise in each of them.
         records: kept records of each group in them, (groups,); public.
         clients: whose records are in them.
-        attempt: the attempt that succeeded.
         spent: epsilon that the run has spent then.
         round: of the model that was measured.
     """
@@ -62,16 +62,8 @@ class Tallied:
 
 def keep(directory: RunDirectory, tallied: Tallied) -> None:
     """Put the release on disk: nobody can pay for it again."""
-    content = {
-        "values": tallied.values.tolist(),
-        "sigma": tallied.sigma,
-        "records": tallied.records.tolist(),
-        "clients": tallied.clients,
-        "attempt": tallied.attempt,
-        "epsilon": tallied.spent,
-        "round": tallied.round,
-    }
-    write_json(directory.path / HELD_OUT, content)
+    arrays = {"values": tallied.values.tolist(), "records": tallied.records.tolist()}
+    write_json(directory.path / HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
@@ -122,11 +114,12 @@ def as_many(values: Array, records: NDArray[np.int64]) -> Array:
     return wanted
 
 
-class _Table:
+class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
 
     def __init__(self, tally: Counts, tallied: Tallied) -> None:
-        self.records, self.classes, self._sigma = tallied.records, tally.classes, tallied.sigma
+        self.groups, self.classes = tally.groups, tally.classes
+        self.records, self._sigma = tallied.records, tallied.sigma
         self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
 
     def noise(self, weights: Array, groups: int | None = None) -> float:
@@ -149,14 +142,14 @@ class _Table:
         noise = self.noise(cells.astype(np.float64), None if group is None else 1)
         return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
 
-    def answered(self, group: int, answer: int) -> Rate:
-        """The share of a group's records that get an answer."""
-        cells = np.zeros((self.classes, self.classes), dtype=bool)
-        cells[:, answer] = True
-        return self.share(cells, group)
+    def right(self, group: int) -> Rate:
+        """See `Answers`."""
+        return self.share(np.eye(self.classes, dtype=bool), group)
 
-    def answered_of(self, group: int, own: int, answer: int) -> Rate:
-        """The share of a group's records of a class that get an answer."""
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """See `Answers`."""
+        if own is None:
+            return self.share(_row(answer, self.classes).T, group)
         if not self.records[group]:
             return UNKNOWN
         row, width = self.counts[group, own], self.classes
@@ -170,7 +163,7 @@ class _Table:
             total = float(row.sum())
             value = hits / total if total else math.nan
             return Rate(value, lambda level: intervals.share(hits, total, level=level))
-        return intervals.noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
+        return noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
 
     def margin(self, constant: int, level: float) -> Gain:
         """How much more often the model is right than a constant of that class."""
@@ -179,7 +172,7 @@ class _Table:
         total = int(self.records.sum())
         both = np.abs(better)
         more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
-        return intervals.noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+        return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
 
 
 def _of_classes(
@@ -197,7 +190,7 @@ def _of_classes(
     if tally.groups > 1:
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
         constant |= {"disparate_impact": 1.0, **equal}
-        found |= _between(table, tally)
+        found |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None]).items()}
     quality = Quality(
         constant=constant,
@@ -208,20 +201,16 @@ def _of_classes(
         others=_others(table, tally.classes),
         noised=tallied.sigma > 0,
     )
-    by_group, around = {}, {}
-    if tally.groups > 1:
-        for place, group in enumerate(groups):
-            rates = _rates(table, place, tally.classes)
-            by_group[group] = {"count": float(tallied.records[place])} | {key: r.value for key, r in rates.items()}
-            around[group] = {key: rate.at(LEVEL) for key, rate in rates.items()}
-    return HeldOut(metrics, by_group, size, quality, by_group_intervals=around)
+    numbers, around = _by_group(tallied, groups, [table.of_group(group) for group in range(tally.groups)])
+    return HeldOut(metrics, numbers, size, quality, by_group_intervals=around)
 
 
-def _between(table: _Table, tally: Counts) -> dict[str, Interval]:
-    answers, places = answers_of(tally.classes), range(tally.groups)
-    selected = [[table.answered(group, c) for group in places] for c in answers]
-    odds = [[[table.answered_of(group, y, c) for group in places] for c in answers] for y in range(tally.classes)]
-    return between_groups(selected, odds)
+def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
+    """What was measured of each group, by its name; empty for one group."""
+    if len(found) < 2:
+        return GroupTable({}, {})
+    counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
+    return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
 
 
 def _others(table: _Table, classes: int) -> Interval:
@@ -235,18 +224,6 @@ def _row(place: int, classes: int) -> NDArray[np.bool_]:
     cells = np.zeros((classes, classes), dtype=bool)
     cells[place] = True
     return cells
-
-
-def _rates(table: _Table, group: int, classes: int) -> dict[str, Rate]:
-    """Of one group."""
-    rates = {"accuracy": table.share(np.eye(classes, dtype=bool), group)}
-    if classes > 2:
-        return rates | {f"selection_rate_{c}": table.answered(group, c) for c in range(classes)}
-    return rates | {
-        "selection_rate": table.answered(group, 1),
-        "true_positive_rate": table.answered_of(group, 1, 1),
-        "false_positive_rate": table.answered_of(group, 0, 1),
-    }
 
 
 @dataclass(frozen=True)
@@ -277,8 +254,8 @@ class _Errors:
         possible = np.clip(means, 0.0, 1.0)
         top = float(np.square(np.maximum(possible, 1 - possible)).sum())
         around = (
-            intervals.bounded_mean(error, records, targets, one),
-            intervals.bounded_mean(constant, records, top, noise),
+            bounded_mean(error, records, targets, one),
+            bounded_mean(constant, records, top, noise),
         )
         drawn = sum(
             max(0.0, min(value, most) * (most - min(value, most)))
@@ -322,19 +299,12 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...]
         gain=whole.gain,
         noised=tallied.sigma > 0,
     )
-    by_group: dict[str, dict[str, float]] = {}
-    by_group_around: dict[str, dict[str, Interval]] = {}
-    if tally.groups > 1:
-        for place, group in enumerate(groups):
-            own = int(tallied.records[place])
-            by_group[group] = {"count": float(own), "mean_squared_error": math.nan, "r2": math.nan}
-            by_group_around[group] = {}
-            if own:
-                each = _Errors.of(t, values[place], own, tallied.sigma)
-                explained, where = each.explained
-                by_group[group] |= {"mean_squared_error": each.error, "r2": explained}
-                by_group_around[group] = {"mean_squared_error": each.around[0], "r2": where}
-    return HeldOut(metrics, by_group, size, quality, by_group_intervals=by_group_around)
+    found: list[Measured] = []
+    for group, own in enumerate(map(int, tallied.records)):
+        each = _Errors.of(t, values[group], own, tallied.sigma) if own else None
+        found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
+    numbers, by_group_around = _by_group(tallied, groups, found)
+    return HeldOut(metrics, numbers, size, quality, by_group_intervals=by_group_around)
 
 
 def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
@@ -352,3 +322,56 @@ def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
 
     ends: Sequence[Sequence[Rate]] = [[rate(group, end) for group in range(len(bins))] for end in range(BINS - 1)]
     return value, intervals.largest_gap(ends)
+
+
+def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
+    """How much more often one answer is right than another, of counts with noise.
+
+    Args:
+        more: records that the first alone has right, less those that the second alone has.
+        differing: both together, and a standard deviation of the noise in that.
+        noise: standard deviation of the noise in `more`.
+    """
+    z, seen = intervals.normal(level), more / total
+    spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
+    a, b = 1 + z * z / total, seen
+    c = seen**2 - z * z * (spread + noise**2 / total) / total
+    reach = math.sqrt(max(0.0, b * b - a * c))
+    return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
+
+
+def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Interval:
+    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
+
+    An estimate outside [0, top] is taken as its nearest end, as in `share`.
+
+    Args:
+        estimate: of the mean of `total` numbers.
+        noise: its standard deviation by noise alone.
+    """
+    z = intervals.normal(LEVEL)
+    seen = min(max(estimate, 0.0), top)
+    a, b = 1 + z * z / total, seen + z * z * top / total / 2
+    reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))
+    return Interval(max(0.0, (b - reach) / a), min(top, (b + reach) / a))
+
+
+def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
+    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
+
+    Args:
+        spread: standard deviation of the noise in u * hits + v * misses, of u and v.
+    """
+    together = hits + misses
+    size = min(most, max(0.0, together) + spread(1.0, 1.0))
+    tried = np.linspace(0.0, 1.0, 1001)
+    gaps = np.abs((1 - tried) * hits - tried * misses)
+    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
+
+    def at(level: float) -> Interval:
+        fitting = tried[gaps <= intervals.normal(level) * deviation]
+        if not len(fitting):
+            fitting = tried[[int(np.argmin(gaps / np.maximum(deviation, 1e-300)))]]
+        return Interval(float(fitting[0]), float(fitting[-1]))
+
+    return Rate(hits / together if together > 0 else math.nan, at)

@@ -28,7 +28,7 @@ SURE = 0.98
 """Of what somebody claims: better or worse than a constant, risen. Each end is wrong one time in a hundred at most."""
 _FAR = 8.0
 _BESIDE = 1e-9
-_PSEUDO = 2.0
+PSEUDO = 2.0
 """Units that are added to those that differ, so that a few that agree do not look certain (Agresti and Min 2005)."""
 
 
@@ -134,15 +134,15 @@ def mean_error(values: Array, units: NDArray[np.int64]) -> float:
     return error if math.isfinite(error) else 0.0
 
 
-def positive_mean(values: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+def positive_mean(values: Array, units: NDArray[np.int64]) -> Interval:
     """The same of numbers (n,) that are never negative, such as squared errors: their logarithm is nearer to normal."""
     value, error, free = _error(values, units)
     if not value > 0 or not math.isfinite(error):
-        return Interval(0.0, math.inf if len(values) < 2 else value + student(level, free) * error)
-    return _in_ratio(value, student(level, free) * error / value)
+        return Interval(0.0, math.inf if len(values) < 2 else value + student(LEVEL, free) * error)
+    return _in_ratio(value, student(LEVEL, free) * error / value)
 
 
-def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
+def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64]) -> Interval:
     """Where the mean of `over` lies as a multiple of that of `under`, both (n,) and never negative."""
     whole = float(under.mean()) if len(under) else 0.0
     if not whole > 0:
@@ -151,7 +151,7 @@ def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64], level: f
     _, error, free = _error((over - value * under) / whole, units)
     if not value > 0 or not math.isfinite(error):
         return Interval(0.0, math.inf)
-    return _in_ratio(value, student(level, free) * error / value)
+    return _in_ratio(value, student(LEVEL, free) * error / value)
 
 
 def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
@@ -168,7 +168,7 @@ def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> G
     by_one = bool((np.abs(moved) == 1).all())
     size = float(np.square(moved).mean()) if len(moved) else 1.0
     reach = student(level, len(totals) - 1 if by_one else free)
-    reach *= math.sqrt(error**2 + _PSEUDO * size / len(differences) ** 2)
+    reach *= math.sqrt(error**2 + PSEUDO * size / len(differences) ** 2)
     low, high, tail = value - reach, value + reach, (1 - level) / 2
     if by_one:
         more, fewer = int((totals > 0).sum()), int((totals < 0).sum())
@@ -180,61 +180,6 @@ def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> G
 def paired_mean(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
     """The mean of numbers' differences (n,), by Student's quantile over units."""
     return Gain(float(differences.mean()), *mean(differences, units, level))
-
-
-def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
-    """How much more often one answer is right than another, of counts with noise.
-
-    Args:
-        more: records that the first alone has right, less those that the second alone has.
-        differing: both together, and a standard deviation of the noise in that.
-        total: of all records.
-        noise: standard deviation of the noise in `more`.
-    """
-    z, seen = normal(level), more / total
-    spread = (min(max(differing, 0.0), total) + _PSEUDO) / total
-    a, b = 1 + z * z / total, seen
-    c = seen**2 - z * z * (spread + noise**2 / total) / total
-    reach = math.sqrt(max(0.0, b * b - a * c))
-    return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
-
-
-def bounded_mean(estimate: float, total: float, top: float, noise: float, level: float = LEVEL) -> Interval:
-    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
-
-    An estimate outside [0, top] is taken as its nearest end, as in `share`.
-
-    Args:
-        estimate: of the mean of `total` numbers.
-        noise: its standard deviation by noise alone.
-    """
-    z = normal(level)
-    seen = min(max(estimate, 0.0), top)
-    a, b = 1 + z * z / total, seen + z * z * top / total / 2
-    reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))
-    return Interval(max(0.0, (b - reach) / a), min(top, (b + reach) / a))
-
-
-def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
-    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
-
-    Args:
-        spread: standard deviation of the noise in u * hits + v * misses, of u and v.
-        most: records that there can be.
-    """
-    together = hits + misses
-    size = min(most, max(0.0, together) + spread(1.0, 1.0))
-    tried = np.linspace(0.0, 1.0, 1001)
-    gaps = np.abs((1 - tried) * hits - tried * misses)
-    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
-
-    def at(level: float) -> Interval:
-        fitting = tried[gaps <= normal(level) * deviation]
-        if not len(fitting):
-            fitting = tried[[int(np.argmin(gaps / np.maximum(deviation, 1e-300)))]]
-        return Interval(float(fitting[0]), float(fitting[-1]))
-
-    return Rate(hits / together if together > 0 else math.nan, at)
 
 
 def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:

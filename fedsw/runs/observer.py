@@ -18,8 +18,6 @@ class Outcome:
         sigma: standard deviation of the noise in each of its coordinates; None where the vector is not a noised
             gradient but post-processing of noised features.
         spent: epsilon of everything released so far, of the worst client where each has its own guarantee.
-        attempt: the attempt that succeeded.
-        clients: how many it came from.
         training_loss: un-noised, only where `unsafe_metrics` asks for it.
     """
 

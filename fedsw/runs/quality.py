@@ -5,6 +5,7 @@ All of it is of held-out records, outside the guarantee.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,15 +77,13 @@ def quality_of_classes(
 
     Args:
         outputs: probabilities (n, 1) of class 1 of two, or (n, d) of d classes.
-        records: the n held-out records.
-        names: of the classes, for words.
     """
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
     units, right = units_of(records), (predicted == target).numpy()
     often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
-    rates = {"accuracy": often_right} | _between_groups(predicted.numpy(), records, groups, classes)
+    rates = {"accuracy": often_right} | AnswersByRecord(outputs, records, groups, classes).between_groups()
     if outputs.shape[1] == 1 and groups > 1:
         rates["ks"] = _of_ks(outputs, records, groups)
     return Quality(
@@ -158,42 +157,69 @@ def _others(predicted: Tensor, units: Places) -> Interval:
     return Interval(max(others.low, 1 / len(other) ** 2), others.high)
 
 
-def _between_groups(predicted: Places, records: Records, groups: int, classes: int) -> dict[str, Interval]:
-    """Intervals of everything that compares groups."""
-    if groups < 2:
-        return {}
-    target, sensitive, units = records.target.cpu().numpy(), records.sensitive.cpu().numpy(), units_of(records)
+class Answers(abc.ABC):
+    """How often groups get the answers of a classifier, from whatever that is known."""
 
-    def rate(rows: NDArray[np.bool_], answer: int) -> Rate:
-        return intervals.rate_of(predicted[rows] == answer, units[rows])
+    groups: int
+    classes: int
 
-    answers = answers_of(classes)
-    selected = [[rate(sensitive == group, c) for group in range(groups)] for c in answers]
-    odds = [
-        [[rate((sensitive == group) & (target == y), c) for group in range(groups)] for c in answers]
-        for y in range(classes)
-    ]
-    return between_groups(selected, odds)
+    @abc.abstractmethod
+    def right(self, group: int) -> Rate:
+        """The share of a group's records whose answer is their class."""
+
+    @abc.abstractmethod
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """The share of a group's records, or of its records of one class, that get an answer."""
+
+    def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
+        """What a table by group says of one of them, by name, and where it lies."""
+        rates = {"accuracy": self.right(group)}
+        if self.classes > 2:
+            rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
+        else:
+            rates["selection_rate"] = self.answered(group, 1)
+            rates["true_positive_rate"] = self.answered(group, 1, own=1)
+            rates["false_positive_rate"] = self.answered(group, 1, own=0)
+        return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
+
+    def between_groups(self) -> dict[str, Interval]:
+        """Where everything lies that compares groups; empty for one group."""
+        if self.groups < 2:
+            return {}
+        # The answers whose rates say everything: that of the second of two classes, class 1 first of more.
+        every = [1] if self.classes == 2 else [1, 0, *range(2, self.classes)]
+
+        def rates(own: int | None = None) -> list[list[Rate]]:
+            return [[self.answered(group, c, own) for group in range(self.groups)] for c in every]
+
+        selected, odds = rates(), [rates(own) for own in range(self.classes)]
+        gaps = {
+            "disparate_impact": intervals.smallest_ratio(selected[0]),
+            "demographic_parity_difference": intervals.largest_gap(selected),
+            "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own]),
+        }
+        return gaps | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
 
 
-def answers_of(classes: int) -> list[int]:
-    """The answers whose rates say everything: that of the second of two classes, class 1 first of more."""
-    return [1] if classes == 2 else [1, 0, *range(2, classes)]
+class AnswersByRecord(Answers):
+    """The answers to n records one by one, by outputs (n, d): rows of a unit count once."""
 
+    def __init__(self, outputs: Tensor, records: Records, groups: int, classes: int) -> None:
+        columns = (metrics.predictions(outputs), records.target, records.sensitive)
+        self.predicted, self.target, self.sensitive = (each.cpu().numpy() for each in columns)
+        self.units, self.groups, self.classes = units_of(records), groups, classes
 
-def between_groups(selected: Sequence[Sequence[Rate]], odds: Sequence[Sequence[Sequence[Rate]]]) -> dict[str, Interval]:
-    """Intervals of what compares groups' rates.
+    def right(self, group: int) -> Rate:
+        """See `Answers`."""
+        return self._rate(self.predicted == self.target, self.sensitive == group)
 
-    Args:
-        selected: for each answer the share of every group that gets it, class 1 first.
-        odds: for each true class the same of its records.
-    """
-    gaps = {
-        "disparate_impact": intervals.smallest_ratio(selected[0]),
-        "demographic_parity_difference": intervals.largest_gap(selected),
-        "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own]),
-    }
-    return gaps | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """See `Answers`."""
+        rows = self.sensitive == group
+        return self._rate(self.predicted == answer, rows if own is None else rows & (self.target == own))
+
+    def _rate(self, hits: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Rate:
+        return intervals.rate_of(hits[rows], self.units[rows])
 
 
 def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:

@@ -101,6 +101,16 @@ class RunRecord(Short):
         return run_facts(self.experiment.name, self.directory, self.summary)
 
     @property
+    def last(self) -> dict[str, Any]:
+        """The last released round; empty before the first."""
+        return self.history[-1] if self.history else {}
+
+    @property
+    def spent(self) -> Any:
+        """Epsilon that was spent, by the summary or else by the last round."""
+        return self.summary.get("epsilon_spent", self.last.get("epsilon") if self.history else 0.0)
+
+    @property
     def completed(self) -> bool:
         """Whether every planned round was released."""
         return self.summary.get("status") == "completed"

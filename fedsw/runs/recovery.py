@@ -1,4 +1,4 @@
-"""The command or call that resumes a stopped run, by the run's engine."""
+"""Who may go on with a run: one process, with the ledger that the run remembers, on a disk with room for it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,6 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
     Args:
         promised: (epsilon, delta) that the run began with, as `by` keeps them.
         planned: (epsilon, delta) for the clients that joined now.
-        records: of these clients.
 
     Raises:
         FederationError: if delta is another, or epsilon by more than a millionth, naming both.

@@ -85,7 +85,6 @@ class StoredSketch:
     Attributes:
         sketch: noised numbers (cells, F + 1).
         clients: how many are in it.
-        attempt: that released it.
         spent: epsilon that had been spent with it, of the worst client where each has its own guarantee.
     """
 

@@ -24,25 +24,10 @@ LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
 FIELDS = frozenset(
     {
-        "attempt",
-        "bytes_down",
-        "bytes_up",
-        "client",
-        "clients",
-        "code",
-        "delta",
-        "engine",
-        "epsilon",
-        "fault",
-        "ledger",
-        "resumed",
-        "round",
-        "rounds",
-        "run",
-        "snr",
-        "status",
+        "attempt", "bytes_down", "bytes_up", "client", "clients", "code", "delta", "engine", "epsilon", "fault",
+        "ledger", "resumed", "round", "rounds", "run", "snr", "status",
     }
-)
+)  # fmt: skip
 """All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out.
 
 Not in it: norms, losses, outputs, sizes of messages, counts of records, and what a client says in its errors, which may

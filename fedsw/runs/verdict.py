@@ -43,12 +43,9 @@ def warnings_of(
     """What a reader of a run must know before its metrics, the worst first.
 
     Args:
-        metrics: held-out ones by name.
         records: how many held-out records they are of.
         start: held-out loss of the initial model; None where there is none.
         rise: how much larger than that the loss is, record by record; None where that is not known.
-        epsilon: of the guarantee.
-        noisy: whether there is a guarantee.
         at_clients: whether clients keep records to measure on, whose metrics their operators see.
     """
     warnings = [

@@ -185,7 +185,6 @@ class Objective:
             model: in the mode it is trained in; every layer with trainable parameters is one that
                 `fedsw.clipping` knows.
             batch: from `Plan.batches`.
-            clip: the norms of the plan.
 
         Raises:
             UnsupportedModule: naming the layer and what to write instead.
@@ -232,7 +231,7 @@ class Objective:
             tape = record(model, inputs.features)
             if len(chunks) == 1:
                 tapes[number] = tape
-            for place, head in enumerate(self._heads(tape, inputs)):
+            for place, head in enumerate(self._selected(tape.raw, inputs)):
                 radius = (self.penalties[place].clip or clip).output
                 outputs[place].append(project(head.detach(), radius))
         by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
@@ -264,7 +263,7 @@ class Objective:
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         pulled = [
             (head, q, (penalty.clip or clip).jacobian)
-            for head, q, penalty in zip(self._heads(tape, inputs), cotangents, self.penalties, strict=True)
+            for head, q, penalty in zip(self._selected(tape.raw, inputs), cotangents, self.penalties, strict=True)
             if penalty.weight > 0
         ]
         if not weight > 0:
@@ -281,9 +280,6 @@ class Objective:
                 "number for each record, (n,), not their mean"
             )
         return losses
-
-    def _heads(self, tape: Tape, inputs: Inputs) -> list[Tensor]:
-        return self._selected(tape.raw, inputs)
 
     def _selected(self, raw: Raw, inputs: Inputs) -> list[Tensor]:
         heads = []

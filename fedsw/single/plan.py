@@ -83,10 +83,8 @@ def plan(
     of one record of any stratum (docs/guarantees/sampling.md).
 
     Args:
-        objective: what is minimised.
         clip: norms M, L and C.
         sizes: private records of every stratum, in the order of `objective.strata` or by their names; public.
-        rounds: number of releases.
         epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.

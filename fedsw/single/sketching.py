@@ -19,11 +19,7 @@ from fedsw.text import upward
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SketchPlan(plans.Plan):
-    """The plan of one sketch of all records: one round of a full batch. Everything is public. Made by `plan_sketch`.
-
-    Attributes:
-        law: what is measured; the rest is in `fedsw.privacy.plan.Plan`.
-    """
+    """The plan of one sketch of all records: one round of a full batch. Everything is public. Made by `plan_sketch`."""
 
     law: Law
 
@@ -68,7 +64,6 @@ def plan_sketch(
     one record, label and group included: T = 1 and sampling rate 1, so the exact profile of the Gaussian mechanism.
 
     Args:
-        law: what is measured.
         records: how many; public.
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
@@ -120,7 +115,6 @@ def release_sketch(
         sketcher: the plan's law, drawn; on the features' device, of their precision.
         features: (n, p), n as planned.
         cells: (n,) int64; see `Law.cell_of`.
-        plan: see `plan_sketch`.
         ledger: made from the plan (`Ledger.create(path, plan)`).
         attempt: counts releases of the same records, each of which is charged.
         account: the data set whose account the release counts in: its name, or the `Path` of the account's file. None

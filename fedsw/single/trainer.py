@@ -16,6 +16,7 @@ from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.accounting.lifetime import About, account_named, one_cost, require_same
 from fedsw.data import Records
 from fedsw.models import count_parameters, flatten, load_flat
+from fedsw.models.initial import parted
 from fedsw.objectives import Clip
 from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery
@@ -39,12 +40,8 @@ def set_gradient(model: nn.Module, released: Released) -> None:
 
 
 def _set_gradient(model: nn.Module, released: Tensor) -> None:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    sizes = [parameter.numel() for parameter in parameters]
-    if released.shape != (sum(sizes),):
-        raise ValueError(f"the release has shape {tuple(released.shape)}; the model trains {sum(sizes)} numbers")
-    for parameter, part in zip(parameters, torch.split(released, sizes), strict=True):
-        parameter.grad = part.reshape(parameter.shape).to(parameter)
+    for parameter, part in parted(model, released):
+        parameter.grad = part.to(parameter)
 
 
 class PrivateTrainer:
@@ -60,7 +57,6 @@ class PrivateTrainer:
         optimizer: of `torch.optim`, over the model's parameters; weight decay and the like are post-processing.
         objective, clip, plan: what is minimised, the norms, and what was settled for them.
         scheduler: of `torch.optim.lr_scheduler`; stepped once a round.
-        directory: where to keep the run.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
         account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
             for no account: nothing then composes the training with other releases of the same records.
@@ -226,13 +222,9 @@ class PrivateTrainer:
             "attempt": attempt,
             "epsilon": released.spent,
             "sigma": released.sigma,
-            "gradient_norm": _norm(released.value),
+            "gradient_norm": float(torch.linalg.vector_norm(released.value)),
         }
         with files.opened(self.directory / METRICS, "a") as file:
             file.write(json.dumps(line) + "\n")
         if self._observer is not None:
             self._observer(line)
-
-
-def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector))

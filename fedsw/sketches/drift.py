@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.models.labelled import CHUNK
-from fedsw.sketches.law import BatchSums, Sketcher, sums_of_vectors
+from fedsw.sketches.law import BatchSums, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 
 CONFIDENCE = 0.95
@@ -189,7 +189,7 @@ class Target:
         blocks: (cells, F), the sketch's sums over its records.
         proportions: (cells,), of the generated law.
         weights: (cells,), of every cell's squared distance.
-        noise: mean of the squared noise in the weighted blocks, which `distance` takes off.
+        noise: mean of the squared noise in the weighted blocks, which `distance_of_sums` takes off.
     """
 
     blocks: Tensor
@@ -226,11 +226,6 @@ class Target:
         return Target(blocks, self.proportions, self.weights, self.noise)
 
 
-def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
-    """`distance_of_sums` of vectors phi of generated samples (m, F), differentiable, in cells (m,) int64."""
-    return distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
-
-
 def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     """Estimate without bias the weighted squared distance between the sketched records and a generated law.
 
@@ -260,11 +255,6 @@ def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
     terms = target.blocks.square().sum(dim=1) - 2 * cross + pairs
     present = (counts >= 2) | (target.proportions == 0)
     return (target.weights * torch.where(present, terms, 0.0)).sum() - target.noise
-
-
-def drawn_distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
-    """`drawn_distance_of_sums` of vectors (m, F), m >= 2, in cells (m,) int64."""
-    return drawn_distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
 
 
 def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:

@@ -130,6 +130,11 @@ class Sketcher(nn.Module):
         vectors = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """How many numbers of a record's vector each part has, but for those that it leaves at 0."""
+        return tuple(part.measured for part in self._measured())
+
     def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
         """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
         return _by_cell(self._measured(), self.law, features, cells)
@@ -244,12 +249,6 @@ class BatchSums:
     sums: Tensor
     squares: Tensor
     counts: Tensor
-
-
-def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
-    """The same of vectors (m, F) that are there already, in cells (m,) int64 of `count`."""
-    members = members_of(cells, count).to(vectors)
-    return BatchSums(members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1))
 
 
 def members_of(cells: Tensor, count: int) -> Tensor:

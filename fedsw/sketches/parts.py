@@ -180,6 +180,11 @@ class DrawnPart(nn.Module):
 
     coordinates: int
 
+    @property
+    def measured(self) -> int:
+        """How many of them are not always 0."""
+        return self.coordinates
+
     def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:
         """A random subset whose squared norms have the mean of the whole's, for cheap steps of training.
 

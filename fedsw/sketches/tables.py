@@ -150,6 +150,11 @@ class PairsOfCodes(DrawnPart):
             self.register_buffer(name, numbers, persistent=False)
         self.coordinates = len(weights)
 
+    @property
+    def measured(self) -> int:
+        """Numbers of the tables that have a weight."""
+        return int((self.weights > 0).sum())
+
     def forward(self, rows: Tensor) -> Tensor:
         """The vectors (n, coordinates) of rows (n, q): singles, then products in the order of (first, second)."""
         codes = self._codes(rows)

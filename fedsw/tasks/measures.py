@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.sources import Shape
 from fedsw.models.labelled import generate, proportions_of
 from fedsw.sketches.law import STEP, Law, Sketcher
+from fedsw.sketches.learnt import flat_bytes
+from fedsw.sketches.noised import least_noise_shares
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import FIRST, Stage, drawn, law_of, table_of
+from fedsw.tasks.sketched import FIRST, Stage, drawn, law_of, marks_of, table_of
 from fedsw.tasks.tally import Tally
 from fedsw.tasks.task import Inputs, Raw
 
@@ -241,6 +244,23 @@ def law_of_problem(problem: Problem, stage: Stage = FIRST) -> Law:
 def sketcher_of(problem: Problem, stage: Stage = FIRST) -> Sketcher:
     """The law with its public numbers drawn, in the run's precision, on its device."""
     return drawn(law_of_problem(problem, stage), problem.dtype, problem.device)
+
+
+def chosen_shares(problem: Problem) -> tuple[float, ...]:
+    """The shares of the budget of a sketch's stages, by `least_noise_shares`: from settings and the data's shape alone.
+
+    Which pairs of columns a later stage of a table measures is not known yet: the largest are taken for them.
+    """
+    experiment, coded = problem.experiment, table_of(problem.experiment)
+    stages = [FIRST]
+    for number, own in enumerate(experiment.sketch.stages, start=2):
+        stage = Stage(number)
+        if coded is not None:
+            pairs = itertools.combinations(range(len(coded)), 2)
+            largest = sorted(pairs, key=lambda pair: -coded[pair[0]].size * coded[pair[1]].size)[: own.tables]
+            stage = Stage(number, flat_bytes(marks_of(largest, len(coded))))
+        stages.append(stage)
+    return least_noise_shares([sketcher_of(problem, stage) for stage in stages])
 
 
 def sketch_of_records(problem: Problem, records: Records, stage: Stage = FIRST) -> Tensor:

@@ -54,7 +54,7 @@ _SHIPPED: Mapping[str, _Builder] = {
     "image-autoencoder": lambda spec, features, outputs, classes: models.ImageAutoencoder(
         math.isqrt(features), spec.latent, seed=spec.seed
     ),
-    "generator": lambda spec, features, outputs, classes: models.generator(
+    "generator": lambda spec, features, outputs, classes: models.mlp(
         spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
     ),
     "dcgan": lambda spec, features, outputs, classes: models.DCGAN(

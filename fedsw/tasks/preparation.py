@@ -15,7 +15,6 @@ from fedsw import models
 from fedsw.randomness import Stream
 from fedsw.tasks.moments import Moments
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
 LEAST_EIGENVALUE = 1e-6
 """Of a covariance, as a part of the average: no direction is stretched as if it varied less."""
@@ -116,7 +115,7 @@ def _noise_of_rounds(problem: Problem, moments: Moments) -> float:
     if not moments.sigma or not 0 < share < 1:
         return 0.0
     whole = moments.sigma / moments.layout.moved * math.sqrt(share / (1 - share) * experiment.training.rounds)
-    moved = sensitivities(problem, [max(1, size) for size in moments.records], planned_spreads(problem))
+    moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
     return experiment.training.noise_kept() * whole * max(each.value for each in moved)
 
 

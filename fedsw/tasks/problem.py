@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -21,10 +21,11 @@ from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
-from fedsw.objectives.composite import Composite
+from fedsw.objectives.composite import Composite, with_slack
 from fedsw.objectives.groups import PenaltyName
 from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import ToSample
+from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.compared import Compared, compared_by, composite_of
@@ -35,7 +36,7 @@ from fedsw.tasks.sketched import Stage, drawn, law_of
 from fedsw.tasks.tally import Counts, RegressionSums
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
-from fedsw.transport.sliced import direction_shape, directions, project, public_directions
+from fedsw.transport.sliced import direction_shape, directions, orthogonal_spread, project, public_directions
 
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
@@ -243,6 +244,22 @@ class Problem:
         """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
         bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
+
+    def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
+        """How far one replaced record of each cell moves the sum of a batch's contributions, with the slack.
+
+        Args:
+            batch: records of every cell in it.
+            spreads: of the directions of every penalty.
+        """
+        widths, bound = tuple(each.width for each in self.compared), self.experiment.privacy.bound
+        return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
+
+    def planned_spreads(self) -> list[float]:
+        """The spreads of all directions, known before for orthogonal blocks; 1, the worst, for i.i.d. ones."""
+        slicing = self.experiment.slicing
+        widths = [each.width for each in self.compared]
+        return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
 
     def no_cotangents(self, count: int) -> Tensor:
         """Cotangents of records that are compared with nothing: zeros of shape (count, columns), of no memory."""

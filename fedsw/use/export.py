@@ -22,9 +22,10 @@ from torch import Tensor
 from fedsw import files
 from fedsw.experiment import ExperimentError
 from fedsw.report import facts
-from fedsw.report.page.page import Code, Document, Listed, Section
+from fedsw.report.page.page import Code, Document, Listed, Part, Section
 from fedsw.runs.files import CARD
 from fedsw.runs.record import RunRecord, read_run
+from fedsw.runs.recovery import require_remembered
 from fedsw.tasks.own import made_up_features
 from fedsw.text import json_text
 from fedsw.use.trained import AnsweringModel, TrainedModel
@@ -210,8 +211,6 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     Raises:
         ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
-    from fedsw.runs.recovery import require_remembered
-
     record = read_run(directory)
     require_remembered(directory, missing_ok=True)
     if not record.summary:
@@ -231,53 +230,37 @@ def card(record: RunRecord) -> Document:
     columns, clients, sizes = experiment.data.columns, summary.get("clients"), facts.sizes(record)
     constant = summary.get("constant_answers")
     answers = f"The constant is the best answer that looks at no input: {constant}. {facts.gain(summary)}"
+    declared: list[Part] = []
+    if columns is not None:
+        declared = [
+            "A table to predict from has these columns, public as declared; a cell that does not fit is refused.",
+            Listed("Columns", facts.declared(columns)),
+        ]
+    parts: dict[str, list[Part]] = {
+        "Guarantee": [summary["guarantee"]["statement"], Listed("Part by part", facts.promise(summary))],
+        "Data": [
+            f"Public sizes, of {clients} clients together:" if sizes.rows else f"{clients} clients.",
+            Listed("Public sizes", sizes),
+            facts.measured_on(summary),
+        ],
+        "What it is worth": [
+            Listed("The model beside a constant", facts.worth(summary)),
+            answers if constant else "",
+            Listed("By group, with intervals of 95 %", facts.by_group(summary)),
+        ],
+        "Columns": declared,
+        "Use": [
+            Code(f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"),
+            f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was released: using '
+            "it spends nothing more of the guarantee. A prediction is as secret as the record it is of.",
+        ],
+        "Settings": ["What differs from the defaults.", Code(json_text(facts.settings(experiment)))],
+        "Versions": [", ".join(f"{name} {version}" for name, version in summary["versions"].items())],
+    }
     return Document(
         title=f"{experiment.name}: {experiment.title}" if experiment.title else experiment.name,
         verdict="",
         begins=(facts.description(record),),
         warnings=tuple(summary.get("warnings", ())),
-        sections=(
-            Section.of(
-                "Guarantee", [summary["guarantee"]["statement"], Listed("Part by part", facts.promise(summary))]
-            ),
-            Section.of(
-                "Data",
-                [
-                    f"Public sizes, of {clients} clients together:" if sizes.rows else f"{clients} clients.",
-                    Listed("Public sizes", sizes),
-                    facts.measured_on(summary),
-                ],
-            ),
-            Section.of(
-                "What it is worth",
-                [
-                    Listed("The model beside a constant", facts.worth(summary)),
-                    answers if constant else "",
-                    Listed("By group, with intervals of 95 %", facts.by_group(summary)),
-                ],
-            ),
-            Section.of(
-                "Columns",
-                []
-                if columns is None
-                else [
-                    "A table to predict from has these columns, public as declared; a cell that does not fit is "
-                    "refused.",
-                    Listed("Columns", facts.declared(columns)),
-                ],
-            ),
-            Section.of(
-                "Use",
-                [
-                    Code(
-                        f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"
-                    ),
-                    f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was '
-                    "released: using it spends nothing more of the guarantee. A prediction is as secret as the record "
-                    "it is of.",
-                ],
-            ),
-            Section.of("Settings", ["What differs from the defaults.", Code(json_text(facts.settings(experiment)))]),
-            Section.of("Versions", [", ".join(f"{name} {version}" for name, version in summary["versions"].items())]),
-        ),
+        sections=tuple(Section.of(heading, each) for heading, each in parts.items()),
     )

@@ -34,7 +34,6 @@ class Given:
         groups: (n,) numbers of the groups; zeros where they were not asked for.
         rows: (n,) each record's row, as its container counts.
         kept: cells of columns that were to be kept, by name.
-        counted: how rows are counted.
     """
 
     features: Tensor
@@ -49,7 +48,6 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
 
     Args:
         source: a path, or whatever `fedsw.as_records` takes.
-        columns: what the run declared.
         grouped: whether the column of the groups is read; it is read anyway where it is an input.
         keep: further columns, to stand beside predictions as they are.
 

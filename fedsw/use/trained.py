@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedsw.columns.declaration import Columns
@@ -105,8 +106,6 @@ class TrainedModel(Short):
     it is asked about are not protected by it: a prediction is as secret as the record it is of.
 
     Attributes:
-        directory: the run's folder.
-        experiment: what ran.
         summary: how it ended, with the guarantee, held-out metrics and warnings.
         model: the network itself, on the host, in evaluation mode.
         columns: the declared columns; None where a shipped data set was learnt from.
@@ -260,8 +259,6 @@ def load(
         ExperimentError: for thresholds that cannot be; if objects are missing that the run began with.
         FileNotFoundError: if the run learnt from a shipped data set whose files are not here.
     """
-    from safetensors.torch import load_file
-
     record = read_run(find_run(str(run), runs))
     require_allowed_code(record.experiment, allow_modules, stored=record.directory)
     path = record.directory / MODEL

@@ -13,7 +13,7 @@ from typing import Any
 from fedsw.experiment import FULL_EVALUATION, load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.grid import GridRun, at_seed
-from simulations.papers.figure import ARGUMENTS, Figure, Series, Value, short
+from simulations.papers.figure import ARGUMENTS, Beside, Figure, Series, Value, short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,17 @@ def cells_of(figure: Figure, *, seeds: int | None = None) -> list[Cell]:
 
 
 def computations_of(figure: Figure) -> list[Computation]:
-    """The computations of a figure, one a case where each is stored by itself; none where it has runs."""
+    """The computations of a figure, one a case where each is stored by itself; where it has runs, those beside them."""
     if figure.compute is None:
-        return []
+        return [each for beside in figure.beside for _, each in beside_of(figure, beside)]
     cases = [{"cases": [case]} for case in figure.settings["cases"]] if figure.by_case else [{}]
     return [Computation(figure.id, figure.compute, {**figure.settings, **own}) for own in cases]
+
+
+def beside_of(figure: Figure, beside: Beside) -> list[tuple[Mapping[str, Value], Computation]]:
+    """The points of what stands beside a figure's runs, each with what is computed for it."""
+    points = [dict(zip(beside.over, values, strict=True)) for values in itertools.product(*beside.over.values())]
+    return [(point, Computation(figure.id, beside.compute, {**beside.settings, **point})) for point in points]
 
 
 def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:

@@ -84,6 +84,25 @@ class Series(Section):
         return self
 
 
+class Beside(Section):
+    """Numbers of no run, for comparison: a column of the table.
+
+    Attributes:
+        name: the column.
+        what: one line about it.
+        compute: a function of `simulations.papers.computed`, called with `settings` at each of the values of `over`.
+        settings: of every call.
+        over: values of an argument, by its name; where the runs' points have that name, what is computed is for those
+            of that value.
+    """
+
+    name: str
+    what: str
+    compute: FunctionName
+    settings: Arguments = {}
+    over: dict[str, tuple[Value, ...]]
+
+
 class Row(Section):
     """A line of the figure's table: what the paper prints, and what ours shall reach.
 
@@ -128,6 +147,7 @@ class Figure(Section):
         only: the points of the series that the figure shows, by their values; all of them if there are none.
         measures: what is measured on each run beside what the series name.
         series: the runs; none for what is computed.
+        beside: what is computed to compare them with.
         compute: a function of `simulations.papers.computed`, called with `settings`.
         by_case: whether each of `settings.cases` is computed, stored and resumed by itself.
         derive: a function of `simulations.papers.derived`: numbers that several runs make together, for the rows.
@@ -143,6 +163,7 @@ class Figure(Section):
     only: dict[str, Value] = {}
     measures: tuple[FunctionName, ...] = ()
     series: tuple[Series, ...] = ()
+    beside: tuple[Beside, ...] = ()
     compute: FunctionName | None = None
     by_case: bool = False
     settings: Arguments = {}
@@ -159,7 +180,7 @@ class Figure(Section):
         for key, value in self.only.items():
             if (key, value) not in known:
                 raise ValueError(f"`only` names {key} = {value}, which no series has")
-        if len({series.name for series in self.series}) < len(self.series):
+        if len(set(self.columns)) < len(self.columns):
             raise ValueError("two series have the same name; each is a column of its own")
         return self
 
@@ -167,6 +188,11 @@ class Figure(Section):
     def paper(self) -> str:
         """The short name of its paper."""
         return self.id.partition("/")[0]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the series, then of what stands beside them."""
+        return [*(each.name for each in self.series), *(each.name for each in self.beside)]
 
     def smallest(self) -> Figure:
         """The figure as `--quick` makes it."""
@@ -182,7 +208,17 @@ class Figure(Section):
             )
             for each in self.series
         )
-        return self.model_copy(update={"series": series, "settings": {**self.settings, **quick.settings}})
+        settings = {**self.settings, **quick.settings}
+        beside = tuple(
+            each.model_copy(
+                update={
+                    "over": {key: quick.over.get(key, values[:1]) for key, values in each.over.items()},
+                    "settings": {key: quick.settings.get(key, value) for key, value in each.settings.items()},
+                }
+            )
+            for each in self.beside
+        )
+        return self.model_copy(update={"series": series, "beside": beside, "settings": settings})
 
 
 def figures() -> dict[str, Path]:

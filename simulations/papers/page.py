@@ -10,7 +10,7 @@ from typing import Any
 from fedsw import files
 from fedsw.report.page.page import Document, Section
 from fedsw.text import number, table
-from simulations.papers.figure import Row
+from simulations.papers.figure import Beside, Row, Series
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured
 from simulations.papers.verdicts import anchor, load_page, verdicts
@@ -95,12 +95,14 @@ def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, 
 
 
 def _series(study: Study) -> list[str]:
-    return [COMPUTED] if study.figure.compute else [series.name for series in study.figure.series]
+    return [COMPUTED] if study.figure.compute else study.figure.columns
 
 
 def _described(study: Study, said: dict[str, str]) -> list[str]:
     """What the series with results are; those that an earlier figure has described are named with that figure."""
-    series = [each for each in study.figure.series if each.what and each.name in study.series]
+    known = {*study.series, *(result.series for result in study.derived)}
+    columns: list[Series | Beside] = [*study.figure.series, *study.figure.beside]
+    series = [each for each in columns if each.what and each.name in known]
     lines = {f"*{each.name}*: {each.what}": f"*{each.name}*" for each in series}
     before = [name for line, name in lines.items() if line in said]
     where = dict.fromkeys(said[line] for line in lines if line in said)
@@ -174,7 +176,7 @@ def _machines(studies: Iterable[Study]) -> str:
     """What all runs of the page were made on."""
     machines: dict[str, None] = {}
     versions: dict[str, dict[str, None]] = {}
-    for about in (result.about for study in studies for result in study.results):
+    for about in (each.about for study in studies for each in (*study.results, *study.derived) if each.about):
         hardware = about.get("hardware") or {}
         machines[f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"] = None
         for name, version in (about.get("versions") or {}).items():

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsw.text import to_float
-from simulations.papers.cells import Computation, cells_of, computations_of
+from simulations.papers.cells import Computation, beside_of, cells_of, computations_of
 from simulations.papers.figure import Figure, Row, Value
 from simulations.papers.store import read
 from simulations.papers.work import HELD_OUT
@@ -50,7 +50,7 @@ class Result:
 class Study:
     """A figure and the results that there are of it; `absent` counts those that there are not.
 
-    `derived` are numbers of several results together (`Figure.derive`); no drawing goes over them.
+    `derived` are numbers of several results together (`Figure.derive`), or beside them; no drawing goes over them.
     """
 
     figure: Figure
@@ -111,8 +111,8 @@ class Measurement:
 def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> Study:
     """A figure with what is stored of it."""
     found, absent = [], 0
-    if computations := computations_of(figure):
-        return _computed(results, figure, computations)
+    if figure.compute is not None:
+        return _computed(results, figure, computations_of(figure))
     for cell in cells_of(figure, seeds=seeds):
         stored = read(results, cell.key)
         names = (HELD_OUT, *cell.measures)
@@ -122,7 +122,8 @@ def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> St
         whole = stored.together(names)
         found.append(Result(cell.series, cell.point, cell.seed, whole.values, whole.arrays, stored.about))
     study = Study(figure, tuple(found), absent)
-    return dataclasses.replace(study, derived=_derived(study))
+    beside, lacking = _beside(results, study)
+    return dataclasses.replace(study, derived=(*_derived(study), *beside), absent=absent + lacking)
 
 
 def _computed(results: Path, figure: Figure, computations: Sequence[Computation]) -> Study:
@@ -135,6 +136,21 @@ def _computed(results: Path, figure: Figure, computations: Sequence[Computation]
     arrays = {name: value for each in stored for name, value in each.measures[HELD_OUT].arrays.items()}
     about = {**stored[-1].about, "seconds": sum(each.about["seconds"] for each in stored)}
     return Study(figure, (Result("computed", {}, 0, values, arrays, about),), len(known) - len(stored))
+
+
+def _beside(results: Path, study: Study) -> tuple[list[Result], int]:
+    """What is stored beside the runs, at every point of theirs that has its values; and how much is not stored."""
+    points = [dict(point) for point in dict.fromkeys(tuple(result.point.items()) for result in study.results)]
+    found, lacking = list[Result](), 0
+    for beside in study.figure.beside:
+        for own, computation in beside_of(study.figure, beside):
+            stored = read(results, computation.key)
+            if stored is None or stored.fault is not None:
+                lacking += 1
+                continue
+            at = [each for each in points if all(each.get(key, value) == value for key, value in own.items())]
+            found += [Result(beside.name, each, 0, stored.measures[HELD_OUT].values, {}, stored.about) for each in at]
+    return found, lacking
 
 
 def _derived(study: Study) -> tuple[Result, ...]:

@@ -49,7 +49,8 @@ def pieces_of(figures: Iterable[Figure], *, seeds: int | None = None) -> list[Pi
     """What figures are made from, every run once, with all that any of them measures on it."""
     found: dict[str, Piece] = {}
     for figure in figures:
-        for what in (*computations_of(figure), *cells_of(figure, seeds=seeds)):
+        everything: list[Cell | Computation] = [*computations_of(figure), *cells_of(figure, seeds=seeds)]
+        for what in everything:
             asked = what.measures if isinstance(what, Cell) else ()
             known = found[what.key].measures if what.key in found else ()
             found[what.key] = Piece(what.key, what, tuple(dict.fromkeys([*known, *asked])))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsw import audit
 from fedsw.accounting.epsilons import gaussian_epsilon as epsilon_of_gaussian
+from fedsw.audit import bounds
 
 __all__ = ["CONFIDENCE", "epsilon_of_gaussian", "shown_mu"]
 
@@ -13,5 +13,5 @@ CONFIDENCE = 1 - 1e-7
 
 
 def shown_mu(scores: np.ndarray, others: np.ndarray, confidence: float = CONFIDENCE) -> float:
-    """`fedsw.audit.shown_mu`, wrong as rarely as tests may be."""
-    return audit.shown_mu(scores, others, confidence)
+    """`fedsw.audit.bounds.shown_mu`, wrong as rarely as tests may be."""
+    return bounds.shown_mu(scores, others, confidence)

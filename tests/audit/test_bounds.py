@@ -8,7 +8,15 @@ from scipy import stats
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
 from fedsw.accounting.epsilons import gaussian_epsilon
-from fedsw.audit import epsilon_of_rates, gaussian_mu, judged, rate_at_least, rate_at_most, shown_epsilon, shown_mu
+from fedsw.audit.bounds import (
+    epsilon_of_rates,
+    gaussian_mu,
+    judged,
+    rate_at_least,
+    rate_at_most,
+    shown_epsilon,
+    shown_mu,
+)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.999])

@@ -20,11 +20,11 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 
 from fedsw.accounting import Ledger
-from fedsw.deploy import executor
+from fedsw.deploy import apps, executor
 from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.processes import Processes
 from fedsw.engines.deployed import LocalFederation, follow, node_name
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.origin import ORIGIN
 from fedsw.files import private_folder
 from fedsw.runs.directory import RunDirectory
@@ -90,7 +90,7 @@ class Member:
                     while not self._over.is_set():
                         if (message := node._take()) is None:
                             continue
-                        if message.metadata.message_type == wire.HELLO:
+                        if message.metadata.message_type == messages.HELLO.kind:
                             node._answer(message)
                         else:
                             self._attack(message)
@@ -109,7 +109,7 @@ class Member:
         self._push("replayed request", self._forged(message, SUPERLINK_NODE_ID, self._own, signed=True))
         self._push("guessed id", self._forged(message, self._own, SUPERLINK_NODE_ID, to=f"{number:064x}"), lenient=True)
         self._post("taken as another", "/v1/fleet/take", PullMessagesRequest(node=NodeProto(node_id=self._others[0])))
-        self._count("garbage", lambda: executor.call(self._client, "/v1/fleet/give", [b"\xff" * 50, b"\x00"]))
+        self._count("garbage", lambda: apps.call(self._client, "/v1/fleet/give", [b"\xff" * 50, b"\x00"]))
         kind = KINDS[number % len(KINDS)]
         reply = Message(RecordDict({"metrics": ConfigRecord({"epsilon": "much"})}), reply_to=message)
         self._push("malformed reply", broken(kind, reply), lenient=True)
@@ -131,12 +131,12 @@ class Member:
             clientapp_runtime_list=[0.1],
         )
         parts = [push.SerializeToString(), *envelope.objects]
-        self._count(what, lambda: executor.call(self._client, "/v1/fleet/give", parts), lenient=lenient)
+        self._count(what, lambda: apps.call(self._client, "/v1/fleet/give", parts), lenient=lenient)
         if not lenient:
             self._count(what, lambda: self._client.PushMessages(push))
 
     def _post(self, what: str, path: str, header: Any) -> None:
-        self._count(what, lambda: executor.call(self._client, path, [header.SerializeToString()]))
+        self._count(what, lambda: apps.call(self._client, path, [header.SerializeToString()]))
 
     def _count(self, what: str, send: Any, *, lenient: bool = False) -> None:
         try:

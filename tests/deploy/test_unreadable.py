@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-from fedsw.deploy import executor, serverapp
+from fedsw.deploy import apps, executor
 from fedsw.engines import inprocess
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, answers_to, exchange
 from tests.deploy.envelopes import KINDS, Carrier, Envelope, broken, grid_of
@@ -42,7 +42,7 @@ def collected(*envelopes: Envelope) -> Carrier:
 def test_a_reply_that_is_none_is_its_sender_s_fault_and_the_others_are_read(kind: str) -> None:
     spoilt, whole = broken(kind, reply_of(OTHER)), Envelope(reply_of(NODE))
     try:
-        first, second = serverapp._pull_messages(grid_of(collected(spoilt, whole)), [])
+        first, second = apps._pull_messages(grid_of(collected(spoilt, whole)), [])
     except Exception as fault:
         pytest.fail(f"one reply ends them all: {fault!r}")
     assert first.has_error() and "unreadable" in first.error.reason

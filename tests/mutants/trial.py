@@ -31,7 +31,7 @@ _PACKAGES = (
     *("torch", "numpy", "scipy.stats", "scipy.optimize", "scipy.fft", "hypothesis.extra.numpy", "ot", "mpmath"),
     *("flwr.app", "flwr.clientapp", "flwr.serverapp", "safetensors.torch", "pydantic", "psutil", "pytest"),
     *("cryptography.hazmat.primitives.ciphers", "rich.table", "typer", "torch._dynamo", "torch.utils.flop_counter"),
-    *("fairlearn.metrics", "pyarrow.parquet", "pywt", "jinja2", "pydantic.types", "uvicorn", "annotated_types"),
+    *("sklearn.metrics", "pyarrow.parquet", "pywt", "jinja2", "pydantic.types", "uvicorn", "annotated_types"),
 )
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LATER = itertools.count(100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def test_what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_
     given = dict(zip(POSSIBLE, answers, strict=True))
     found = choose(Answers(**given))
     assert found.trust in trust_models()
-    assert found.trust.endswith("local") or found.trust.startswith("local") or given["sums"] == "server"
+    whom = {"server": ("central", "sketch"), "masked": ("distributed",), "nobody": ("local-gradient", "sketch-local")}
+    assert found.trust in whom[given["sums"]]
     assert ("stratified" in found.settings.values()) == (found.trust == "central" and given["counts"] == "watched")
     monkeypatch.chdir(tmp_path)
     draft, _, *rest = (command.split() for command in found.commands)
@@ -43,6 +45,8 @@ def test_more_clients_who_trust_nobody_need_more_records_and_a_server_needs_not(
     alone = [strength_of(Answers(sums="server", clients=clients)) for clients in (2, 50)]
     apart = [strength_of(Answers(sums="nobody", clients=clients)) for clients in (2, 50)]
     assert alone[0] == alone[1] and apart[0] == pytest.approx(5 * apart[1])
+    together = [strength_of(Answers(sums="masked", clients=clients)) for clients in (2, 50)]
+    assert apart[0] == pytest.approx(together[0]) and together[1] == pytest.approx(alone[1] * math.sqrt(49 / 50))
     few = choose(Answers(sums="nobody", records=60, clients=10))
     assert few.strength < _FELT and few.enough.startswith("not enough")
 
@@ -67,6 +71,11 @@ def test_commands_are_printed_in_one_line_each_and_one_client_is_no_clients(caps
     assert all(f"    {command}\n" in shown for command in found.commands) and max(map(len, found.commands)) > 60
     assert "records at 1 client, 1 column, epsilon 1:" in shown
     assert "--sums nobody, --counts watched, --product model, --records 1000, --epsilon 1.0" in shown
+
+
+def test_one_client_cannot_be_hidden_in_a_sum(capsys):
+    assert main(["choose", "--sums", "masked", "--clients", "1"]) == 2
+    assert "there is 1" in capsys.readouterr().err
 
 
 def test_the_decision_page_is_the_commands_text():

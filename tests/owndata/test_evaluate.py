@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from fedsw.cli.app import main
 from fedsw.data import concatenate
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.node.sample import held_back
 from fedsw.metrics import accuracy, predictions
 from fedsw.own_data.evaluate import evaluate
-from fedsw.report.screens import group_cell
+from fedsw.report.progress import group_table, measured_cell
 from fedsw.tasks.problem import Problem
 
 COLUMNS = {
@@ -133,14 +134,15 @@ def test_evaluate_measures_the_model_on_the_kept_records_of_each_client_and_of_a
     kept = held_out_records(task, {"partition-id": 0, "num-partitions": 1}).records
     with torch.no_grad():
         outputs = task.outputs(model(task.inputs(kept)), task.given(kept)) + asked.clip.centre
-    assert measured[2].metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
+    worth = measured[2].worth
+    assert worth.metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
     assert measured[2].count == len(kept) == measured[0].count + measured[1].count
-    assert measured[2].constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
-    assert set(measured[2].by_group) == {"female", "male"} and measured[2].standard_errors["accuracy"] > 0
+    assert worth.quality.constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
+    assert set(worth.by_group) == {"female", "male"} and worth.quality.standard_errors["accuracy"] > 0
     before = {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
     assert main(["evaluate", str(found.directory), "--data-dir", str(data / "1"), "--client", "1", "--json"]) == 0
     own = json.loads(capsys.readouterr().out)
-    assert own[0]["name"] == "client 1" and own[0]["metrics"] == dict(measured[1].metrics) and len(own) == 1
+    assert own[0]["name"] == "client 1" and own[0]["metrics"] == dict(measured[1].worth.metrics) and len(own) == 1
     assert main(["evaluate", str(found.directory)]) == 0
     assert "all clients" in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
@@ -197,5 +199,6 @@ def test_a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_num
 
 
 def test_how_many_records_a_group_has_is_shown_whole():
-    assert group_cell("count", 1003.0, None) == "1,003" and group_cell("count", 12_345, None) == "12,345"
-    assert group_cell("accuracy", 0.81234, (0.79, 0.83)).startswith("0.812")
+    numbers = {"a": {"count": 1003.0, "accuracy": 0.81234}, "b": {"count": 12_345, "accuracy": math.nan}}
+    headings, rows = group_table(numbers, {"a": {"accuracy": (0.79, 0.83)}}, measured_cell)
+    assert headings == ["count", "accuracy"] and rows == [["a", "1,003", "0.812\n0.79 to 0.83"], ["b", "12,345", "–"]]

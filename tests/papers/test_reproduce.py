@@ -39,6 +39,16 @@ def a_figure(name: str = "rll/fig98", **changes: Any) -> Figure:
     return Figure.model_validate({"id": name, **whole, **changes})
 
 
+def test_a_figure_shows_points_that_any_of_its_series_has_and_no_others() -> None:
+    alone = {**SERIES, "name": "without noise", "over": {"privacy.epsilon": ["inf"]}}
+    for series in ([SERIES, alone], [alone, SERIES]):
+        for epsilon in (3.0, "inf"):
+            shown = a_figure(series=series, only={"epsilon": epsilon}, rows=[])
+            assert {cell.point["epsilon"] for cell in cells_of(shown)} == {epsilon}
+    with pytest.raises(ValueError, match="epsilon = 2.0, which no series has"):
+        a_figure(only={"epsilon": 2.0})
+
+
 @pytest.mark.parametrize("name", figures())
 def test_every_figure_names_experiments_measures_and_drawings_that_there_are(name: str) -> None:
     for figure in (load_figure(name), load_figure(name).smallest()):

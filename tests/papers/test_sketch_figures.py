@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,35 +12,29 @@ from torch import Tensor, nn
 
 from fedsw import data
 from fedsw.models import Particles
+from fedsw.models.labelled import generate
+from simulations.papers.cells import beside_of, cells_of
+from simulations.papers.computed.real import RealImages, classifier, constant
 from simulations.papers.derived.sketches import price_of_masks, price_of_trust
 from simulations.papers.figure import load_figure
 from simulations.papers.finished import Finished
 from simulations.papers.measures.labelled import beside_sketches
 from simulations.papers.measures.synthesis import labelled, with_shifts
-from simulations.papers.study import Result, Study
+from simulations.papers.page import section
+from simulations.papers.store import Measured, Stored, write
+from simulations.papers.study import Result, Study, measured, read_study
 
 
-class Replayed(nn.Module):
-    """Draws images of a class from a table; every label moved on by `shift`."""
-
-    latent, cells = 1, 10
-
-    def __init__(self, images: Tensor, labels: Tensor, shift: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-        self._by_class = [images[(labels + shift) % 10 == each] for each in range(10)]
-
-    def forward(self, noise: Tensor, cells: Tensor) -> Tensor:
-        pick = torch.special.ndtr(noise[:, 0])
-        found = [self._by_class[c][int(u * len(self._by_class[c]))] for c, u in zip(cells.tolist(), pick, strict=True)]
-        return torch.stack(found).to(noise)
+def moved(records: data.Records, shift: int) -> RealImages:
+    """Draws images of a class from records; every label moved on by `shift`."""
+    return RealImages(records.features, (records.target + shift) % 10)
 
 
 @pytest.mark.parametrize(("shift", "least", "most"), [(0, 0.8, 1.0), (1, 0.0, 0.2)])
 def test_generated_labels_are_judged_as_they_are_generated(shift: int, least: float, most: float) -> None:
     digits = data.digits(seed=0)
     run = SimpleNamespace(
-        model=Replayed(digits.train.features, digits.train.target, shift),
+        model=moved(digits.train, shift),
         problem=SimpleNamespace(classes=10),
         experiment=SimpleNamespace(sketch=SimpleNamespace(generated=4000)),
         dataset=digits,
@@ -57,7 +52,7 @@ def test_classifiers_that_are_taught_with_shifts_learn_the_labels_as_they_are_ge
 ) -> None:
     digits = data.digits(seed=0)
     run = SimpleNamespace(
-        model=Replayed(digits.train.features, digits.train.target, shift),
+        model=moved(digits.train, shift),
         problem=SimpleNamespace(classes=10),
         experiment=SimpleNamespace(training=SimpleNamespace(rounds=15)),
         dataset=digits,
@@ -109,3 +104,46 @@ def test_the_price_of_trust_is_the_difference_at_equal_epsilon_and_data() -> Non
     assert found.values["lost_without_trust"] == pytest.approx(0.02)
     (masked,) = price_of_masks(Study(load_figure("sketches/images"), results, 0))
     assert masked.point == found.point and masked.values["lost_without_trust"] == pytest.approx(0.005)
+
+
+def test_lessons_of_real_images_draw_every_image_of_a_class_equally_often() -> None:
+    images = torch.arange(6.0).repeat_interleave(4).reshape(6, 4)
+    labels = torch.tensor([1, 0, 1, 0, 1, 1])
+    real = RealImages(images, labels)
+    drawn, cells = generate(real, real.counts / 6, 12_000)
+    seen = torch.bincount(drawn[:, 0].long(), minlength=6)
+    assert bool((labels[drawn[:, 0].long()] == cells).all()) and bool((drawn == drawn[:, :1]).all())
+    assert float(seen.min()) > 1800 and float(seen.max()) < 2200
+    edges = torch.tensor([[-40.0], [40.0]])
+    assert real(edges, torch.tensor([1, 1]))[:, 0].tolist() == [0.0, 5.0], "the ends of the noise are images, too"
+
+
+def test_real_images_teach_more_than_a_constant_and_a_constant_is_the_most_frequent_label() -> None:
+    digits = data.digits(seed=0)
+    names, least = ("generated", "lenet", "shifted"), constant("digits").values
+    found = {key: value for name in names for key, value in classifier("digits", name, 2).values.items()}
+    assert set(found) == set(least) == {f"accuracy_{name}" for name in names}
+    share = float((digits.test.target == digits.train.target.mode().values).double().mean())
+    assert set(least.values()) == {share} and found["accuracy_generated"] > 5 * share
+
+
+def test_what_stands_beside_runs_is_a_column_at_all_their_points_and_is_made_once(tmp_path: Path) -> None:
+    figure = load_figure("sketches/stages")
+    beside = {each.name: beside_of(figure, each) for each in figure.beside}
+    for name, accuracy in (("real images", 0.97), ("constant", 0.1)):
+        for point, computation in beside[name]:
+            value = Measured({"accuracy_lenet": accuracy + (point["source"] == "mnist") / 100})
+            write(tmp_path, computation.key, Stored({"seconds": 1.0}, {"held-out": value}))
+    cells = cells_of(figure)
+    for cell in cells[:6]:
+        names = ("held-out", *cell.measures)
+        write(tmp_path, cell.key, Stored({"seconds": 1.0}, {name: Measured({"accuracy_lenet": 0.9}) for name in names}))
+    study = read_study(tmp_path, figure)
+    assert study.absent == len(cells) - 6 and len(study.results) == 6
+    (row,) = [each for each in figure.rows if each.what == "MNIST, ε = 10: LeNet (paper: CNN)"]
+    numbers = [measured(study, row, name) for name in ("best", "real images", "constant")]
+    assert [each.mean for each in numbers if each is not None] == pytest.approx([0.9, 0.98, 0.11])
+    text = section(study, (), tmp_path / "page.md", {}).parts
+    table = next(part for part in text if part.startswith("| what"))
+    assert table.splitlines()[0] == "| what | paper | best | real images | constant | goal of best |"
+    assert any(part.startswith("*real images*: the same classifiers") for part in text)

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 # Everything that a process needs, once.
-import fairlearn.metrics  # noqa: F401
+import sklearn.metrics  # noqa: F401
 import torch._dynamo  # noqa: F401
 
 import fedsw.engines.driver

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedsw.data import Records
 from fedsw.runs import intervals
-from fedsw.runs.by_group import by_group, by_group_intervals
+from fedsw.runs.by_group import by_group
 from fedsw.runs.evaluation import parts_of
 from fedsw.runs.intervals import (
     Rate,
@@ -188,7 +188,7 @@ def test_rows_of_the_same_persons_make_no_interval_narrower():
         data = records(label[units], sensitive=np.arange(42)[units] % 2, unit=units)
         outputs = torch.from_numpy(answer[units])[:, None]
         quality = quality_of_classes(outputs, data, groups=2, classes=2)
-        table = by_group_intervals(Problem.from_experiment(small()), outputs, data)
+        table = by_group(Problem.from_experiment(small()), outputs, data).around
         own = next(iter(table.values()))
         found.append([*quality.intervals.values(), quality.gain[1:], own["true_positive_rate"], own["auc"]])
         assert set(parts_of(data)[:times].tolist()) == {0}
@@ -201,8 +201,8 @@ def test_every_number_in_the_table_by_group_has_an_interval_that_holds_it():
     target = law.integers(0, 2, 90)
     outputs = torch.from_numpy(np.clip(0.5 + 0.3 * (target - 0.5) + 0.2 * law.normal(size=90), 0, 1))[:, None]
     task, data = Problem.from_experiment(small()), records(target)
-    around = by_group_intervals(task, outputs, data)
-    for group, numbers in by_group(task, outputs, data).items():
+    table, around = by_group(task, outputs, data)
+    for group, numbers in table.items():
         assert set(around[group]) == set(numbers) - {"count"}
         assert all(around[group][name][0] <= numbers[name] <= around[group][name][1] for name in around[group])
 

@@ -14,9 +14,8 @@ import torch
 from fedsw.data import Records
 from fedsw.engines import driver
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.load import find_experiment
 from fedsw.experiment.registry import is_shipped, load_metrics
-from fedsw.runs.by_group import by_group, require_by_group
+from fedsw.runs.by_group import by_group
 from fedsw.runs.evaluation import Evaluator, OwnMetrics
 from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur, small
@@ -235,7 +234,7 @@ def test_the_table_by_group_is_that_of_naive_loops_for_any_number_of_groups(grou
     sensitive = numbers.integers(0, groups - 1, n)  # nobody in the last group
     target = numbers.integers(0, classes, n)
     records = Records(torch.zeros((n, 1)), torch.from_numpy(sensitive), torch.from_numpy(target), torch.arange(n))
-    table = by_group(stand_in("classification", groups, classes), outputs, records)
+    table = by_group(stand_in("classification", groups, classes), outputs, records).numbers
     predicted = [
         int(row[0] > 0.5) if classes == 2 else max(range(classes), key=lambda c: row[c]) for row in outputs.tolist()
     ]
@@ -259,7 +258,7 @@ def test_squared_errors_by_group_add_up_to_the_overall_one():
     outputs, target = (torch.from_numpy(numbers.random((50, 2)).astype(np.float32)) for _ in range(2))
     sensitive = torch.from_numpy(numbers.integers(0, 3, 50))
     records = Records(torch.zeros((50, 1)), sensitive, target, torch.arange(50))
-    table = by_group(stand_in("regression", 3, 0), outputs, records)
+    table = by_group(stand_in("regression", 3, 0), outputs, records).numbers
     for g in range(3):
         rows = [i for i in range(50) if sensitive[i] == g]
         naive = sum(sum((float(o) - float(t)) ** 2 for o, t in zip(outputs[i], target[i], strict=True)) for i in rows)
@@ -277,8 +276,8 @@ def test_one_group_and_other_tasks_have_no_table():
     records = Records(
         torch.zeros((4, 1)), torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.long), torch.arange(4)
     )
-    assert by_group(stand_in("classification", 1, 2), torch.zeros((4, 1)), records) == {}
-    assert by_group(stand_in("generation", 2, 2), torch.zeros((4, 1)), records) == {}
+    assert by_group(stand_in("classification", 1, 2), torch.zeros((4, 1)), records) == ({}, {})
+    assert by_group(stand_in("generation", 2, 2), torch.zeros((4, 1)), records) == ({}, {})
 
 
 def test_the_summary_s_table_agrees_with_its_own_metrics(tmp_path):
@@ -296,13 +295,3 @@ def test_measuring_by_group_and_trying_a_metric_change_no_released_number(tmp_pa
     plain = driver.run(small("seed=3"), runs=tmp_path / "a")
     more = driver.run(small("seed=3"), runs=tmp_path / "b", metrics={"ones": share_of_ones})
     assert [line["gradient_norm"] for line in plain.history] == [line["gradient_norm"] for line in more.history]
-
-
-def test_a_missing_library_of_tables_is_found_out_at_the_start_and_a_start_loads_it_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    task = Problem.from_experiment(load_experiment(find_experiment("fair-classification")))
-    require_by_group(task)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"fedsw\[app\]"):
-        require_by_group(task)

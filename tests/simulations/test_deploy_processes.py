@@ -237,13 +237,13 @@ def test_other_machines_reach_the_nodes_interface_only(peer: Any, path: str, pas
 def test_another_flower_is_refused_with_the_way_out(main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.43.0")
     with pytest.raises(SystemExit, match=r"need Flower 1\.41 or 1\.42, not 1\.43\.0.*--stock.*deployed-stock"):
-        main(["worker", "0"])
+        main(["superlink"])
 
 
 def test_warm_modules_import_none_of_the_app_s_code() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import {0}; print([m for m in sys.modules if m in {1}])"
     own = ("clients", "fedsw", "server")
-    for name in ("executor", "superlink", "serverapp", "connections"):
+    for name in ("executor", "superlink", "apps", "connections"):
         folder = str(Path(warm_executor.__file__).parent)
         command = [sys.executable, "-P", "-c", code.format(name, own), folder]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -304,7 +304,7 @@ def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path)
         def round_done(self, record: dict[str, Any]) -> None:
             super().round_done(record)
             if len(self.records) == 2:
-                workers = [pid for pid, line in deployed_processes().items() if "executor.py worker" in line]
+                workers = [pid for pid, line in deployed_processes().items() if "apps.py worker" in line]
                 os.kill(workers[0], signal.SIGKILL)
                 killed.append(workers[0])
 

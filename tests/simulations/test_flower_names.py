@@ -15,7 +15,7 @@ def test_every_semi_public_name_is_where_the_engines_look_for_it():
     from fedsw.engines import inprocess
 
     assert hasattr(EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
-    run = inprocess.empty_run(5)
+    run = inprocess.Run.create_empty(run_id=5)
     assert run.run_id == 5
     inprocess.identify(5)
     message = inprocess.Message(inprocess.RecordDict({}), 7, "train.x", ttl=1.0)

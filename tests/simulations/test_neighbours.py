@@ -235,7 +235,7 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
     monkeypatch.setattr(accounts, "datetime", Mock(datetime=Mock(now=Mock(return_value=datetime.datetime(2026, 1, 1)))))
 
     directory, accounts_of_run = tmp_path / "run", tmp_path / "accounts"  # of one place: paths are written down
-    monkeypatch.setattr(driver, "fresh_directory", lambda folder: directory)
+    monkeypatch.setattr(driver, "fresh_folder", lambda folder: directory)
     monkeypatch.setenv("FEDSW_ACCOUNTS", str(accounts_of_run))
 
     def left(case: Case, records: pd.DataFrame) -> Left:

@@ -26,7 +26,8 @@ def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    inprocess.simulate_with_ray(cast(ServerApp, None), cast(ClientApp, None), 2, cpus=3)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 2)
     assert [each["init_args"] for each in found] == [expected]
 
 
@@ -37,14 +38,15 @@ def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
     device: str, address: str | None, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two GPUs of this machine between four sites; in a cluster one for each."""
-    found: list[float] = []
-    monkeypatch.setattr(inprocess, "simulate_with_ray", lambda *given, gpus, **more: found.append(gpus))
+    found: list[dict[str, Any]] = []
+    simulation = importlib.import_module("flwr.simulation.run_simulation")
+    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
     inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
-    assert found == [share]
+    assert [each["client_resources"]["num_gpus"] for each in found] == [share]
 
 
 def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(

@@ -21,8 +21,8 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment
 from fedsw.experiment.sources import load_shape
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node import node as nodes
-from fedsw.federation.node.node import join
+from fedsw.federation.node import joining as nodes
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.partition import node_records
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
@@ -322,7 +322,7 @@ LACKING = frame()[["age", "work", "sex"]]
         (
             "object",
             {"data": frame(), "held_out": frame().iloc[:10]},
-            "10 of the 10 held-out rows are also among the private records",
+            "held_out: 10 of its 10 rows are also in the private records",
         ),
         ("object", {"data": frame(), "held_out": frame().iloc[::2]}, "held_out: no record of group male"),
     ],

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from fedsw.experiment import parse_experiment
+from fedsw.report.console import table_of
 from fedsw.report.progress import describe_round, ordered_metrics, short_metrics
 from fedsw.report.screens import demo_table, experiments_table, summary_panel
 from fedsw.runs.files import read_lines, write_json
@@ -279,3 +280,12 @@ def test_the_summary_shows_a_line_for_every_group_however_many_there_are(finishe
     for g in range(6):
         assert [f"g{g}", f"1,00{g}", f"{0.5 + g / 100:.3g}", f"{g / 7:.3g}"] in lines
     assert ["empty", "0", "–", "–"] in lines
+
+
+def test_a_table_wraps_on_a_narrow_screen_and_cuts_nothing() -> None:
+    headings, row = (
+        ("data set", "of those with a guarantee"),
+        ("patients of the northern hospital", "0.1234 (0.1 to 0.2)"),
+    )
+    letters = "".join([*headings, *row]).replace(" ", "")
+    assert sorted("".join(shown(table_of(headings, [row]), width=30).split()).replace("─", "")) == sorted(letters)

@@ -17,7 +17,7 @@ from fedsw.data import BadRecords, as_records
 from fedsw.data.units import Units
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.server import preset
 from fedsw.use.trained import load
 
@@ -195,7 +195,7 @@ def test_single_canaries_are_refused_where_a_person_is_the_unit():
 
 def test_held_out_rows_of_a_person_in_training_are_refused_though_the_rows_differ(tmp_path):
     other = visits(12, seed=9)
-    with pytest.raises(ExperimentError, match="12 values of the held-out records' column 'patient'"):
+    with pytest.raises(ExperimentError, match="held_out: 12 values of its column 'patient'"):
         run(experiment(), data=visits(), held_out=other, runs=tmp_path)
     found = run(experiment(), data=visits(), held_out=visits(12, seed=9, prefix="h"), runs=tmp_path)
     assert found.summary["held_out"]

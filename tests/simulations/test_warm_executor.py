@@ -14,7 +14,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
-from fedsw.deploy.executor import Node, Worker, load_client_app
+from fedsw.deploy.apps import load_client_app
+from fedsw.deploy.executor import Node, Worker
 from fedsw.engines import inprocess
 
 PYPROJECT = """

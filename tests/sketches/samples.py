@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsw.randomness import Stream
-from fedsw.sketches.law import Law
+from fedsw.sketches.drift import Target, distance_of_sums, drawn_distance_of_sums
+from fedsw.sketches.law import BatchSums, Law, members_of
 from fedsw.sketches.parts import GaussianKernel, Indicators, SlicedCramer
 
 KERNEL = GaussianKernel((0.5, 1.0, 2.0), 40)
@@ -32,3 +33,17 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def cells_of(law: Law, n: int, seed: int = 0) -> Tensor:
     words = Stream.seeded(seed, "test cells").uniforms(n)
     return torch.from_numpy((words * law.cells).astype("int64"))
+
+
+def sums_of_vectors(vectors: Tensor, cells: Tensor, count: int) -> BatchSums:
+    """The sums by cell of vectors (m, F) that are there already."""
+    members = members_of(cells, count).to(vectors)
+    return BatchSums(members @ vectors, members @ vectors.square().sum(dim=1), members.sum(dim=1))
+
+
+def distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
+    return distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))
+
+
+def drawn_distance(target: Target, vectors: Tensor, cells: Tensor) -> Tensor:
+    return drawn_distance_of_sums(target, sums_of_vectors(vectors, cells, len(target.blocks)))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.sketches.drift import Target, distance, drawn_distance
+from fedsw.sketches.drift import Target
 from fedsw.sketches.noised import NoisedSketch
-from tests.sketches.samples import LAWS, cells_of, normal
+from tests.sketches.samples import LAWS, cells_of, distance, drawn_distance, normal
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fedsw.sketches import law as sketches
-from fedsw.sketches.law import STEP, BatchSums, Law, count_steps, sums_of_vectors
+from fedsw.sketches.law import STEP, BatchSums, Law, count_steps
 from fedsw.sketches.maps import Convolutions, Cosine
 from fedsw.sketches.parts import GaussianKernel
-from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal
+from tests.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal, sums_of_vectors
 
 
 def naive(law: Law, rows: np.ndarray, cells: list[int]) -> np.ndarray:

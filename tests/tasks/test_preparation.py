@@ -16,7 +16,6 @@ from fedsw.columns.declaration import Columns
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.moment_facts import columns_used, constant_of
 from fedsw.tasks.preparation import Preparation, closed_form, foldable, folded, prepare, started, whitening_of
-from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 from tests.tasks.test_moments import problem_and_records, released
 
 REGRESSION = "objective.task='regression'"
@@ -63,7 +62,7 @@ def test_the_noise_of_all_rounds_shakes_outputs_no_more_than_it_may(overrides, m
     task, records = problem_and_records(*NOISY, "training.learning_rate=0.6", "model.kind='logistic'", *overrides)
     moments = noised(released(task, records), 0.5)
     prepared = prepare(task, moments)
-    moved = max(each.value for each in sensitivities(task, moments.records, planned_spreads(task)))
+    moved = max(each.value for each in task.sensitivities(moments.records, task.planned_spreads()))
     round_ = np.sqrt(0.2 / 0.8 * 50) * moments.sigma / moments.layout.moved * prepared.scale * moved
     chance, trainer = np.random.default_rng(0), Trainer(torch.zeros(4000), task.experiment.training)
     for _ in range(50):

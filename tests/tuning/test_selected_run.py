@@ -118,9 +118,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def search(home: Path, made: Path, *, runs: int, best: int, monkeypatch) -> tuple[Path, Repeated]:
     """A search on clocks of its own; its home, with everything that remains, and the runs."""
-    for module in (private, driver, accounts):
-        monkeypatch.setattr(module, "datetime", SimpleNamespace(datetime=Clock, UTC=datetime.UTC))
+    clock = SimpleNamespace(strftime=lambda form: Clock.now().strftime(form), monotonic=time.monotonic)
+    monkeypatch.setattr("fedsw.files.time", clock)  # a folder's name
     for module in (private, accounts):
+        monkeypatch.setattr(module, "datetime", SimpleNamespace(datetime=Clock, UTC=datetime.UTC))
         monkeypatch.setattr(module, "uuid4", lambda: UUID(int=5))
     monkeypatch.setattr(Repetitions, "draw", lambda law, uniform: runs)
     monkeypatch.setenv("FEDSW_ACCOUNTS", str(home / "accounts"))

@@ -12,9 +12,9 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from fedsw.audit.finding import Finding
+from fedsw.audit.finding import Check, Finding
 from fedsw.audit.record import model, noise, promise, published, spent
-from fedsw.audit.record.folder import Book, Check, Folder, made, read_folder
+from fedsw.audit.record.folder import Book, Folder, made, read_folder
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import CodeRefused
 
@@ -49,6 +49,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     failed = [check.name for check in checks if check.passed is False]
     left = [check.name for check in checks if check.passed is None]
     worst = _worst(folder)
+    drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
         kind="record",
         subject=str(directory),
@@ -63,12 +64,12 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
             "experiment": folder.experiment["name"],
             "trust": folder.trust,
             "status": folder.summary.get("status", "no summary"),
-            "nominal": folder.experiment.get("seed") is not None,
+            "nominal": folder.seeded,
             "failed": failed,
             "not_checked": left,
             "checks": [check.as_dict() for check in checks],
         },
-        draw=functools.partial(spent.draw, folder, worst) if worst and spent.drawable(worst) else None,
+        draw=functools.partial(spent.draw, folder, worst) if worst and drawable else None,
     )
 
 
@@ -92,7 +93,7 @@ def _verdict(failed: list[str], left: list[str], count: int) -> str:
 
 def _described(folder: Folder) -> str:
     status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
-    seeded = ", nominal (seeded)" if folder.experiment.get("seed") is not None else ""
+    seeded = ", nominal (seeded)" if folder.seeded else ""
     return f"{folder.experiment['name']}, trust {folder.trust}{seeded}: {status}"
 
 

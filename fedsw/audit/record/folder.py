@@ -6,17 +6,24 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fedsw.experiment import Experiment
-    from fedsw.experiment.trust import TrustModel
-    from fedsw.tasks.preparation import Preparation
-    from fedsw.tasks.problem import Problem
+import torch
+
+from fedsw.audit.finding import Check
+from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.choices import require_allowed_code, shipped_task
+from fedsw.experiment.trust import TrustModel, trust_model
+from fedsw.runs.files import require_no_links
+from fedsw.runs.recovery import is_running
+from fedsw.settings import ExperimentError
+from fedsw.tasks.moments import Moments, layout_of
+from fedsw.tasks.preparation import Preparation, prepare
+from fedsw.tasks.problem import Problem
 
 LAPLACE = "laplace"
 HELD_OUT = "held out"
@@ -31,8 +38,6 @@ class Row:
     """One line of a ledger's table `rows`, with its body read.
 
     Attributes:
-        sequence, key, body, previous, digest: as stored.
-        round, attempt, sigma: of the release.
         charges: of every group: group, sampling_rate, sensitivity, sampling, slicing.
     """
 
@@ -59,13 +64,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Book:
-    """One ledger file: `header` is (body, digest) as stored, `promise` its body read."""
+    """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow."""
 
     name: str
     path: Path
     header: tuple[str, str]
     promise: dict[str, Any]
     rows: tuple[Row, ...]
+    accountant: str
+    budget: float
+    delta: float
+    groups: tuple[str, ...]
 
     @property
     def client(self) -> str | None:
@@ -94,7 +103,6 @@ class Folder:
     """A run that is not going on.
 
     Attributes:
-        experiment: its settings, as in config.json.
         summary: empty where the last process of the run ended without one.
         selection: what it was selected among, as in config.json; None for a run that is not the best of several.
         allow_modules: modules that the settings may name as `module:name`.
@@ -109,8 +117,7 @@ class Folder:
     @property
     def privacy(self) -> dict[str, Any]:
         """The settings of the guarantee."""
-        privacy: dict[str, Any] = self.experiment["privacy"]
-        return privacy
+        return dict(self.experiment["privacy"])
 
     @property
     def trust(self) -> str:
@@ -120,9 +127,6 @@ class Folder:
     @property
     def model(self) -> TrustModel:
         """What the trust model is for the run's task: its facts."""
-        from fedsw.experiment.choices import shipped_task
-        from fedsw.experiment.trust import trust_model
-
         task = shipped_task(self.experiment["objective"]["task"])
         return trust_model(self.trust, sketch=task is not None and task.facts.sketched)
 
@@ -135,6 +139,22 @@ class Folder:
     def sketch(self) -> bool:
         """Whether one sum over all records was released, once."""
         return self.model.sketched
+
+    @property
+    def seeded(self) -> bool:
+        """Whether sampling and noise follow from a seed."""
+        return self.experiment.get("seed") is not None
+
+    @property
+    def stages(self) -> int:
+        """How many stages a sketch has."""
+        return 1 + len(self.experiment["sketch"]["stages"])
+
+    def sigma_of(self, rows: Sequence[Row], clients: float) -> float:
+        """Noise in a sum of so many clients that is charged in these rows: that of all of them, or of a masked sum."""
+        if self.model.masked and rows:
+            return self.masked_sigma(rows[0], clients)
+        return math.hypot(*(row.sigma for row in rows))
 
     def masked_sigma(self, row: Row, clients: float) -> float:
         """Noise in a masked sum of so many clients: every row has that of the honest ones together."""
@@ -166,11 +186,6 @@ class Folder:
         """
         if not self.share_of_moments or self.moments is None:
             return None
-        import torch
-
-        from fedsw.tasks.moments import Moments, layout_of
-        from fedsw.tasks.preparation import prepare
-
         layout = layout_of(self.task)
         values = torch.tensor(self.moments["values"], dtype=torch.float64)
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
@@ -188,8 +203,6 @@ class Folder:
     @property
     def accountant(self) -> str:
         """The accountant that the settings ask for; by its bare name where this process does not know it."""
-        from fedsw.settings import ExperimentError
-
         try:
             return self.model.accountant(self._written)
         except ExperimentError:
@@ -240,12 +253,7 @@ class Folder:
     @cached_property
     def _written(self) -> Experiment:
         """The settings, validated; what they name of somebody's own is not loaded."""
-        from fedsw.experiment import parse_experiment
-
-        raw = dict(self.experiment)
-        if self.privacy.get("epsilon") == "inf":
-            raw["privacy"] = {**self.privacy, "epsilon": math.inf}
-        return parse_experiment(raw)
+        return parse_experiment(self.experiment)
 
     @cached_property
     def settings(self) -> Experiment:
@@ -255,8 +263,6 @@ class Folder:
             CodeRefused: if they name a module that is not in `allow_modules`.
             ExperimentError: if they cannot be those of a run.
         """
-        from fedsw.experiment.choices import require_allowed_code
-
         require_allowed_code(self._written, self.allow_modules, stored=self.directory)
         return self._written
 
@@ -267,8 +273,6 @@ class Folder:
         Raises:
             Unchecked: if they need files that are not here.
         """
-        from fedsw.tasks.problem import Problem
-
         try:
             return Problem.from_experiment(self.settings.on_host())
         except OSError as fault:
@@ -286,9 +290,6 @@ def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
     Raises:
         ValueError: if it is no run, or one that is going on, or holds links.
     """
-    from fedsw.runs.files import require_no_links
-    from fedsw.runs.recovery import is_running
-
     config = _json(directory / "config.json")
     if config is None or not isinstance(config.get("experiment"), Mapping):
         raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
@@ -329,16 +330,16 @@ def read_book(path: Path) -> Book:
         database.close()
     if len(headers) != 1:
         raise ValueError(f"{path.name} has {len(headers)} headers")
-    rows = []
-    for sequence, key, body, previous, digest in stored:
-        reported = json.loads(body)
-        rows.append(
-            Row(
-                sequence, key, body, previous, digest,
-                int(reported["round"]), int(reported["attempt"]), float(reported["sigma"]), tuple(reported["charges"]),
-            )
-        )  # fmt: skip
-    return Book(path.stem.replace("-", " "), path, headers[0], json.loads(headers[0][0]), tuple(rows))
+    promise = json.loads(headers[0][0])
+    rows = tuple(Row(*line, **_released(json.loads(line[2]))) for line in stored)
+    numbers = str(promise["accountant"]), real(promise["epsilon"]), float(promise["delta"])
+    groups = tuple(map(str, promise["groups"]))
+    return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups)
+
+
+def _released(body: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"round": int(body["round"]), "attempt": int(body["attempt"]), "sigma": float(body["sigma"])}
+    return {**numbers, "charges": tuple(body["charges"])}
 
 
 def real(value: Any) -> float:
@@ -370,57 +371,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of the audit.
-
-    Attributes:
-        name: what was checked.
-        passed: None where it could not be checked, and `found` says why.
-        found: in words.
-        numbers: what was measured, JSON types only.
-    """
-
-    name: str
-    passed: bool | None
-    found: str
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON that is kept."""
-        return {"name": self.name, "passed": self.passed, "found": self.found, **self.numbers}
-
-    @property
-    def line(self) -> str:
-        """What the screen says of it."""
-        word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
-        return f"{word}: {self.found}"
-
-
-@dataclass
-class Faults:
-    """Collects what is wrong, so that one fault hides no other.
-
-    Attributes:
-        found: what is wrong, in words.
-        left: why a part of the check could not be made; without a fault, the check then counts as not made.
-    """
-
-    found: list[str] = field(default_factory=list)
-    left: str = ""
-
-    def require(self, holds: bool, fault: str) -> None:
-        """Keep the words unless it holds."""
-        if not holds:
-            self.found.append(fault)
-
-    def check(self, name: str, well: str, **numbers: Any) -> Check:
-        """Passed with `well` if nothing was wrong and nothing was left out."""
-        few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
-        passed = False if self.found else None if self.left else True
-        if self.found:
-            numbers["faults"] = self.found
-        return Check(name, passed, few or self.left or well, numbers)
+def without_ledgers(name: str) -> Check:
+    """A check that takes the clients' ledgers."""
+    return Check(name, None, "the clients' ledgers are not in the folder; audit them where they are")
 
 
 def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import sensitivity
-from fedsw.audit.record.folder import Book, Check, Faults, Folder
+from fedsw.audit.record.folder import Book, Folder, without_ledgers
 
 CHAIN = "ledger chain"
 
@@ -24,7 +25,7 @@ def check_chain(folder: Folder) -> Check:
     """
     if not folder.books:
         if folder.local and folder.noisy:
-            return Check(CHAIN, None, "the clients' ledgers are not in the folder; audit them where they are")
+            return without_ledgers(CHAIN)
         found = "no ledger is in the folder"
         return Check(CHAIN, folder.local or not folder.metrics, found + (": nothing was protected" * folder.local))
     faults = Faults()
@@ -40,7 +41,8 @@ def check_chain(folder: Folder) -> Check:
         with_ledger = {book.client for book in folder.books}
         faults.require(client in with_ledger, f"client {client} reported what it spent, and has no ledger here")
     rows = {book.name: len(book.rows) for book in folder.books}
-    return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {_ledgers(len(rows))}", rows=rows)
+    ledgers = "one ledger" if len(rows) == 1 else f"{len(rows)} ledgers"
+    return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {ledgers}", rows=rows)
 
 
 def _follow(book: Book, faults: Faults) -> None:
@@ -80,10 +82,6 @@ def _require_head(book: Book, by: str, head: dict[str, Any], faults: Faults) -> 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _ledgers(count: int) -> str:
-    return "one ledger" if count == 1 else f"{count} ledgers"
 
 
 NAME = "model and checkpoint"

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import sensitivity
-from fedsw.audit.record import sensitivity as sketch
-from fedsw.audit.record.folder import HELD_OUT, Check, Faults, Folder, Row, real
-from fedsw.audit.record.sensitivity import SLACK
+from fedsw.audit.record.folder import HELD_OUT, Folder, Row, real, without_ledgers
+from fedsw.audit.record.sensitivity import EXACT, SLACK, require_sensitivity
 from fedsw.audit.record.spent import planned_cost
 from fedsw.experiment.trust import Law
 from fedsw.text import upward
@@ -20,8 +20,6 @@ from fedsw.text import upward
 HELD_OUT_FILE = "held_out.json"
 
 HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "round"})
-
-_EXACT = 1e-9
 
 
 def _least_sensitivity(folder: Folder) -> float:
@@ -58,9 +56,7 @@ def require_held_out(folder: Folder, faults: Faults) -> str:
         if (charge := row.kept) is None:
             continue
         faults.require(charge["sampling_rate"] == 1.0, f"{where}: kept records are all released, at a rate below 1")
-        has = float(charge["sensitivity"])
-        short = f"{where}: Δ = {has:.6g} of kept records is less than {least:.6g}"
-        faults.require(has >= least * (1 - _EXACT), short)
+        require_sensitivity(charge, least, f"{where}, of kept records", faults)
         others = [c["group"] for c in row.trained if c["sampling_rate"] > 0]
         faults.require(not others, f"{where} releases kept records and charges {others}, which are trained on")
     if not path.is_file():
@@ -77,9 +73,7 @@ def _held_out_stored(folder: Folder, faults: Faults) -> str:
     rows = [row for book in folder.books for row in book.tallies]
     if folder.books:
         faults.require(bool(rows), f"{HELD_OUT_FILE} is in no ledger")
-        total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
-        if folder.model.masked and rows:
-            total = folder.masked_sigma(rows[0], stored["clients"])
+        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
         several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
         same = several or math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(not rows or same, f"{HELD_OUT_FILE} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
@@ -116,8 +110,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
             for charge in row.trained:
                 full = charge["sampling_rate"] == 1.0
                 faults.require(full, f"{where}: moments are of all records, charged at a rate below 1")
-                has = float(charge["sensitivity"])
-                faults.require(has >= least * (1 - _EXACT), f"{where}: Δ = {has:.6g} of moments is below {least:.6g}")
+                require_sensitivity(charge, least, f"{where}, of moments", faults)
             said = {charge["group"] for charge in row.trained if charge["sampling_rate"] > 0}
             missing = sorted({charge["group"] for each in book.rounds for charge in each.trained} - said)
             faults.require(not missing, f"{where} does not charge {missing}")
@@ -134,9 +127,7 @@ def _stored(folder: Folder, faults: Faults) -> str:
     rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
     if folder.books and (folder.model.masked or not folder.local):
         faults.require(bool(rows), f"{MOMENTS_FILE} is in no ledger")
-        total, sigma = math.hypot(*(row.sigma for row in rows)), float(stored["sigma"])
-        if folder.model.masked and rows:
-            total = folder.masked_sigma(rows[0], stored["clients"])
+        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
         same = math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(not rows or same, f"{MOMENTS_FILE} has noise of σ = {sigma:.6g}, its row {total:.6g}")
     one = (
@@ -166,7 +157,7 @@ def check(folder: Folder) -> Check:
         )
         return faults.check(NAME, "no noise was asked for, and ε = ∞ is claimed")
     if not folder.books:
-        return Check(NAME, None, "the clients' ledgers are not in the folder; audit them where they are")
+        return without_ledgers(NAME)
     faults, least = Faults(), math.inf
     asked = _asked(folder)
     for book in folder.books:
@@ -175,7 +166,7 @@ def check(folder: Folder) -> Check:
             most = max((float(charge["sensitivity"]) for charge in row.trained), default=0.0)
             ratio = row.sigma / most if most else math.inf
             least = min(least, ratio)
-            faults.require(ratio >= asked * (1 - _EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
+            faults.require(ratio >= asked * (1 - EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
         planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
         if planned is not None:
             budget = real(book.promise["epsilon"])
@@ -215,8 +206,7 @@ def _diameter(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            least = 2 * clip["output"]
-            faults.require(charge["sensitivity"] >= least, f"{where}: Δ = {charge['sensitivity']:.6g} < {least:.6g}")
+            require_sensitivity(charge, 2 * clip["output"], where, faults)
             if once:
                 faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
             if rates:
@@ -240,8 +230,7 @@ def _contributions(folder: Folder, faults: Faults) -> str:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             bounds = sensitivity.of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
             least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
-            fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
-            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
+            require_sensitivity(charge, least, where, faults)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
     return "Δ is no less than the formulas' for the largest batches"
 
@@ -258,8 +247,7 @@ def _masked(folder: Folder, faults: Faults) -> str:
                 of_contribution = sensitivity.of_contribution
                 bounds = of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
                 least = clips_scale(folder) * max(bounds.values())
-            fault = f"{where}: Δ = {charge['sensitivity']:.6g} is less than {least:.6g} by the formula"
-            faults.require(charge["sensitivity"] >= least * (1 - _EXACT), fault)
+            require_sensitivity(charge, least, where, faults)
             faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
     return "Δ is no less than the formulas' for the largest batches"
 
@@ -294,9 +282,7 @@ def _sums(folder: Folder, faults: Faults) -> str:
             continue
         bounds = sensitivity.of_sum(folder.experiment, batch, spreads=spreads_of(folder, row))
         for charge in row.trained:
-            least, has = scale * bounds[charge["group"]], charge["sensitivity"]
-            fault = f"{where}: Δ = {has:.6g} of {charge['group']} is less than {least:.6g} by the formula"
-            faults.require(has >= least * (1 - _EXACT), fault)
+            require_sensitivity(charge, scale * bounds[charge["group"]], f"{where}, of {charge['group']}", faults)
     return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'"
 
 
@@ -306,7 +292,7 @@ _LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
     "clipped contribution": _contributions,
     "random slices": _diameter,
     "whole records": _diameter,
-    "sum of waves": sketch.noise,
+    "sum of waves": sensitivity.noise,
 }
 
 
@@ -360,9 +346,7 @@ def _metrics(folder: Folder, faults: Faults) -> None:
         rows = by_attempt.get((line.get("round", 0), line.get("attempt", 0)), [])
         where = f"round {line.get('round')} of metrics.jsonl"
         faults.require(bool(rows), f"{where} is in no ledger")
-        total, reported = math.hypot(*(row.sigma for row in rows)), line.get("sigma")
-        if folder.model.masked and rows:
-            total = folder.masked_sigma(rows[0], line.get("clients", 0))
+        total, reported = folder.sigma_of(rows, line.get("clients", 0)), line.get("sigma")
         if folder.model.law == "masked sum" and not folder.task.private_parameters:
             continue  # what is released is a gradient made of noised tables; nothing of it has one standard deviation
         several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum

@@ -15,7 +15,9 @@ import numpy as np
 from scipy import special
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.audit.record.folder import HELD_OUT, LAPLACE, Book, Check, Faults, Folder, real
+from fedsw.accounting.selection import Selection, renyi_of_best
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record.folder import HELD_OUT, LAPLACE, Book, Folder, real
 from fedsw.audit.record.steps import Array, Recorded, Steps
 from fedsw.text import upward
 
@@ -48,26 +50,16 @@ def covers(stored: Stored, steps: Steps) -> bool:
     return plain and any(times <= p["times"] and rate <= p["rate"] and mu <= p["mu"] for p in stored["plans"])
 
 
-def replayed(stored: Stored, delta: float) -> float:
-    """Compute epsilon of the selection by fedsw's own code."""
-    return _replayed(json.dumps(stored), delta)
-
-
-def recomputed(stored: Stored, delta: float) -> float:
-    """Compute epsilon of the selection by the theorem, from divergences that are integrated here."""
-    return _recomputed(json.dumps(stored), delta)
-
-
 @lru_cache(maxsize=16)
-def _replayed(stored: str, delta: float) -> float:
-    from fedsw.accounting.selection import Selection, renyi_of_best
-
+def replayed(stored: str, delta: float) -> float:
+    """Compute epsilon of the selection, as JSON, by fedsw's own code."""
     selection = Selection.of(json.loads(stored))
     return renyi_of_best(selection.law, selection.plans).epsilon(delta)
 
 
 @lru_cache(maxsize=16)
-def _recomputed(stored: str, delta: float) -> float:
+def recomputed(stored: str, delta: float) -> float:
+    """Compute epsilon of the selection, as JSON, by the theorem, from divergences that are integrated here."""
     content = json.loads(stored)
     eta, gamma = real(content["eta"]), real(content["gamma"])
     odds = (1 - gamma) / gamma
@@ -128,8 +120,7 @@ def check(folder: Folder) -> Check:
         _summary(folder, epsilon, delta, faults)
     require_said(folder, faults)
     warning = f"; δ is not below 1/n = {1 / records:.3g}" if delta * records >= 1 else ""
-    seeded = folder.experiment.get("seed") is not None
-    kind = "nominal " if seeded else ""
+    kind = "nominal " if folder.seeded else ""
     if not folder.noisy:
         return faults.check(NAME, "no privacy is claimed: ε = ∞", delta_times_records=delta * records)
     found = f"{kind}({upward(folder.claimed, 6)}, {upward(delta, 6)}) by {folder.accountant}, trust {folder.trust}"
@@ -147,9 +138,9 @@ def resolved(delta: float | str, records: int) -> float:
 
 
 def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Faults) -> None:
-    own, seeded = book.promise, folder.experiment.get("seed") is not None
+    own, seeded = book.promise, folder.seeded
     where = f"{book.name}'s header"
-    budget = real(own["epsilon"])
+    budget = book.budget
     # Where epsilon follows from a noise multiplier, each client's follows from its own sampling rate.
     free = folder.local and folder.privacy.get("noise_multiplier") is not None
     equal = budget == epsilon or math.isclose(budget, epsilon, rel_tol=_SAME)
@@ -175,7 +166,7 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
 def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> None:
     reported: dict[str, Any] = folder.summary
     guarantee: dict[str, Any] = reported["guarantee"]
-    seeded = folder.experiment.get("seed") is not None
+    seeded = folder.seeded
     expected = {
         "trust": folder.trust,
         "accountant": folder.accountant,
@@ -262,7 +253,7 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
         told = f"read off the records: which {' and '.join(sorted(folder.experiment['data']['read_off']))} occur."
         faults.require(told in words, f"the sentence does not say that it is public which {each} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
-    stages = 1 + len(folder.experiment["sketch"]["stages"]) if folder.sketch else 1
+    stages = folder.stages if folder.sketch else 1
     attempts = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.sketch and folder.model.masked else 1
     whole = f"= {ratio} of one release that costs as much." if stages * attempts > 1 else f"= {ratio}."
     faults.require(whole in words, f"the sentence does not say the noise multiplier {ratio}")

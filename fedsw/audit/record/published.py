@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsw.audit.record.folder import Check, Faults, Folder, real
+from safetensors import safe_open
+
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record.folder import Folder, real
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.text import upward
 
@@ -124,8 +127,6 @@ def _ratios(folder: Folder, faults: Faults) -> None:
 
 
 def _releases(folder: Folder, faults: Faults) -> None:
-    from safetensors import safe_open
-
     for path in sorted((folder.directory / "releases").glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             more = sorted(set(file.keys()) - RELEASE)

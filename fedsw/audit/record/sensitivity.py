@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from fedsw.audit.record.folder import Check, Faults, Folder, Row
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record.folder import Folder, Row
 
 SLACK = 1.001
+EXACT = 1e-9
+
+
+def require_sensitivity(charge: Mapping[str, Any], least: float, where: str, faults: Faults) -> None:
+    """Require that what is charged moves by no less than the formula says."""
+    has = float(charge["sensitivity"])
+    faults.require(has >= least * (1 - EXACT), f"{where}: Δ = {has:.6g} is less than {least:.6g} by the formula")
 
 
 def paper(n: int, own: tuple[float, float], other: tuple[float, float]) -> float:
@@ -70,14 +79,12 @@ def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: 
     goal, clip, bound = experiment["objective"], experiment["clip"], experiment["privacy"]["bound"]
     if goal["penalty"] == "distribution-matching":
         return _to_other_records(experiment, batch, spreads[0])
-    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
-    left = max(0.0, 1 - sum(each["weight"] for each in penalties))
-    task = left * 2 * clip["loss"] / sum(batch.values())
+    penalties = _penalties(goal)
+    task = _left(penalties) * 2 * clip["loss"] / sum(batch.values())
     total = dict.fromkeys(batch, SLACK * task)
     for each, spread in zip(penalties, spreads, strict=True):
         own = (each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"])
-        cell_of = {name: _cell(name, each["penalty"]) for name in batch}
-        cells = {cell: sum(n for name, n in batch.items() if cell_of[name] == cell) for cell in cell_of.values()}
+        cell_of, cells = _cells_of(batch, each["penalty"])
         if each["penalty"] == "prior-matching":
             other, times = (each["prior_radius"], 0.0), 1.0
         else:
@@ -101,11 +108,25 @@ def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], s
     }
 
 
-def _cell(stratum: str, penalty: str) -> str:
-    """The cell of a penalty that a stratum "Y=1,A=0" or "A=0" is in."""
+def _penalties(goal: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
+
+
+def _left(penalties: Sequence[Mapping[str, Any]]) -> float:
+    """The weight of the task's own loss."""
+    return max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
+
+
+def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], dict[str, int]]:
+    """The cell of a penalty that each stratum "Y=1,A=0" or "A=0" is in, and the cells' sizes."""
     if penalty in ("prior-matching", "distribution-matching"):
-        return "all"
-    return stratum if penalty == "equality-of-odds" else stratum.split(",")[-1]
+        cell_of = dict.fromkeys(batch, "all")
+    else:
+        cell_of = {name: name if penalty == "equality-of-odds" else name.split(",")[-1] for name in batch}
+    cells = dict.fromkeys(cell_of.values(), 0)
+    for name, cell in cell_of.items():
+        cells[cell] += batch[name]
+    return cell_of, cells
 
 
 def of_contribution(
@@ -119,15 +140,14 @@ def of_contribution(
         spreads: of the directions of every penalty.
     """
     goal, clip = experiment["objective"], experiment["clip"]
-    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
-    left = max(0.0, 1 - sum(each["weight"] for each in penalties))
-    task = 0.0 if goal["penalty"] == "distribution-matching" else left * 2 * clip["loss"] / sum(batch.values())
+    penalties = _penalties(goal)
+    matching = goal["penalty"] == "distribution-matching"
+    task = 0.0 if matching else _left(penalties) * 2 * clip["loss"] / sum(batch.values())
     total = dict.fromkeys(batch, SLACK * task)
     for each, spread in zip(penalties, spreads, strict=True):
         radius, jacobian = each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"]
         reach = each["prior_radius"] if each["penalty"] == "prior-matching" else radius
-        cell_of = {name: _cell(name, each["penalty"]) for name in batch}
-        cells = {cell: sum(n for name, n in batch.items() if cell_of[name] == cell) for cell in cell_of.values()}
+        cell_of, cells = _cells_of(batch, each["penalty"])
         alone = each["penalty"] in ("prior-matching", "distribution-matching")
         times = 1.0 if alone else comparisons(cells, odds=each["penalty"] == "equality-of-odds")
         pulled = 4 * jacobian * each["weight"] * times * (spread * radius + math.sqrt(spread) * reach)
@@ -146,7 +166,6 @@ def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:
 
 _TITLE = b"fedsw generator 1 "
 _FACTS = "sigma, records, clients, attempt and epsilon"
-_EXACT = 1e-9
 _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
 
@@ -171,7 +190,7 @@ def noise(folder: Folder, faults: Faults) -> str:
     The sketch has its noise, and all stages together cost no more than the one release that was planned. Of a masked
     sum, attempts that failed are charged, too.
     """
-    stages = 1 + len(folder.experiment["sketch"]["stages"])
+    stages = folder.stages
     bounds = {number: least_sensitivity(folder.experiment, _cells(folder), number) for number in range(1, 1 + stages)}
     planned = float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     for book in folder.books:
@@ -180,11 +199,10 @@ def noise(folder: Folder, faults: Faults) -> str:
         faults.require(once, f"{book.name} has rows of stages {numbers}; each of {stages} is released once")
         cost = 0.0
         for row in [row for row in book.rows if row.round in bounds]:
-            (charge,), where, least = row.charges, f"{book.name}, row {row.sequence}", bounds[row.round]
-            has = float(charge["sensitivity"])
-            faults.require(has >= least * (1 - _EXACT), f"{where}: Δ = {has:.6g} is less than {least:.6g}")
+            (charge,), where = row.charges, f"{book.name}, row {row.sequence}"
+            require_sensitivity(charge, bounds[row.round], where, faults)
             faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
-            cost += (has / row.sigma) ** 2 if row.sigma else math.inf
+            cost += (charge["sensitivity"] / row.sigma) ** 2 if row.sigma else math.inf
         within = not folder.noisy or not planned or cost <= (1 + 1e-6) / planned**2
         faults.require(within, f"{book.name}: its stages cost more than one release at σ/Δ = {planned:.6g}")
     for number in bounds:
@@ -198,7 +216,7 @@ def model(folder: Folder, name: str) -> Check:
     if not path.is_file():
         faults.require(folder.summary.get("status") != "completed", "the run is completed, and has no model")
         return faults.check(name, "no generator was released")
-    stages = 1 + len(folder.experiment["sketch"]["stages"])
+    stages = folder.stages
     done = [number for number in range(2, 1 + stages) if (folder.directory / f"sketch-{number}.safetensors").is_file()]
     last = max(done, default=1)
     training = "generator.pt" if last == 1 else f"generator-{last}.pt"
@@ -216,7 +234,9 @@ def model(folder: Folder, name: str) -> Check:
     released, kept = tensors_of(path), stored["network"]
     off = not_of_sketches(folder, kept, released)
     if off is None:
-        off = sorted(key for key in released.keys() | kept.keys() if not _same(released.get(key), kept.get(key)))
+        both = released.keys() & kept.keys()
+        same = {key for key in both if torch.equal(released[key], kept[key])}
+        off = sorted((released.keys() | kept.keys()) - same)
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
 
@@ -284,14 +304,8 @@ def read_titled(path: Path, begun: bytes) -> dict[str, Any] | None:
     return stored
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and torch.equal(one, other)
-
-
 def tensors_of(path: Path) -> Mapping[str, Tensor]:
     """Read a file of tensors by their names; each of its own shape."""
-    from safetensors.torch import load_file
-
     tensors: Mapping[str, Tensor] = load_file(path)
     return tensors
 
@@ -311,7 +325,6 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
     Returns:
         Their names; None for a generator of another kind.
     """
-    from fedsw.experiment import parse_experiment
     from fedsw.models.tables import TableGenerator
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.releases import stored_classifier, stored_sketch
@@ -324,7 +337,7 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
 
     if folder.experiment["model"]["kind"] != "table-generator":
         return None
-    experiment, run = parse_experiment(folder.experiment).on_host(), RunDirectory(folder.directory)
+    experiment, run = folder.settings.on_host(), RunDirectory(folder.directory)
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
     assert isinstance(network, TableGenerator)

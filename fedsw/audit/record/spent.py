@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsw.accounting import Slicing, Step, epsilon_by
+from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import promise
-from fedsw.audit.record.folder import HELD_OUT, Book, Check, Faults, Folder, real
-from fedsw.audit.record.steps import Recomputed, Steps, groups_of, lower_bound, recomputed, steps_of
+from fedsw.audit.record.folder import HELD_OUT, Book, Folder, real, without_ledgers
+from fedsw.audit.record.steps import Recomputed, Steps, lower_bound, recomputed, steps_of
 from fedsw.report.figures import colour, house_style, marker, new_panels
 from fedsw.text import downward, upward
 
@@ -35,7 +38,7 @@ def check_replay(folder: Folder) -> Check:
     faults, found = Faults(), {}
     reported = {str(client): real(value) for client, value in folder.summary.get("epsilon_spent_by_client", {}).items()}
     for book in folder.books:
-        spent, budget = replay(book), real(book.promise["epsilon"])
+        spent, budget = replay(book), book.budget
         found[book.name] = spent
         faults.require(
             spent <= budget * (1 + 1e-9), f"{book.name} spent {upward(spent, 6)} of a budget of {upward(budget, 6)}"
@@ -125,13 +128,13 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
     if not book.rounds:
         return None
     costs = []
-    for group in groups_of(book):
+    for group in book.groups:
         if group == HELD_OUT:
             continue
         last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
         planned.update(steps_of(book, group, book.moments[-1:]))
-        costs.append(_by(frozenset(planned.items()), float(book.promise["delta"]), str(book.promise["accountant"])))
+        costs.append(_by(frozenset(planned.items()), book.delta, book.accountant))
     return max(costs, key=lambda each: each.epsilon)
 
 
@@ -144,18 +147,18 @@ def independent(book: Book, rows: int | None = None) -> Recomputed:
         how = "the theorem of private selection, its divergences integrated anew"
         return Recomputed(_selected(book, rows, promise.recomputed, stored), 0.0, how)
     costs = [
-        _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), float(book.promise["delta"]), _accountant(book))
-        for group in groups_of(book)
+        _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), book.delta, book.accountant)
+        for group in book.groups
     ]
     return max(costs, key=lambda each: each.epsilon)
 
 
 def floor(book: Book) -> float:
     """Compute the largest lower bound of a ledger's groups; 0 for accountants without one, and for a selected run."""
-    if _accountant(book) not in ("pld", "rdp-wor") or book.promise.get("selection") is not None:
+    if book.accountant not in ("pld", "rdp-wor") or book.promise.get("selection") is not None:
         return 0.0
-    delta = float(book.promise["delta"])
-    return max(_lower(frozenset(steps_of(book, group).items()), delta) for group in groups_of(book))
+    delta = book.delta
+    return max(_lower(frozenset(steps_of(book, group).items()), delta) for group in book.groups)
 
 
 def replay(book: Book, rows: int | None = None) -> float:
@@ -165,10 +168,8 @@ def replay(book: Book, rows: int | None = None) -> float:
     """
     if (stored := book.promise.get("selection")) is not None:
         return _selected(book, rows, promise.replayed, stored)
-    from fedsw.accounting import Slicing, Step, epsilon_by
-
     epsilons = [0.0]
-    for group in groups_of(book):
+    for group in book.groups:
         steps = {
             Step(
                 step.rate, step.mu, step.sampling,  # type: ignore[arg-type]
@@ -177,28 +178,22 @@ def replay(book: Book, rows: int | None = None) -> float:
             for step, times in steps_of(book, group, book.rows[:rows]).items()
         }  # fmt: skip
         if steps:
-            epsilons.append(epsilon_by(_accountant(book), steps, float(book.promise["delta"])))
+            epsilons.append(epsilon_by(book.accountant, steps, book.delta))
     return max(epsilons)
 
 
-def _selected(
-    book: Book, rows: int | None, computed: Callable[[promise.Stored, float], float], stored: promise.Stored
-) -> float:
+def _selected(book: Book, rows: int | None, computed: Callable[[str, float], float], stored: promise.Stored) -> float:
     """What the rows of a selected run cost: all that the selection does, or more than anybody knows if it is more."""
-    groups = [steps_of(book, group, book.rows[:rows]) for group in groups_of(book)]
+    groups = [steps_of(book, group, book.rows[:rows]) for group in book.groups]
     if not any(groups):
         return 0.0
     covered = all(promise.covers(stored, steps) for steps in groups)
-    return computed(stored, float(book.promise["delta"])) if covered else math.inf
-
-
-def _accountant(book: Book) -> str:
-    return str(book.promise["accountant"])
+    return computed(json.dumps(stored), book.delta) if covered else math.inf
 
 
 def _no_rows(name: str, folder: Folder) -> Check:
     if folder.noisy and folder.local:
-        return Check(name, None, "the clients' ledgers are not in the folder; audit them where they are")
+        return without_ledgers(name)
     open_ = not folder.noisy and folder.claimed == math.inf
     return Check(name, open_, f"no ledger, and ε = {upward(folder.claimed, 6)} is claimed")
 
@@ -244,8 +239,3 @@ def draw(folder: Folder, book: Book) -> Figure:
     gap.locator_params(axis="x", integer=True)
     gap.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     return figure
-
-
-def drawable(book: Book) -> bool:
-    """Say whether there is a curve to draw."""
-    return bool(book.rows) and all(0 < row.sigma < math.inf for row in book.rows)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Name
 from fedsw.experiment.registry import OBJECT, is_held, is_reference
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw.settings import require_data_set
+from fedsw.text import nearest
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,7 @@ class Data(Section):
     held_out_to: Literal["operator", "everybody"] = "operator"
     objects: tuple[Held, ...] = ()
     read_off: tuple[Literal["groups", "classes"], ...] = ()
-    account: str | None = None
-
-    @field_validator("account")
-    @classmethod
-    def _can_be_named(cls, account: str | None) -> str | None:
-        return None if account is None else require_data_set(account)
+    account: Annotated[str, AfterValidator(require_data_set)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -175,10 +170,9 @@ class Data(Section):
         if source in SOURCES or source in _OWN or is_reference(source):
             return source
         known = (*SOURCES, *_OWN)
-        near = difflib.get_close_matches(source, known, n=1)
         raise ValueError(
-            f"source {source!r} is unknown; {f'nearest: {near[0]!r}; ' if near else ''}choose one of "
-            f"{', '.join(known)}, or write module:name for records of your own"
+            f"source {source!r} is unknown; {nearest(source, known)}choose one of {', '.join(known)}, or write "
+            "module:name for records of your own"
         )
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_LAYERS = 100
@@ -123,7 +123,7 @@ class Model(Section):
     `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
     """
 
-    kind: str = "logistic"
+    kind: Annotated[str, among(lambda: MODELS, "a model")] = "logistic"
     arguments: Arguments = {}
     hidden: Annotated[tuple[PositiveInt, ...], at_most(_MOST_LAYERS, "layers")] = ()
     latent: PositiveInt = 2
@@ -131,11 +131,6 @@ class Model(Section):
     code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     seed: Seed = 0
-
-    @field_validator("kind")
-    @classmethod
-    def _known_kind(cls, kind: str) -> str:
-        return one_of(kind, tuple(MODELS), "a model")
 
     @model_validator(mode="after")
     def _own_arguments(self) -> Model:
@@ -180,7 +175,7 @@ class Objective(Section):
     "module:name" is one of the user's own: a class derived from `fedsw.tasks.task.Task`, made with `arguments`.
     """
 
-    task: str = "classification"
+    task: Annotated[str, among(task_names, "a task")] = "classification"
     arguments: Arguments = {}
     penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"] = (
         "statistical-parity"
@@ -189,11 +184,6 @@ class Objective(Section):
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"
     also: Annotated[tuple[Also, ...], Field(max_length=64)] = ()
-
-    @field_validator("task")
-    @classmethod
-    def _known_task(cls, task: str) -> str:
-        return one_of(task, task_names(), "a task")
 
     @model_validator(mode="after")
     def _weights(self) -> Objective:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 from pydantic.fields import FieldInfo
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, one_of
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.sections.sketch import Sketch
 from fedsw.experiment.trust import TrustModel, names_of, trust_model, trust_models
 from fedsw.settings import ExperimentError
@@ -29,6 +29,11 @@ AUTO_DELTA_FROM = 1e-9
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 
+def _accountants() -> list[str]:
+    """All but those of Laplace noise, which the mechanism chooses."""
+    return [name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"]
+
+
 class Privacy(Section):
     """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
 
@@ -42,12 +47,12 @@ class Privacy(Section):
     inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
     """
 
-    trust: str = "central"
+    trust: Annotated[str, among(trust_models)] = "central"
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
     delta: float | str = "0.1/n"
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
-    accountant: str = "pld"
+    accountant: Annotated[str, among(_accountants)] = "pld"
     sampling: Literal["global", "stratified"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
@@ -62,17 +67,6 @@ class Privacy(Section):
             if raw.get("trust") in trust_models() and not trust_model(raw["trust"]).noised:
                 return {**raw, "epsilon": math.inf}
         return raw
-
-    @field_validator("trust")
-    @classmethod
-    def _known_trust(cls, trust: str) -> str:
-        return one_of(trust, trust_models())
-
-    @field_validator("accountant")
-    @classmethod
-    def _known_accountant(cls, accountant: str) -> str:
-        # Those of Laplace noise are chosen by the mechanism.
-        return one_of(accountant, (name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"))
 
     @field_validator("epsilon")
     @classmethod

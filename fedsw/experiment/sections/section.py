@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -63,6 +63,11 @@ def at_most(count: int, what: str) -> AfterValidator:
         return values
 
     return AfterValidator(limited)
+
+
+def among(names: Callable[[], Iterable[str]], own: str | None = None) -> AfterValidator:
+    """A limit on a name, to those that are known when it is read; see `one_of`."""
+    return AfterValidator(lambda name: one_of(name, names(), own))
 
 
 def one_of(name: str, names: Iterable[str], own: str | None = None) -> str:

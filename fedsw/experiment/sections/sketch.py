@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, at_most, one_of
+from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
 _READ: dict[str, tuple[str, ...]] = {
     "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
@@ -69,7 +69,7 @@ class SketchPart(Section):
     singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
     balance: Literal["equal", "size"] = "equal"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: str = "raw"
+    map: Annotated[str, among(lambda: READ_BY_MAP, "a map")] = "raw"
     map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
@@ -82,11 +82,6 @@ class SketchPart(Section):
     layer: Literal["early", "late"] = "late"
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
-
-    @field_validator("map")
-    @classmethod
-    def _known_map(cls, chosen: str) -> str:
-        return one_of(chosen, READ_BY_MAP, "a map")
 
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
@@ -119,14 +114,15 @@ class SketchStage(Section):
 
     Attributes:
         share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
-            as the first.
+            as the first; "auto", for all stages, by how many numbers each measures
+            (`fedsw.sketches.noised.least_noise_shares`).
         parts: what is measured, of what is no table.
         tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
             before and others that tell most of each other, each as "balance" says.
         counts: see `Sketch`; how often each label is generated is read off the first stage.
     """
 
-    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] | None = None
     parts: Annotated[tuple[SketchPart, ...], Field(min_length=1), at_most(64, "parts")] = (
         SketchPart(kind="features", map="learnt", layer="early"),
         SketchPart(kind="features", map="learnt"),
@@ -139,8 +135,8 @@ class Sketch(SketchPart):
     """Trust models `sketch` and `sketch-local`: one sum over all records, once, and a generator that learns from it.
 
     The settings of `SketchPart` are those of the first part; `also` has more. What is measured is public and fixed
-    before any record is read; `batch`, `learning_rate`, `fraction`, `averaging` and `generated` are post-processing,
-    which costs nothing whatever they are. The generator takes `training.rounds` steps.
+    before any record is read; `batch`, `learning_rate`, `fraction`, `averaging`, `restarts` and `generated` are
+    post-processing, which costs nothing whatever they are. The generator takes `training.rounds` steps.
 
     Attributes:
         also: more parts of a record's vector.
@@ -197,6 +193,8 @@ class Sketch(SketchPart):
             raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
         if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
             raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
+        if self.open and any(stage.share != "auto" for stage in self.stages):
+            raise ValueError("share 'auto' chooses those of all stages together: write it for every stage, or for none")
         if not self.shares[0] > 0:
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
         if self.generator != "auto" and self.kind != "table":
@@ -209,7 +207,15 @@ class Sketch(SketchPart):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left."""
-        said = sum(stage.share or 0.0 for stage in self.stages)
-        equal = (1 - said) / (1 + sum(stage.share is None for stage in self.stages))
-        return (equal, *(stage.share or equal for stage in self.stages))
+        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left.
+
+        So have those that are still to be chosen.
+        """
+        said = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
+        equal = (1 - sum(share or 0.0 for share in said)) / (1 + said.count(None))
+        return (equal, *(share or equal for share in said))
+
+    @property
+    def open(self) -> bool:
+        """Whether shares are still to be chosen."""
+        return any(stage.share == "auto" for stage in self.stages)

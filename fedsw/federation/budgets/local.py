@@ -11,13 +11,16 @@ from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.budgets.moments import SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy import plan as plans
 from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
-from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
+from fedsw.tasks.measures import sketcher_of
+from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import Stage
 
 
 @dataclass(frozen=True)
@@ -143,35 +146,16 @@ _ROOM = 1e-7
 
 
 @dataclass(frozen=True)
-class SketchBudget:
-    """One release of all records, of one stage.
+class SketchBudget(SumBudget):
+    """One release of a sketch of all records, of one stage.
 
     Attributes:
-        sensitivity: how far a replaced record moves the sum, its label and group included.
-        multiplier: sigma over that; 0 without noise.
         epsilon: of all stages together.
         whole: the noise multiplier of one release that costs as much as all stages together; 0 without noise.
     """
 
-    sensitivity: Sensitivity
-    multiplier: float
     epsilon: float
     whole: float
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in every number."""
-        return self.multiplier * self.sensitivity.value
-
-    @property
-    def charge(self) -> Charge:
-        """What it costs a client's records: all of them, once."""
-        return Charge(GROUP, 1.0, self.sensitivity.value)
-
-    @property
-    def part(self) -> Part:
-        """The part that this charge pays for."""
-        return Part(PART, self.sensitivity.value, self.sigma)
 
 
 def sketch_budget(
@@ -196,9 +180,40 @@ def sketch_budget(
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
     multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
-    return SketchBudget(
-        sketch_sensitivity(law), multiplier / math.sqrt(shares[(number - 1) * attempts]), found, multiplier
-    )
+    of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
+    return SketchBudget(PART, sketch_sensitivity(law), of_stage, found, multiplier)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What a stage of a sketch gets of the budget, and what it costs.
+
+    Attributes:
+        share: of the budget, of mu^2.
+        mu: of the stage, all its attempts together.
+        multiplier: sigma over Delta, of one attempt.
+        numbers: of a record's vector.
+    """
+
+    share: float
+    mu: float
+    multiplier: float
+    numbers: int
+
+
+def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
+    """What every stage of a sketch costs, as ledgers are charged for it: squares of mu add up to the whole budget's.
+
+    Raises:
+        ValueError: as `sketch_budget`.
+    """
+    experiment, found = task.experiment, list[StageCost]()
+    attempts = experiment.privacy.model.attempts(experiment)
+    for number, share in enumerate(experiment.sketch.shares, start=1):
+        sketcher = sketcher_of(task, Stage(number))
+        multiplier = sketch_budget(experiment, sketcher.law, delta, number, attempts=attempts).multiplier
+        found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=64)

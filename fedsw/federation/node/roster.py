@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedsw import files
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.masks import BadKey, MaskKey
-from fedsw.settings import ExperimentError, explain_all
+from fedsw.settings import ExperimentError, read_toml, validated
 
 ROSTER, COLLUDING, KEY = "roster", "colluding", "mask-key"
 """Keys of a node's configuration: files of the roster and of its own key, and how many clients may collude."""
@@ -130,14 +129,7 @@ def read_roster(path: Path) -> Roster:
     Raises:
         ExperimentError: naming the file and what is wrong in it; also a name or a key that is there twice.
     """
-    try:
-        found = Roster.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as fault:
-        raise ExperimentError(f"the roster {path} cannot be read: {fault.strerror}") from None
-    except ValidationError as fault:
-        raise ExperimentError(f"the roster {path}: {'; '.join(explain_all(fault.errors(), Roster))}") from None
-    except ValueError as fault:
-        raise ExperimentError(f"the roster {path} is not valid TOML: {fault}") from None
+    found = validated(Roster, read_toml(path, "the roster"), where=f"the roster {path}: ")
     for what in ("name", "key"):
         values = [getattr(each, what) for each in found.member]
         if twice := sorted({value for value in values if values.count(value) > 1}):

@@ -29,7 +29,7 @@ from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
-from fedsw.federation.server.synthesis import synthesise
+from fedsw.federation.server.synthesis import Synthesiser
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
 from fedsw.federation.trust.plan import Plan
@@ -146,7 +146,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     availability = Availability(grid, task, sites, name, traffic, Spending())
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
     return _Run(
-        job, name, directory, task, trust, plan, context, trust.server(context), trainer,
+        job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
         Evaluator(task, job.metrics), selection, lost, new, started,
     )  # fmt: skip
 
@@ -201,7 +201,8 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
     job, task, directory = run.job, run.task, run.directory
     if run.trust.sketched:
-        found = synthesise(job, task, cast(OneRelease, run.side), run.evaluator, directory, run.context.traffic, log)
+        method = cast(OneRelease, run.side)
+        found = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log).run()
         run.about["sketch"] = found.sketch
         return found.stopped, found.held_out
     stopped = _open(run, log) or _train(run, log)
@@ -209,7 +210,7 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     held_out = _write_model(task, released, run.evaluator, directory)
     if job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
-            task, lambda: run.trust.tally(run.context), released, run.trainer.steps, directory, log
+            task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
     return stopped, held_out
@@ -300,7 +301,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     if not run.job.experiment.privacy.moments:
         return ""
     try:
-        moments = release_moments(run.plan, lambda: run.trust.moments(run.context), run.directory, log)
+        moments = release_moments(run.plan, lambda: run.trust.sides.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
     asked, (ready, start) = run.plan, prepared(run.plan, moments)

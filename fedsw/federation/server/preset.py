@@ -1,6 +1,6 @@
-"""From `training.preset = "auto"` to an experiment with every setting: what a run begins with and puts on record.
+"""From settings that are "auto" to an experiment with every setting: what a run begins with and puts on record.
 
-What is read of the records is their number, which is public.
+What is read of the records is their number, which is public; for the shares of a sketch's stages not even that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ELSEWHERE = (
 
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
-    """The experiment with what `training.preset` chooses; itself where nothing is left to choose.
+    """The experiment with what rules choose; itself where nothing is left to choose.
 
     Args:
         numbers: what the rules read; None to count the records at hand.
@@ -42,6 +42,8 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
     """
     if not left_open(experiment):
         return experiment
+    if experiment.privacy.sketch:
+        return _with_shares(experiment)
     found = chosen(numbers or numbers_of(experiment), experiment)
     raw = experiment.model_dump()
     for section, values in found.items():
@@ -52,7 +54,8 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
 def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
     """The experiment that clients and server train: what `training.preset` chooses is chosen by the clients' sizes.
 
-    Where nothing is left to choose, nobody is asked. So a run that goes on has the settings that it began with.
+    Where nothing is left to choose, nobody is asked, nor for the shares of a sketch's stages. So a run that goes on has
+    the settings that it began with.
 
     Args:
         run: the run's name.
@@ -65,9 +68,23 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
 
     if not left_open(experiment):
         return experiment
+    if experiment.privacy.sketch:
+        return _with_shares(experiment)
     problem = Problem.from_experiment(experiment)
     sizes = public_sizes(grid, problem, run, traffic)
     return settled(experiment, numbers_of(experiment, sizes, problem))
+
+
+def _with_shares(experiment: Experiment) -> Experiment:
+    """A sketch whose stages say what part of the budget they get."""
+    from fedsw.tasks.measures import chosen_shares
+    from fedsw.tasks.problem import Problem
+
+    _, *later = chosen_shares(Problem.from_experiment(experiment))
+    stages = [
+        stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)
+    ]
+    return experiment.model_copy(update={"sketch": experiment.sketch.model_copy(update={"stages": tuple(stages)})})
 
 
 def numbers_of(
@@ -115,12 +132,11 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
     Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
     """
     from fedsw.objectives import Clip
-    from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]
-    return max(each.value for each in sensitivities(unit, spread * cells, planned_spreads(problem)))
+    return max(each.value for each in unit.sensitivities(spread * cells, problem.planned_spreads()))
 
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:

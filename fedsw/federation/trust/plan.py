@@ -22,7 +22,6 @@ from fedsw.randomness import Stream, hypergeometric, split_sample
 from fedsw.settings import FederationError
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sensitivity import planned_spreads, sensitivities
 
 _UNSEEN = 90 * math.log(2)
 
@@ -126,7 +125,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         delta=delta,
         epsilon=shared.epsilon,
         multiplier=shared.rounds,
-        sensitivities=sensitivities(task, batch, planned_spreads(task)),
+        sensitivities=task.sensitivities(batch, task.planned_spreads()),
         moments=shared.moments,
     )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.pictures import Person, Picture, draw_worth, headline, person_of, picture
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of, target_epsilon
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import PLAN, found_json, round_seconds
@@ -25,39 +25,6 @@ _OPERATOR = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down"
 """What of a summary is for the operator alone."""
 _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
 """What every part of a summary that is measured on held-out records begins with."""
-
-
-@dataclass(frozen=True)
-class Article:
-    """A run on a page."""
-
-    name: str
-    title: str
-    ended: str
-    verdict: str
-    what: str
-    statement: str
-    formal: str
-    warnings: tuple[str, ...]
-    left_out: str
-    first: Picture | None
-    trust: Facts
-    promise: Facts | None
-    person: Person | None
-    budget: Facts
-    over_rounds: tuple[Picture, ...]
-    outputs: tuple[Picture, ...]
-    worth: Facts
-    measured_on: str
-    beside: str
-    by_group: Facts
-    sizes: Facts
-    columns: Facts | None
-    settings: str
-    versions: Facts
-    ledger: Facts
-    command: str
-    operator: Facts | None
 
 
 def shareable(record: RunRecord) -> RunRecord:
@@ -75,8 +42,8 @@ def shareable(record: RunRecord) -> RunRecord:
     return replace(record, history=history, summary=summary, outputs=None if private else record.outputs)
 
 
-def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article:
-    """Everything that a page says of a run.
+def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[str, Any]:
+    """Everything that a page says of a run, by the names in its template.
 
     Args:
         name: of the run on the page.
@@ -103,38 +70,38 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> Article
     worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
     compared = summary.get("constant") or summary.get("held_out_by_group")
     first = (worth or outputs) if compared else (outputs or worth)
-    return Article(
-        name=name,
-        title=record.experiment.title,
-        ended=_ended(record),
-        verdict=verdict(record),
-        what=facts.description(record) if summary else _planned(record),
-        statement=_statement(record, person),
-        formal=str((summary.get("guarantee") or {}).get("statement", "")),
-        warnings=(*_doubts(summary), *(summary.get("warnings") or ())),
-        left_out=_left_out(whole, operator),
-        first=next(iter(first), None),
-        trust=_trust(record),
-        promise=facts.promise(summary) if summary.get("guarantee") else None,
-        person=person,
-        budget=_budget(record),
-        over_rounds=(
+    return {
+        "name": name,
+        "title": record.experiment.title,
+        "ended": _ended(record),
+        "verdict": verdict(record),
+        "what": facts.description(record) if summary else _planned(record),
+        "statement": _statement(record, person),
+        "formal": str((summary.get("guarantee") or {}).get("statement", "")),
+        "warnings": (*_doubts(summary), *(summary.get("warnings") or ())),
+        "left_out": _left_out(whole, operator),
+        "first": next(iter(first), None),
+        "trust": _trust(record),
+        "promise": facts.promise(summary) if summary.get("guarantee") else None,
+        "person": person,
+        "budget": _budget(record),
+        "over_rounds": (
             *drawn(draw_privacy(record), "privacy", "Budget over the rounds.", _spent_in_words(record)),
             *drawn(draw_metrics(record), "metrics", "Held-out metrics over the rounds.", _last_in_words(record)),
         ),
-        outputs=outputs,
-        worth=facts.worth(summary),
-        measured_on=facts.measured_on(summary) if summary.get("held_out") else "",
-        beside=_beside(summary),
-        by_group=facts.by_group(summary),
-        sizes=facts.sizes(record),
-        columns=None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
-        settings=json_text(facts.settings(record.experiment)),
-        versions=Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
-        ledger=_last_rows(record),
-        command=f"fedsw audit {name}",
-        operator=_operator(record) if operator else None,
-    )
+        "outputs": outputs,
+        "worth": facts.worth(summary),
+        "measured_on": facts.measured_on(summary) if summary.get("held_out") else "",
+        "beside": _beside(summary),
+        "by_group": facts.by_group(summary),
+        "sizes": facts.sizes(record),
+        "columns": None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
+        "settings": json_text(facts.settings(record.experiment)),
+        "versions": Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
+        "ledger": _last_rows(record),
+        "command": f"fedsw audit {name}",
+        "operator": _operator(record) if operator else None,
+    }
 
 
 _CAPTIONS = {
@@ -152,12 +119,12 @@ def verdict(record: RunRecord) -> str:
     summary = record.summary
     name = headline(summary)
     if name is not None:
-        own = measured(summary["held_out"][name], (summary.get("held_out_intervals") or {}).get(name))
+        own, constant = measured(*scores(summary)[name]), scores(summary, "constant")
         claim = (summary.get("gain") or {}).get("claim")
-        if claim is None or name not in summary["constant"]:
+        if claim is None or name not in constant:
             return f"On held-out records: {metric_name(name)} {own}."
-        other = measured(summary["constant"][name], (summary.get("constant_intervals") or {}).get(name))
-        found = f"{metric_name(name)} {own}, where {summary.get('constant_answers')} scores {other}"
+        answers = summary.get("constant_answers")
+        found = f"{metric_name(name)} {own}, where {answers} scores {measured(*constant[name])}"
         return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
     last = next((row for row in reversed(record.history) if headline(row)), None)
     if last is None:
@@ -174,10 +141,9 @@ def _ended(record: RunRecord) -> str:
         return ""
     status = str(record.summary.get("status") or "it has not ended, or its process ended without a word")
     state = "failed" if status.startswith("failed") else "stopped"
-    spent = record.summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     return (
         f"This run {state} after {rounds_of(record)}: {status.removeprefix('failed: ')}. "
-        f"ε = {upward(spent, 4)} was spent, and what was released keeps its guarantee."
+        f"ε = {upward(record.spent, 4)} was spent, and what was released keeps its guarantee."
     )
 
 
@@ -236,10 +202,9 @@ def _trust(record: RunRecord) -> Facts:
 
 def _budget(record: RunRecord) -> Facts:
     summary, plan = record.summary, found_json(record.directory / PLAN)
-    spent = summary.get("epsilon_spent", record.history[-1].get("epsilon") if record.history else 0.0)
     rows = [
         ("planned", f"ε = {upward(plan.get('epsilon'), 4)} at δ = {upward(plan.get('delta'))}"),
-        ("spent", f"ε = {upward(spent, 4)} for {rounds_of(record)}"),
+        ("spent", f"ε = {upward(record.spent, 4)} for {rounds_of(record)}"),
     ]
     if noise := summary.get("signal_to_noise"):
         rows += [("signal against noise", f"{noise['words']} (about {number(noise['the_run'], 2)} over the run)")]
@@ -258,8 +223,7 @@ def _worth_in_words(record: RunRecord) -> str:
 
 
 def _spent_in_words(record: RunRecord) -> str:
-    last = record.history[-1] if record.history else {}
-    return f"After round {last.get('round', 0)}, ε = {upward(last.get('epsilon'), 4)} was spent."
+    return f"After round {record.last.get('round', 0)}, ε = {upward(record.last.get('epsilon'), 4)} was spent."
 
 
 def _last_in_words(record: RunRecord) -> str:
@@ -285,7 +249,6 @@ def _last_rows(record: RunRecord) -> Facts:
 def _operator(record: RunRecord) -> Facts:
     """Times, traffic and machine, which are not for publication."""
     times, summary = sorted(round_seconds(record.directory)), record.summary
-    last = record.history[-1] if record.history else {}
     rows: list[tuple[str, object]] = [("folder", record.directory), ("goes on with", command_for(record.directory))]
     if times:
         rows += [
@@ -293,7 +256,7 @@ def _operator(record: RunRecord) -> Facts:
                 "seconds a round",
                 f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}",
             ),
-            ("clients in the last round", last.get("clients", "–")),
+            ("clients in the last round", record.last.get("clients", "–")),
         ]
     rows += [(name.replace("_", " "), _plain(summary[name])) for name in _OPERATOR if summary.get(name) is not None]
     return Facts.of(("", ""), rows)

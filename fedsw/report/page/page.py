@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +20,16 @@ from markupsafe import Markup
 from fedsw import files
 from fedsw.report import facts
 from fedsw.report.facts import Facts
-from fedsw.report.page.content import Article, article, shareable, verdict
+from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, installed_version, json_text, measured, table, upward
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Several runs side by side: what differs in their settings, and what came out."""
-
-    settings: Facts
-    results: Facts
-    figure: Picture | None
-
-
-def beside(named: Sequence[tuple[str, RunRecord]]) -> Beside:
-    """Runs side by side, under the names that they have on the page."""
+def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
+    """Runs side by side, under the names that they have on the page: settings that differ, and what came out."""
     names = [name for name, _ in named]
     flat = [dict(_flat(facts.settings(record.experiment))) for _, record in named]
     keys = sorted({key for each in flat for key in each})
@@ -50,9 +42,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> Beside:
         return (title, *(of(record) for _, record in named))
 
     def metric(name: str) -> Callable[[RunRecord], object]:
-        return lambda record: measured(
-            (record.summary.get("held_out") or {}).get(name), (record.summary.get("held_out_intervals") or {}).get(name)
-        )
+        return lambda record: measured(*scores(record.summary).get(name, (None, None)))
 
     rows = [
         row("how it ended", lambda record: record.summary.get("status", "not finished")),
@@ -64,13 +54,12 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> Beside:
     ]
     figure = draw_runs(named)
     says = "; ".join(f"{name}: {verdict(record)}" for name, record in named)
-    return Beside(
-        settings=Facts.of(
-            ("setting", *names), [(key, *(each.get(key, "default") for each in flat)) for key in differing]
-        ),
-        results=Facts.of(("", *names), rows),
-        figure=None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
-    )
+    differ = [(key, *(each.get(key, "default") for each in flat)) for key in differing]
+    return {
+        "settings": Facts.of(("setting", *names), differ),
+        "results": Facts.of(("", *names), rows),
+        "figure": None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
+    }
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -155,14 +144,10 @@ def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequ
     return render(
         "page.html",
         title=names[0] if len(names) == 1 else "Runs side by side",
-        runs=[_with(each, found) for each, found in zip(articles, [*what_ifs, *[None] * len(articles)], strict=False)],
+        runs=[{**each, "what_ifs": found} for each, found in zip_longest(articles, what_ifs)],
         beside=beside(shown) if len(records) > 1 else None,
         operator=operator,
     )
-
-
-def _with(each: Article, what_ifs: WhatIfs | None) -> dict[str, Any]:
-    return {**vars(each), "what_ifs": what_ifs}
 
 
 def render(template: str, **values: object) -> Page:
@@ -208,6 +193,11 @@ class Listed:
     facts: Facts
     sliders: str = ""
 
+    @classmethod
+    def of(cls, caption: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Listed:
+        """Of anything that can be written."""
+        return cls(caption, Facts.of(headings, rows))
+
 
 Part = str | Strong | Code | Listed | Picture
 
@@ -252,8 +242,7 @@ class Document:
         return "\n".join(_closed_up(text.splitlines())).strip() + "\n"
 
     def _whole(self) -> Document:
-        sections = tuple(each for each in self.sections if each.parts)
-        return Document(self.title, self.verdict, self.begins, self.warnings, sections)
+        return replace(self, sections=tuple(each for each in self.sections if each.parts))
 
 
 def _closed_up(lines: Iterable[str]) -> Iterator[str]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from fedsw.accounting.meaning import Meaning
 from fedsw.report.facts import Facts
 from fedsw.report.figures import LINES, colour, compact, house_style, marker, new_panels
-from fedsw.report.progress import metric_name, ordered_metrics
+from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.runs.accounts import spent_by
 from fedsw.runs.files import PLAN, found_json
 from fedsw.runs.record import RunRecord
@@ -26,8 +27,6 @@ from fedsw.text import harmless, to_float, upward
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fedsw.accounting.meaning import Meaning
 
 
 _MOST_BYTES = 250_000
@@ -49,7 +48,6 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
 
     Args:
         name: unlike that of any other figure of the page.
-        caption: shown below.
         says: what it shows, in words, for who cannot see it.
     """
     import matplotlib
@@ -96,10 +94,9 @@ def draw_worth(record: RunRecord) -> Figure | None:
     if name is None:
         return None
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
-    rows = [("the model", summary["held_out"].get(name), (summary.get("held_out_intervals") or {}).get(name))]
+    rows = [("the model", *scores(summary)[name])]
     rows += [(group, each.get(name), around.get(group, {}).get(name)) for group, each in groups.items()]
-    constant = (summary.get("constant") or {}).get(name)
-    rows += [("a constant", constant, (summary.get("constant_intervals") or {}).get(name))]
+    rows += [("a constant", *scores(summary, "constant").get(name, (None, None)))]
     shown = [(label, value, interval) for label, known, interval in rows if (value := to_float(known)) is not None]
     figure, (axes,) = new_panels(1, 1, size=(4.6, 0.7 + 0.32 * len(shown)))
     for place, (label, value, interval) in enumerate(shown):
@@ -142,11 +139,11 @@ def draw_runs(named: Sequence[tuple[str, RunRecord]]) -> Figure | None:
     epsilons: set[float] = set()
     for place, (label, record) in enumerate(named):
         summary = record.summary
-        value, epsilon = to_float((summary.get("held_out") or {}).get(name)), to_float(summary.get("epsilon"))
+        known, interval = scores(summary).get(str(name), (None, None))
+        value, epsilon = to_float(known), to_float(summary.get("epsilon"))
         if value is None or epsilon is None:
             continue
         constants.add(to_float((summary.get("constant") or {}).get(name)))
-        interval = (summary.get("held_out_intervals") or {}).get(name)
         ends = (value, value) if interval is None else tuple(map(float, interval))
         look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "label": label}
         if np.isfinite(epsilon):
@@ -180,7 +177,6 @@ class Person:
         whose: what may be one of two.
         group: of the person for whom the bounds are largest.
         guess: how often the best attacker is right, who would be right half of the time by guessing.
-        rates: true positive rates.
         priors: one row for each belief before, with a sentence in `says`.
     """
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsw.accounting import Slicing, noise_multiplier
 from fedsw.data.synthetic import ring
-from fedsw.models.perceptrons import generator
+from fedsw.models.perceptrons import mlp
 from fedsw.randomness import Stream
 from fedsw.transport.flow import Slices, noised_swd
 from fedsw.transport.sliced import public_directions, sliced_w2
@@ -64,7 +64,7 @@ def _noised(records: Tensor, theta: Tensor, sigma: float, stream: Stream) -> Sli
 
 def _learnt(slices: Slices, *, steps: int, batch: int, rate: float, stream: Stream, seed: int) -> Tensor:
     """Samples of the generator after all steps, each on a part of the stored slices with dummy noise."""
-    network = generator(2, (128, 64, 64), 2, activation="relu", seed=seed)
+    network = mlp(2, (128, 64, 64), 2, activation="relu", seed=seed)
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
     chosen = np.random.default_rng([seed, 1])
     for _ in range(steps):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,11 @@ _EPOCHS = 5
 _SHOWN = 4
 _LESSONS = 3000
 _LENET_HIDDEN, _WIDTH = 128, 100
+PUPILS: dict[str, Callable[[int, int], nn.Module]] = {
+    "lenet": lambda features, classes: Classifier(features, classes, _LENET_HIDDEN),
+    "shifted": lambda features, classes: mlp(features, (_WIDTH,), classes),
+}
+"""What lessons are given to: untrained networks of so many features and classes."""
 
 
 def labelled(run: Finished) -> Measured:
@@ -29,7 +36,7 @@ def labelled(run: Finished) -> Measured:
     classes, summary = run.problem.classes, run.record.summary
     model, features, target = _placed(run)
     made, labels = generate(model, proportions_of(model), run.experiment.sketch.generated)
-    accuracy = classifier_accuracy(made.float(), labels, features, target, epochs=_EPOCHS)
+    accuracy = by_a_perceptron(made.float(), labels, features, target)
     shown = [_bytes(made[labels == each][:_SHOWN]) for each in range(classes)]
     values = {
         "accuracy_generated": accuracy,
@@ -47,14 +54,31 @@ def with_shifts(run: Finished) -> Measured:
     in a stage. Also what generators are chosen by: `distance`, squared, of its samples to the sketch, over all stages.
     """
     model, features, target = _placed(run)
-    like, classes, sketch = next(model.parameters()), run.problem.classes, run.record.summary["sketch"]
-    lessons = Lessons(steps=min(_LESSONS, 3 * run.experiment.training.rounds))
-    lenet = Classifier(features.shape[1], classes, _LENET_HIDDEN)
-    values = {"distance": sum(each["distance"] for each in (sketch, *sketch.get("later", ())))}
-    for name, pupil in (("lenet", lenet), ("shifted", mlp(features.shape[1], (_WIDTH,), classes))):
-        trained = taught(pupil.to(like), model, proportions_of(model), 1, lessons)
-        values[f"accuracy_{name}"] = accuracy_of(trained, features, target)
-    return Measured(values)
+    sketch, steps = run.record.summary["sketch"], min(_LESSONS, 3 * run.experiment.training.rounds)
+    distance = sum(each["distance"] for each in (sketch, *sketch.get("later", ())))
+    given = {"classes": run.problem.classes, "steps": steps}
+    values = {
+        f"accuracy_{name}": by_lessons(name, model, proportions_of(model), features, target, **given) for name in PUPILS
+    }
+    return Measured({"distance": distance, **values})
+
+
+def by_a_perceptron(made: Tensor, labels: Tensor, features: Tensor, target: Tensor) -> float:
+    """Accuracy on images (m, p) with labels (m,) of a perceptron of width 100 that saw images (n, p), labels (n,)."""
+    return classifier_accuracy(made, labels, features, target, epochs=_EPOCHS)
+
+
+def by_lessons(
+    name: str, model: nn.Module, proportions: Tensor, features: Tensor, target: Tensor, *, classes: int, steps: int
+) -> float:
+    """Accuracy on images (m, p) with labels (m,) int64 of one of `PUPILS`; see `with_shifts`.
+
+    Args:
+        model: what draws the images of lessons. proportions: (classes,), of its classes.
+        steps: batches of 200.
+    """
+    pupil = PUPILS[name](features.shape[1], classes).to(next(model.parameters()))
+    return accuracy_of(taught(pupil, model, proportions, 1, Lessons(steps=steps)), features, target)
 
 
 def _placed(run: Finished) -> tuple[nn.Module, Tensor, Tensor]:

@@ -21,8 +21,13 @@ from fedsw.federation.exchange.cohort import Present, Site, totals
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.trust.central import client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, most_drawn, prepared_by
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.moments import MomentSum
+from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.sums import TrustedSums, answer_exactly
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.release import Bounded, Released
@@ -31,7 +36,6 @@ from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.runs.observer import Outcome
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import public_side_of
-from fedsw.tasks.sensitivity import sensitivities
 from fedsw.transport.sliced import spread
 
 
@@ -52,8 +56,8 @@ class Aggregate:
     training_loss: float | None
 
 
-class Rounds:
-    """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
+class Rounds(AtServer):
+    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases.
 
     Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
     answered another greeting). A client lost before its outputs came means a fresh attempt:
@@ -66,6 +70,7 @@ class Rounds:
     """
 
     def __init__(self, context: Context) -> None:
+        super().__init__(context)
         plan = context.plan
         slicing = plan.task.experiment.slicing
         self._plan, self._prepared = plan, prepared_by(plan)
@@ -74,11 +79,19 @@ class Rounds:
         self._collector = Collector(context, kept="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: Plan) -> None:
-        """Ask for prepared features, with clips in their scale, from now on."""
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._prepared = plan, prepared_by(plan)
 
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `fedsw.federation.trust.model.Side`."""
+        found = self.run(round_, theta)
+        released = release(found, self._plan, self._ledger)
+        return Outcome(
+            released.value, released.sigma, released.spent, found.attempt, found.clients, found.training_loss
+        )
+
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """One round at the model `theta` (flat, float64).
+        """The un-noised sum of one round at the model `theta` (flat, float64).
 
         Raises:
             FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
@@ -105,7 +118,7 @@ class Rounds:
         if len(outputs) < len(present):
             return None
         theta_directions = task.all_directions(round_, attempt)
-        bounds = sensitivities(task, settled.batch, [spread(each) for each in theta_directions])
+        bounds = task.sensitivities(settled.batch, [spread(each) for each in theta_directions])
         stacked = stacked_outputs(settled, [outputs[each.site.node].outputs for each in present], task)
         there = [each.to(task.device) for each in theta_directions]
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
@@ -134,7 +147,7 @@ class Rounds:
         answers = self._collector.ask(messages.SUM, present, asked, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight)
-        bounds = sensitivities(task, settled.batch, [1.0 for _ in task.compared])
+        bounds = task.sensitivities(settled.batch, [1.0 for _ in task.compared])
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 
@@ -220,32 +233,6 @@ class Rounds:
         return kept
 
 
-class TrustedRounds(AtServer):
-    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._rounds, self._plan = Rounds(context), context.plan
-
-    def prepare(self, plan: Plan) -> None:
-        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
-        self._rounds.prepare(plan)
-        self._plan = plan
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.model.Side`."""
-        aggregate = self._rounds.run(round_, theta)
-        released = release(aggregate, self._plan, self._ledger)
-        return Outcome(
-            released.value,
-            released.sigma,
-            released.spent,
-            aggregate.attempt,
-            aggregate.clients,
-            aggregate.training_loss,
-        )
-
-
 def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
     """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
 
@@ -322,3 +309,18 @@ def mean_loss(parts: Sequence[Contribution]) -> float | None:
     known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
+
+
+SIDES = Sides(
+    make_plan,
+    Rounds,
+    {
+        messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
+        messages.OUTPUTS: client.outputs,
+        messages.GRADIENTS: client.gradients,
+        messages.SUM: client.sums,
+        messages.TALLY: answer_exactly(messages.TALLY, TallySum),
+    },
+    moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
+    tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
+)

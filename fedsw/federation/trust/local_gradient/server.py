@@ -14,8 +14,13 @@ from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import LocalGradientAsked, TableAsked
+from fedsw.federation.trust.held_out import LocalTallies, TallySum
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
+from fedsw.federation.trust.local_gradient import client
+from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.moments import MomentSum
 from fedsw.federation.trust.plan import Plan, prepared_by
+from fedsw.federation.trust.sums import LocalSums, answer_noised
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.runs.observer import Outcome
@@ -122,3 +127,19 @@ def _objective(task: Problem) -> Objective:
     objective = task.objective
     assert isinstance(objective, Objective)
     return objective
+
+
+SIDES = Sides(
+    make_plan,
+    LocalGradient,
+    {
+        messages.NOISY_MOMENTS: answer_noised(messages.NOISY_MOMENTS, MomentSum),
+        messages.TABLES: client.answer_tables,
+        messages.LOCAL_GRADIENTS: client.answer_gradients,
+        messages.NOISY_TALLY: answer_noised(messages.NOISY_TALLY, TallySum),
+    },
+    moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
+    tally=LocalTallies,
+    promise=client.promise,
+    planned=client.planned,
+)
