@@ -22,8 +22,9 @@ from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
+from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.fields import SEEN, Field
+from fedsw.federation.messages.fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
 from fedsw.federation.messages.terms import SYMBOLS
 from fedsw.text import json_text, table
 
@@ -161,10 +162,36 @@ def _exchange(exchange: Exchange[Message, Message]) -> str:
 
 
 def _row(way: str, field: Field) -> tuple[str, ...]:
-    believed = field.believed + ("; left out where it is something else" if field.spare else "")
+    believed = _believed(field) + ("; left out where it is something else" if field.spare else "")
     travels = "always" if field.when is None else field.when.text
     where = f"`{field.record}` `{field.name}`"
-    return way, where, field.about, field.kind, believed, field.seen.value, travels
+    return way, where, field.about, _shape(field), believed, field.seen.value, travels
+
+
+def _shape(field: Field) -> str:
+    """A field's type and shape."""
+    if isinstance(field, ArrayField):
+        precision = "float" if field.precision == "run" else field.precision
+        if isinstance(field, RecordIds):
+            return f"{precision} ({field.shape[0]}_j) under the number of every cell j"
+        return f"{precision} ({', '.join(field.shape)})"
+    if isinstance(field, Wholes):
+        return f"ints ({field.length})"
+    if isinstance(field, Reals):
+        return f"floats ({field.count})"
+    return {Text: "text", Whole: "int", Real: "float"}[type(field)]
+
+
+def _believed(field: Field) -> str:
+    """The values of a field that are accepted."""
+    if isinstance(field, Text):
+        return field.form or f"at most {Limits(field.most, field.most)} letters"
+    limits: Limits | None = getattr(field, "limits", None)
+    if limits is not None:
+        without = field.without_noise if isinstance(field, Real) else None
+        return str(limits) + ("" if without is None else f"; without noise {without}")
+    assert isinstance(field, ArrayField)
+    return "; ".join(["finite"] * field.finite + [f"rows filled with zeros to {field.shape[0]}"] * field.filled)
 
 
 def main() -> None:

@@ -30,8 +30,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.cohort import gather, whole
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.node import node
-from fedsw.federation.node.node import Node, batch_key, join
+from fedsw.federation.node import joining
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import rounds as central
@@ -192,7 +193,7 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
         records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
         return dataclasses.replace(found, records=records)
 
-    with exchanged(node, "held_records", held):
+    with exchanged(joining, "held_records", held):
         yield
 
 

@@ -20,6 +20,7 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.budgets.local import PART, sketch_budget
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust import sums
 from fedsw.federation.trust.model import served
 from fedsw.federation.trust.sketch import sides
 from fedsw.models import flatten
@@ -35,10 +36,6 @@ TRIALS = 100_000
 
 _CANDIDATES, _FAR = 25, 1e3
 """Genuine records that the canary's two values are looked for among, and how far out they are moved, too."""
-
-
-_DOORS = ("bounded_sum", "release", "noised_sketch", "release_paid")
-"""What the trust models' own code calls them, broken or not."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class SketchTrial(Trial):
     def views(self, round_: int) -> list[View]:
         """What all stages release, at a fresh attempt each; whoever sees them wrote what later stages look through."""
         left: list[View] = []
-        side = self._open.enter_context(served(self.task.experiment).server(self.context))
+        side = self._open.enter_context(served(self.task.experiment).sides.server(self.context))
         with self._overheard(left):
             for stage in self._stages():
                 side.round(stage.number, self._written(stage.number))
@@ -179,11 +176,12 @@ class SketchTrial(Trial):
     @contextmanager
     def _overheard(self, left: list[View]) -> Iterator[None]:
         """Note what leaves, exact and noised: at the server that noises a sum, or at the client with the canary."""
-        sums: list[Tensor] = []
-        bounded_sum, release, noised_sketch, release_paid = (getattr(sides, name) for name in _DOORS)
+        exact_sums: list[Tensor] = []
+        own_release, bounded_sum = sums.own_release, getattr(sides, "bounded_sum")  # noqa: B009
+        release, release_paid = (getattr(sums, name) for name in ("release", "release_paid"))  # broken or not
 
         def summed(law: Any, totals: Sequence[Tensor], records: Sequence[int], **about: Any) -> Bounded:
-            sums.append(torch.stack([total.cpu() for total in totals]).sum(dim=0))
+            exact_sums.append(torch.stack([total.cpu() for total in totals]).sum(dim=0))
             made: Bounded = bounded_sum(law, totals, records, **about)
             return made
 
@@ -202,26 +200,27 @@ class SketchTrial(Trial):
                 return again
 
             part = Part("value", bounded.sensitivity.value, sent.sigma)
-            left.append(View(sums[-1].reshape(-1), sent.value.reshape(-1), part, door))
+            left.append(View(exact_sums[-1].reshape(-1), sent.value.reshape(-1), part, door))
             return sent
 
-        def noised(node: Node, place: Path, stage: Stage, federation: int, paid: Paid | None = None) -> Released:
-            sent: Released = noised_sketch(node, place, stage, federation, paid)
+        def noised(total: sides.SketchSum, node: Node, *asked: Any) -> Released:
+            sent = own_release(total, node, *asked)
             if int(node.clients[0]) == self._holder:
-                budget = self._budget(stage)
+                budget = self._budget(total.stage)
 
                 def door(numbers: Tensor) -> Released:
                     payment = Paid(0, 0, 0.0, {PART: budget.part})
                     again: Released = release_paid(Bounded(numbers, budget.sensitivity), payment, PART, Stream.secure())
                     return again
 
-                exact = sketch_of_records(node.task, node.records, stage)
+                exact = sketch_of_records(node.task, node.records, total.stage)
                 left.append(View(exact.reshape(-1), sent.value.reshape(-1), budget.part, door))
             return sent
 
         with ExitStack() as stack:
-            for name, value in zip(_DOORS, (summed, released, noised), strict=False):
-                stack.enter_context(exchanged(sides, name, value))
+            stack.enter_context(exchanged(sides, "bounded_sum", summed))
+            stack.enter_context(exchanged(sums, "release", released))
+            stack.enter_context(exchanged(sums, "own_release", noised))
             yield
 
 

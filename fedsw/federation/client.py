@@ -23,6 +23,7 @@ from fedsw.federation.node.account import account_of, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
     COUNTED,
     STATE,
+    Handler,
     answered,
     answered_by,
     asked_of,
@@ -31,11 +32,12 @@ from fedsw.federation.node.answers import (
     refusing,
     state_of_node,
 )
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of
-from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
-from fedsw.federation.trust.model import Handler, served
+from fedsw.federation.trust.model import served
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
@@ -139,7 +141,7 @@ def hello(message: Message, context: Context) -> Message:
     if privacy.local:
         alone = [node.alone(place) for place in range(len(node.clients))]
         for each in alone:
-            served(node.task.experiment).require_ready(each)
+            served(node.task.experiment).sides.require_ready(each)
         for each in alone:
             _reserve(each, context)
         if privacy.noisy:
@@ -158,21 +160,21 @@ def _reserve(node: Node, context: Context) -> None:
     experiment, client = node.task.experiment, int(node.clients[0])
     account = account_of(experiment, context.node_config, client)
     if account is not None:
-        steps = served(experiment).planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
+        steps = served(experiment).sides.planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
         reserve(account, ledger_of(node, context), node.run, experiment, steps)
 
 
 def _spent(node: Node, context: Context) -> float:
     """The epsilon that a client's own ledger has spent."""
-    model, most = served(node.task.experiment), node.delta(0)
-    return spent_epsilon(ledger_of(node, context), lambda delta: model.promise(node, min(delta, most)))
+    promise, most = served(node.task.experiment).sides.promise, node.delta(0)
+    return spent_epsilon(ledger_of(node, context), lambda delta: promise(node, min(delta, most)))
 
 
 def _answer(exchange: AnyExchange) -> Handler:
     """Answer an exchange as the trust model does that this node agreed to."""
 
     def answer(message: Message, context: Context) -> Message:
-        return served(greeted(exchange, context).task.experiment).handlers()[exchange](message, context)
+        return served(greeted(exchange, context).task.experiment).sides.handlers[exchange](message, context)
 
     return answer
 

@@ -1,4 +1,4 @@
-"""The bytes that travel between server and clients: names of messages, and how arrays become bytes and back.
+"""The bytes that travel between server and clients: how arrays become bytes and back.
 
 What each message holds is in `fedsw.federation.messages`.
 
@@ -18,28 +18,6 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
-
-SIZES = "query.sizes"
-HELLO = "query.hello"
-MOMENTS = "train.moments"
-NOISY_MOMENTS = "train.noisy_moments"
-OUTPUTS = "train.outputs"
-GRADIENTS = "train.gradients"
-SUM = "train.sum"
-TABLES = "train.tables"
-LOCAL_GRADIENTS = "train.local_gradients"
-READY = "query.ready"
-MASKED_TABLES = "train.masked_tables"
-MASKED_SUM = "train.masked_sum"
-MASKED_MOMENTS = "train.masked_moments"
-MASKED_TALLY = "evaluate.masked_tally"
-MASKED_SKETCH = "train.masked_sketch"
-SLICES = "train.slices"
-RELEASE = "train.release"
-RECORDS_SUM = "train.records_sum"
-SKETCH = "train.sketch"
-TALLY = "evaluate.tally"
-NOISY_TALLY = "evaluate.noisy_tally"
 
 SERVER_NODE = 1
 """Flower's number of the server's side, in every message of it."""

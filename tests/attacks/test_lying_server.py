@@ -20,10 +20,10 @@ from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import client as handlers
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets import split
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
 from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import Sensitivity
@@ -59,7 +59,7 @@ class Client:
         self._grid = InProcessGrid(handlers.app, node_configs(1, self.folder))
         self._rounds = itertools.count(1)
         config = ConfigRecord({"experiment": self.experiment.model_dump_json(), "run": RUN})
-        self._ask(wire.HELLO, {"config": config})
+        self._ask(messages.HELLO.kind, {"config": config})
         self.node = nodes.join(self.experiment.model_dump_json(), RUN, self._grid.run_id, {"partition-id": 0})
         self.contribution = math.sqrt(1 - self.experiment.local.table_share) if alpha else 1.0
 
@@ -83,9 +83,9 @@ class Client:
             door.NOISES["gaussian"] = lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values
             try:
                 if self.experiment.objective.alpha:
-                    self._ask(wire.TABLES, sent)
+                    self._ask(messages.TABLES.kind, sent)
                     sent["arrays"] = array_record("tables", table.to(dtype))
-                self._ask(wire.LOCAL_GRADIENTS, sent)
+                self._ask(messages.LOCAL_GRADIENTS.kind, sent)
             finally:
                 door.NOISES["gaussian"] = original
             vectors.append(seen[-1])
@@ -215,7 +215,7 @@ def test_what_no_federation_has_is_declined_before_it_is_charged(field, monkeypa
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
     before = found.charged()
     with pytest.raises(ValueError, match=rf"{field} came as .* to 2\^40\..*charged nothing"):
-        found._ask(wire.TABLES, {"model": theta, "config": ConfigRecord(asked)})
+        found._ask(messages.TABLES.kind, {"model": theta, "config": ConfigRecord(asked)})
     assert found.charged() == before
 
 
@@ -227,7 +227,7 @@ def test_noise_that_cannot_be_drawn_is_declined_before_it_is_charged(monkeypatch
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
     before = found.charged()
     with pytest.raises(ValueError, match=r"noise of scale .* between 2\^-900 and 2\^900"):
-        found._ask(wire.LOCAL_GRADIENTS, {"model": theta, "config": ConfigRecord(asked)})
+        found._ask(messages.LOCAL_GRADIENTS.kind, {"model": theta, "config": ConfigRecord(asked)})
     assert found.charged() == before
 
 
@@ -237,5 +237,5 @@ def test_a_table_that_nothing_asks_for_is_declined_before_it_is_charged():
     theta = array_record("theta", flatten(found.node.model).to(found.node.task.dtype))
     before = found.charged()
     with pytest.raises(ValueError, match="nothing was charged"):
-        found._ask(wire.TABLES, {"model": theta, "config": ConfigRecord(asked)})
+        found._ask(messages.TABLES.kind, {"model": theta, "config": ConfigRecord(asked)})
     assert found.charged() == before

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation import wire
+from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
@@ -39,9 +39,9 @@ class Puppets:
 
     def __call__(self, message, context):
         kind, content = message.metadata.message_type, message.content
-        if kind == wire.OUTPUTS:
+        if kind == messages.OUTPUTS.kind:
             return self._reply(message, "outputs", self._own(message))
-        if kind == wire.GRADIENTS:
+        if kind == messages.GRADIENTS.kind:
             array = content["arrays"]["cotangents"]
             rows = torch.from_numpy(numbers(array)).double()
             counts = self._counts.pop(0)

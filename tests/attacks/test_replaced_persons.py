@@ -21,15 +21,16 @@ from fedsw.federation.node import sample as node_units
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import Held
 from fedsw.federation.node.sample import held_back
-from fedsw.federation.trust import held_out
+from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_slices import sides as local_slices
-from fedsw.federation.trust.sketch import sides as sketch
+from fedsw.federation.trust.sketch.sides import SketchSum
 from fedsw.randomness import Stream
 from fedsw.single.objective import draw_batch
 from fedsw.sketches.law import STEP
 from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import FIRST
 from tests.server.kept_runs import kept_run
 from tests.server.sketch_runs import sketched
 
@@ -120,8 +121,8 @@ def test_replacing_one_person_moves_the_sums_over_kept_records_by_at_most_one_bo
         back = held_back(task, each.records, each.owner, each.clients)
         nodes.append(Node.of(task, each.where(~back), "run"))
         nodes[-1].kept = Node.of(task, each.where(back), "run")
-        theta, asked = torch.ones(task.parameters, dtype=torch.float64), torch.ones(len(each.clients))
-        found.append(held_out.steps_of_kept(nodes[-1], theta, asked, np.empty(0, np.int64), KEY))
+        theta = torch.ones(task.parameters, dtype=torch.float64)
+        found.append(TallySum(task, theta).steps(nodes[-1], range(len(each.clients)), Stream(KEY)))
     moved = float(torch.linalg.vector_norm((found[0] - found[1]).double())) * STEP
     assert moved <= held_out_budget(chosen, tally_of(task), 1.0, 1e-5).sensitivity.value
     require_one_exchanged(*(node.kept.everybody(Stream(KEY)) for node in nodes), replaced)
@@ -177,10 +178,7 @@ def test_replacing_one_person_moves_a_sketch_by_at_most_one_bound(seed):
     chosen = sketched("federation.clients=1")
     task = Problem.from_experiment(chosen)
     one, other, _ = neighbours(seed, clients=1, width=task.features)
-    found = [
-        sketch.steps_of_records(Node.of(task, each.held, "run"), torch.ones(1), np.empty(0, np.int64), KEY)
-        for each in (one, other)
-    ]
+    found = [SketchSum(task, FIRST).steps(Node.of(task, each.held, "run"), [0], Stream(KEY)) for each in (one, other)]
     moved = float(torch.linalg.vector_norm((found[0] - found[1]).double())) * STEP
     assert moved <= sketch_sensitivity(law_of_problem(task)).value
 

@@ -17,7 +17,7 @@ from fedsw.federation.budgets.moments import moments_layout, tally_of
 from fedsw.federation.budgets.split import own_batch
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of, trusts_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
-from fedsw.federation.messages.fields import Field, Reals, Text, Wholes
+from fedsw.federation.messages.fields import Field, Real, Reals, Text, Whole, Wholes
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
@@ -158,7 +158,7 @@ def _declared(field: Field, key: str, terms: Terms) -> Sent:
         return "int", (terms.sizes[field.length],)
     if isinstance(field, Reals):
         return "float", (field.count,)
-    return "str" if isinstance(field, Text) else field.kind, ()
+    return {Text: "str", Whole: "int", Real: "float"}[type(field)], ()
 
 
 def _sent(record: ArrayRecord | ConfigRecord | MetricRecord, value: Any) -> Sent:

@@ -9,8 +9,8 @@ import pytest
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
-from fedsw.federation.node.node import join
 from fedsw.federation.server.federation import Job, federate
 from fedsw.settings import FederationError
 from tests.federations import small

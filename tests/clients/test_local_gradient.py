@@ -14,12 +14,13 @@ from fedsw.federation.budgets import split
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
-from fedsw.federation.trust.local_gradient.client import Request, noised_contribution, noised_table
+from fedsw.federation.trust.local_gradient.client import Request
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
 from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
+from tests.clients import releases
 from tests.federations import small
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
@@ -43,15 +44,15 @@ def _slot_means(node: Node) -> torch.Tensor:
 
 def both_answers(node: Node, place, request: Request, state: dict) -> tuple:
     theta = flatten(node.model)
-    first = noised_table(node, place, theta, request, state)
-    return first, noised_contribution(node, place, theta, request, _slot_means(node), state)
+    first = releases.table(node, place, theta, request, state)
+    return first, releases.contribution(node, place, theta, request, _slot_means(node), state)
 
 
 def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_path):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in (1, 2):
         both_answers(node, place, request_to(node, round_), state)
-    noised_table(node, place, flatten(node.model), request_to(node, 3), state)  # its contribution is never asked for
+    releases.table(node, place, flatten(node.model), request_to(node, 3), state)  # its contribution is never asked for
     with Ledger.open(place) as ledger:
         entries = ledger.entries()
         assert [(e.round, e.attempt, e.group) for e in entries] == [(r, 0, "records") for r in (1, 2, 3)]
@@ -65,22 +66,22 @@ def test_the_ledger_holds_exactly_the_attempts_whose_batches_were_asked_for(tmp_
 def test_an_attempt_is_answered_for_once_in_either_exchange(tmp_path):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     request, theta = request_to(node), flatten(node.model)
-    noised_table(node, place, theta, request, state)
+    releases.table(node, place, theta, request, state)
     with pytest.raises(AlreadySpent):
-        noised_table(node, place, theta, request, state)
-    noised_contribution(node, place, theta, request, _slot_means(node), state)
+        releases.table(node, place, theta, request, state)
+    releases.contribution(node, place, theta, request, _slot_means(node), state)
     with pytest.raises(RuntimeError, match="holds no batch"):
-        noised_contribution(node, place, theta, request, _slot_means(node), state)
+        releases.contribution(node, place, theta, request, _slot_means(node), state)
     with pytest.raises(AlreadySpent):
-        noised_table(node, place, theta, request, state)
+        releases.table(node, place, theta, request, state)
     assert "key" not in state and node.batch is None
 
 
 def test_a_contribution_for_another_attempt_is_refused(tmp_path):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
-    noised_table(node, place, flatten(node.model), request_to(node), state)
+    releases.table(node, place, flatten(node.model), request_to(node), state)
     with pytest.raises(RuntimeError, match="fresh attempt"):
-        noised_contribution(node, place, flatten(node.model), request_to(node, 1, 1), _slot_means(node), state)
+        releases.contribution(node, place, flatten(node.model), request_to(node, 1, 1), _slot_means(node), state)
 
 
 def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
@@ -89,27 +90,27 @@ def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
         both_answers(node, place, request_to(node, round_), state)
     monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
-        noised_table(node, place, flatten(node.model), request_to(node, 5), state)
+        releases.table(node, place, flatten(node.model), request_to(node, 5), state)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.0])
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, alpha):
     order = []
-    spend, noised = Ledger.spend, door.noised
-    monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
+    spend, noised = door.spend_together, door.noised
+    monkeypatch.setattr(door, "spend_together", lambda *a: (spend(*a), order.append("charge"))[0])
     monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: (order.append("noise"), noised(*a))[1])
     node, place, state = node_of(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
     if alpha:
         both_answers(node, place, request_to(node), state)
     else:
-        noised_contribution(node, place, flatten(node.model), request_to(node), None, state)
+        releases.contribution(node, place, flatten(node.model), request_to(node), None, state)
     assert order == (["charge", "noise", "noise"] if alpha else ["charge", "noise"])
 
 
 def test_without_a_penalty_the_contribution_has_the_whole_budget(tmp_path):
     node, place = node_of("objective.alpha=0.0", "clip.loss=1.0"), tmp_path / "client-0.sqlite"
     request = request_to(node)
-    answer = noised_contribution(node, place, flatten(node.model), request, None, {})
+    answer = releases.contribution(node, place, flatten(node.model), request, None, {})
     assert answer.sigma == pytest.approx(SLACK * 2 * 1.0 / sum(request.sizes), rel=1e-12)
 
 
@@ -134,9 +135,19 @@ def test_a_client_never_believes_a_batch_below_its_own(tmp_path):
     assert sigmas[0] == sigmas[1]
 
 
+def test_the_sizes_that_came_with_the_tables_stay_those_of_the_attempt(tmp_path):
+    """A smaller batch in the second request would let a record move the contribution further than was paid for."""
+    node, state, theta = node_of(), {}, flatten(node_of().model)
+    first, second = request_to(node, scale=4), request_to(node, scale=2)
+    place, means = tmp_path / "client-0.sqlite", _slot_means(node)
+    releases.table(node, place, theta, first, state)
+    other = both_answers(node, tmp_path / "client-1.sqlite", first, {})[1]
+    assert releases.contribution(node, place, theta, second, means, state).sigma == other.sigma
+
+
 def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_path):
     node = node_of()
-    noised_table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})
+    releases.table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})
     with Ledger.open(tmp_path / "c.sqlite") as ledger:
         assert ledger.delta == pytest.approx(0.1 / len(node.records))
 
@@ -173,10 +184,10 @@ def test_a_cold_process_rebuilds_the_batch_from_its_key(tmp_path):
         state: dict = {}
         place = tmp_path / name / "client-0.sqlite"
         theta, request = flatten(node.model), request_to(node)
-        table = noised_table(node, place, theta, request, state).values
+        table = releases.table(node, place, theta, request, state).value
         if name == "cold":
             node.batch = None
-        answers.append((table, noised_contribution(node, place, theta, request, _slot_means(node), state).values))
+        answers.append((table, releases.contribution(node, place, theta, request, _slot_means(node), state).value))
     for table, vector in answers[1:]:
         assert torch.allclose(table, answers[0][0]) and torch.allclose(vector, answers[0][1], rtol=1e-9, atol=1e-12)
 
@@ -184,8 +195,8 @@ def test_a_cold_process_rebuilds_the_batch_from_its_key(tmp_path):
 def test_cells_without_records_tell_nothing_and_cost_nothing(tmp_path):
     node = node_of("seed=3")  # secret noise is zero, on its grid, in one of 200 tables
     only = Node(node.task, node.records, (node.cells[0], node.cells[1][:0]), node.model)
-    first = noised_table(only, tmp_path / "client-0.sqlite", flatten(node.model), request_to(node), {})
-    assert not first.values[1].any() and first.values[0].all()
+    first = releases.table(only, tmp_path / "client-0.sqlite", flatten(node.model), request_to(node), {})
+    assert not first.value[1].any() and first.value[0].all()
 
 
 def test_counts_are_the_clients_own_and_at_least_one_where_it_has_any():
@@ -216,14 +227,14 @@ def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(t
 
 def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):
     node, place = node_of(), tmp_path / "client-0.sqlite"
-    noised_table(node, place, flatten(node.model), request_to(node, 1), {})
+    releases.table(node, place, flatten(node.model), request_to(node, 1), {})
     with Ledger.open(place), pytest.raises(LedgerBusy):
-        noised_table(node, place, flatten(node.model), request_to(node, 2), {})
+        releases.table(node, place, flatten(node.model), request_to(node, 2), {})
     with account.held_open(tmp_path):
-        noised_table(node, place, flatten(node.model), request_to(node, 2), {})
+        releases.table(node, place, flatten(node.model), request_to(node, 2), {})
         with pytest.raises(LedgerBusy):
             Ledger.open(place)
-        noised_table(node, place, flatten(node.model), request_to(node, 3), {})
+        releases.table(node, place, flatten(node.model), request_to(node, 3), {})
     with Ledger.open(place) as ledger:
         assert ledger.released_rounds() == 3
 
@@ -240,7 +251,7 @@ def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
     Ledger.create(place, groups=("A=0", "A=1"), delta=1e-4, epsilon=9.0, nominal=False).close()
     node = node_of()
     with pytest.raises(ValueError, match="accounts for another run"):
-        noised_table(node, place, flatten(node.model), request_to(node), {})
+        releases.table(node, place, flatten(node.model), request_to(node), {})
     Ledger.open(place).close()  # and it is not held
 
 
@@ -248,7 +259,7 @@ def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_pa
     monkeypatch.setitem(door.NOISES, "gaussian", lambda values, sigma, stream: values)
     node, state = node_of(), {}
     request = request_to(node)
-    table = noised_table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).values
+    table = releases.table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).value
     own = split.own_batch(node.sizes, 0.2)
     assert table.sum(dim=2).flatten().tolist() == list(own)
     records = node.draw(state["key"], own)

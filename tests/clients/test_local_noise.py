@@ -7,12 +7,17 @@ import torch
 
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient.client import Request, noised_table
+from fedsw.federation.trust.local_gradient.client import Request
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream
+from tests.clients import releases
 from tests.clients.test_local_gradient import both_answers, node_of, request_to
 from tests.noises import require_gaussian
+
+
+def no_counts(outputs, holder, holders, theta, radius, bins):
+    return torch.zeros((holders, theta.shape[1], bins)).double()
 
 
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
@@ -21,7 +26,7 @@ def test_an_attempt_whose_contribution_was_never_asked_for_leaves_nothing_of_its
     node, place, state = node_of("training.rounds=8", *seed), tmp_path / "client-0.sqlite", {}
     keys, batches = [], []
     for attempt in range(4):
-        noised_table(node, place, flatten(node.model), request_to(node, 1, attempt), state)
+        releases.table(node, place, flatten(node.model), request_to(node, 1, attempt), state)
         keys.append(bytes(state["key"]))
         batches.append(frozenset(node.batch.records.ids.tolist()))
     assert len(set(keys)) == len(set(batches)) == 4
@@ -31,15 +36,15 @@ def test_an_attempt_whose_contribution_was_never_asked_for_leaves_nothing_of_its
 def test_every_count_and_every_coordinate_of_both_answers_has_noise_of_its_own(tmp_path, monkeypatch, seed):
     """A client with no noise but what it is given: it answers zeros, and what leaves it is the noise."""
     node, state = node_of("training.rounds=30", "local.bins=16", *seed), {}
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
-    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
+    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
     answers = []
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
             answers.append(both_answers(node, tmp_path / "client-0.sqlite", request_to(node, round_), state))
     tables_, contributions = ([each[part] for each in answers] for part in (0, 1))
     for part in (tables_, contributions):
-        require_gaussian(torch.stack([each.values.reshape(-1) for each in part]), part[0].sigma)
+        require_gaussian(torch.stack([each.value.reshape(-1) for each in part]), part[0].sigma)
     assert all(each.sigma > 0 for each in tables_ + contributions)
 
 
@@ -47,14 +52,14 @@ def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, mo
     """Of one shape here, so that noise of one key would be the same noise."""
     whole, state, together = node_of("seed=3", "training.rounds=30", "local.bins=17"), {}, []
     node = Node(whole.task, whole.records, (whole.cells[0], whole.cells[1][:0]), whole.model)
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
-    monkeypatch.setattr(Node, "contribution", lambda *a: (torch.zeros(node.task.parameters).double(), 0.0))
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
+    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
             request = Request(round_, 0, (60, 60), 600)
             table, contribution = both_answers(node, tmp_path / "client-0.sqlite", request, state)
-            assert table.values[0].shape == (1, 17) and contribution.values.shape == (17,)
-            noise = [table.values[0, 0] / table.sigma, contribution.values / contribution.sigma]
+            assert table.value[0].shape == (1, 17) and contribution.value.shape == (17,)
+            noise = [table.value[0, 0] / table.sigma, contribution.value / contribution.sigma]
             together.append(torch.cat(noise))
     require_gaussian(torch.stack(together), 1.0)
 
@@ -62,20 +67,20 @@ def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, mo
 def test_without_a_seed_noise_follows_from_nothing_that_the_server_knows(tmp_path, monkeypatch):
     """The same request to the same client, twice; and no stream that a number reproduces is ever made."""
     node, found = node_of(), []
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
     monkeypatch.setattr(Stream, "seeded", lambda *known: pytest.fail(f"a stream of {known} is reproducible"))
     for name in ("first", "second"):
         answers = both_answers(node, tmp_path / name / "client-0.sqlite", request_to(node), {})
-        found.append((answers[0].values / answers[0].sigma).reshape(-1))
+        found.append((answers[0].value / answers[0].sigma).reshape(-1))
     require_gaussian(torch.stack(found), 1.0)
 
 
 def test_seeded_clients_of_other_names_share_no_noise(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "histograms", lambda cell, theta, radius, bins: torch.zeros((1, bins)).double())
+    monkeypatch.setattr(tables, "histograms_by", no_counts)
     drawn = []
     for name in range(6):
         node = node_of("seed=3")
         place = tmp_path / f"client-{name}.sqlite"
-        answer = noised_table(node, place, flatten(node.model), request_to(node), {})
-        drawn.append(answer.values.reshape(-1) / answer.sigma)
+        answer = releases.table(node, place, flatten(node.model), request_to(node), {})
+        drawn.append(answer.value.reshape(-1) / answer.sigma)
     require_gaussian(torch.stack(drawn), 1.0)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 
-from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.federation.budgets.local import release_of
+from fedsw.federation.messages.local import Release, ReleaseAsked, SlicesAsked
 from fedsw.federation.node import account
+from fedsw.federation.node.answers import each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import node_records
-from fedsw.federation.trust.local_release.sides import released_records
+from fedsw.federation.trust.local_release.sides import release_due, released_records
 from fedsw.federation.trust.local_slices import sides as local_slices
-from fedsw.federation.trust.local_slices.sides import noised_slices
+from fedsw.federation.trust.local_slices.sides import released_slices, slices_due
 from fedsw.models import flatten
+from fedsw.privacy import release as door
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
+from tests.clients import releases
 from tests.noises import require_gaussian, require_laplace
 from tests.server.test_local_slices import RELEASE, SLICES
 
@@ -31,7 +35,7 @@ def _node(base: dict, *overrides: str) -> Node:
 
 
 def _slices(node: Node, place, round_: int, attempt: int = 0):
-    return noised_slices(node, place, flatten(node.model), round_, attempt, 60)[0]
+    return releases.slices(node, place, flatten(node.model), round_, attempt, 60)
 
 
 @pytest.mark.parametrize("seed", [(), ("seed=3",)], ids=["secret", "seeded"])
@@ -50,8 +54,7 @@ def test_every_number_of_a_release_has_noise_of_its_own(tmp_path, monkeypatch, m
     monkeypatch.setattr(Problem, "inputs", lambda self, records: torch.zeros((len(records), 2)))
     released = []
     for number in range(DRAWS):
-        vector, _ = released_records(node, tmp_path / f"client-{number}.sqlite", 1, 0, 60)
-        released.append(vector.reshape(-1))
+        released.append(releases.records(node, tmp_path / f"client-{number}.sqlite", 1, 0, 60).released.reshape(-1))
     scale = release_of(node.task.experiment, node.delta(60)).scale
     (require_laplace if mechanism == "laplace" else require_gaussian)(torch.stack(released), scale)
 
@@ -90,24 +93,26 @@ def test_without_a_seed_nothing_of_a_client_follows_from_what_the_server_knows(t
         assert not torch.isclose(sent[0].projections, sent[1].projections, rtol=0, atol=0).all()
         if number == 0:
             assert not torch.isclose(sent[0].directions, sent[1].directions).any()
-    released = [released_records(nodes_[2], tmp_path / f"r{i}.sqlite", 1, 0, 60)[0] for i in range(2)]
+    released = [releases.records(nodes_[2], tmp_path / f"r{i}.sqlite", 1, 0, 60).released for i in range(2)]
     assert not torch.equal(*released)
 
 
 @pytest.mark.parametrize("base", [SLICES, RELEASE], ids=["slices", "release"])
 def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, base):
     order, node = [], _node(base)
-    spend, stream = Ledger.spend, Node.own_stream
+    spend, stream = door.spend_together, Node.own_stream
+    context = Context(1, 1, {"state-dir": str(tmp_path)}, RecordDict(), {})
 
     def drawn(node, round_, attempt, purpose):
         if purpose.endswith("noise"):
             order.append("noise")
         return stream(node, round_, attempt, purpose)
 
-    monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
+    monkeypatch.setattr(door, "spend_together", lambda *a: (spend(*a), order.append("charge"))[0])
     monkeypatch.setattr(Node, "own_stream", drawn)
     if base is SLICES:
-        _slices(node, tmp_path / "client-0.sqlite", 1)
+        found = each_pays(slices_due, released_slices)(node, SlicesAsked(1, 0, 60, None), [0], context)
     else:
-        released_records(node, tmp_path / "client-0.sqlite", 1, 0, 60)
+        found = each_pays(release_due, released_records)(node, ReleaseAsked(1, 0, 60), [0], context)
+    assert isinstance(found[0], Release)
     assert order == ["charge", "noise"]

@@ -15,9 +15,9 @@ import torch
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import partition
-from fedsw.federation.node.node import join
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.partition import node_records, require_agreement
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory

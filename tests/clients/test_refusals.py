@@ -15,12 +15,12 @@ from fedsw.data.files import without_downloads
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import client as handlers
-from fedsw.federation import wire
+from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
 from fedsw.federation.exchange.exchange import Fault, content_of
 from fedsw.federation.messages import Malformed, Refusal, packed, unpacked
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.answers import HIDDEN, reason_of
 from fedsw.federation.node.participation import begun, note, participations
 from fedsw.federation.server.federation import Job, federate
@@ -48,7 +48,7 @@ def test_a_fault_of_any_length_leaves_as_a_short_one_and_is_shown_as_one(tmp_pat
     sent: list[int] = []
 
     def hook(message, context):
-        if message.metadata.message_type != wire.HELLO:
+        if message.metadata.message_type != messages.HELLO.kind:
             raise OSError(long)
 
     def after(message, reply):
@@ -250,7 +250,7 @@ def test_a_record_of_settings_is_no_text(tmp_path):
     try:
         (node,) = grid.get_node_ids()
         content = RecordDict({"config": ConfigRecord({"experiment": 7, "run": RUN})})
-        (reply,) = grid.send_and_receive([Message(content, node, wire.HELLO)], timeout=20.0)
+        (reply,) = grid.send_and_receive([Message(content, node, messages.HELLO.kind)], timeout=20.0)
         assert "experiment came as 7; expected a text" in reply.error.reason
     finally:
         grid.close()

@@ -15,13 +15,13 @@ from fedsw.engines.inprocess import InProcessGrid
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.sources import load_shape, stated_shape
-from fedsw.federation import messages, wire
+from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import OutputsAsked
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits
-from fedsw.federation.node import node as nodes
 from fedsw.federation.node.limits import require_room, room_of
 from fedsw.models import count_parameters
 from fedsw.tasks import needs
@@ -56,7 +56,7 @@ def greeted(experiment: Experiment, state, config=OWN, run: str = RUN, written: 
     try:
         (node,) = grid.get_node_ids()
         request = Request(node, RecordDict({"config": ConfigRecord(content)}))
-        reply = exchange(grid, wire.HELLO, [request], group="g", timeout=30.0, traffic=Traffic())[node]
+        reply = exchange(grid, messages.HELLO.kind, [request], group="g", timeout=30.0, traffic=Traffic())[node]
     finally:
         grid.close()
     assert isinstance(reply, Fault), "it took part"
@@ -272,10 +272,10 @@ def test_filler_is_no_longer_than_what_a_client_holds(tmp_path):
     try:
         (node,) = grid.get_node_ids()
         greeting = ConfigRecord({"experiment": experiment.model_dump_json(), "run": RUN})
-        joined = ask(wire.HELLO, {"config": greeting})
+        joined = ask(messages.HELLO.kind, {"config": greeting})
         held = int(numbers(joined["arrays"]["sizes"]).sum())
         for rows, refused in ((held + 1, True), (2**40, True), (held, False)):
-            answer = ask(wire.OUTPUTS, _outputs_asked(experiment, rows))
+            answer = ask(messages.OUTPUTS.kind, _outputs_asked(experiment, rows))
             assert isinstance(answer, Fault) == refused, rows
             assert not refused or f"filled up to {rows} rows were asked for" in answer.reason
     finally:

@@ -13,6 +13,7 @@ import fedsw.federation.trust.local_gradient.client
 import fedsw.federation.trust.local_slices.sides
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
+from fedsw.privacy import release as door
 from fedsw.privacy.noise import NOISES
 from fedsw.subnormal import flushes
 from fedsw.tasks.problem import Problem
@@ -71,6 +72,7 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     watch.at(fedsw.federation.node.node, "record", "record")
     watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
+    watch.at(door, "spend_together", "spend")
     for noise in NOISES:
         watch.at_key(NOISES, noise, "noised")
     if name == "local-gradient":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,18 +10,19 @@ import torch
 
 from fedsw.data import BadRecords
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
-from fedsw.federation.node.node import Node, require_units
+from fedsw.federation.node import joining as nodes
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import Held, held_records
-from fedsw.federation.trust.distributed import sketching as masked_sketch
+from fedsw.federation.node.sample import require_units
 from fedsw.federation.trust.distributed.cohort import Cohort
+from fedsw.federation.trust.distributed.once import agreed_sum, bounded_of
 from fedsw.federation.trust.distributed.site import Answering
-from fedsw.federation.trust.local_release.sides import released_records
 from fedsw.federation.trust.local_slices import sides as local_slices
 from fedsw.federation.trust.sketch import sides as sketch
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import FIRST
+from tests.clients import releases
 from tests.federations import small
 from tests.server.sketch_runs import sketched
 from tests.server.test_local_slices import RELEASE, SLICES
@@ -105,14 +105,14 @@ def spied(monkeypatch, module, name: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize("more", [(), ("seed=5",)], ids=["secret", "seeded"])
 def test_records_that_are_released_once_are_one_row_of_each_person(tmp_path, more):
     node = node_of(parse_experiment(RELEASE, ("federation.clients=1", *more)), 9)
-    released, _ = released_records(node, tmp_path / "client-0.sqlite", 0, 0, 9)
-    assert len(released) == 9 < len(node.records)
+    released = releases.records(node, tmp_path / "client-0.sqlite", 0, 0, 9)
+    assert len(released.released) == 9 < len(node.records)
 
 
 def test_slices_are_of_one_row_of_each_drawn_person(tmp_path, monkeypatch):
     seen = spied(monkeypatch, local_slices, "_features")
     node = node_of(parse_experiment(SLICES, ("federation.clients=1", "training.batch_fraction=0.5")), 10)
-    slices, _ = local_slices.noised_slices(node, tmp_path / "client-0.sqlite", torch.zeros(0), 1, 0, 10)
+    slices = releases.slices(node, tmp_path / "client-0.sqlite", torch.zeros(0), 1, 0, 10)
     drawn = seen[0][2]
     assert slices.projections.shape[0] == len(drawn) == len(set(drawn.unit.tolist())) == 5
 
@@ -121,28 +121,29 @@ def test_a_sketch_is_of_one_row_of_each_person(tmp_path, monkeypatch):
     seen = spied(monkeypatch, sketch, "sketch_of_records")
     node = node_of(sketched("federation.clients=2"), 6)
     persons = len(node.units)
-    for asked, expected in (([1, 1], persons), ([0, 1], len(node.units_of(1))), ([0, 0], None)):
-        sketch.steps_of_records(node, torch.tensor(asked), np.empty(0, np.int64), bytes(32))
+    total = sketch.SketchSum(node.task, FIRST)
+    for asked, expected in (([0, 1], persons), ([1], len(node.units_of(1))), ([], None)):
+        total.steps(node, asked, Stream(bytes(32)))
         if expected is not None:
             drawn = seen[-1][1]
             assert len(drawn) == expected == len(set(drawn.unit.tolist()))
     assert len(seen) == 2
-    local = spied(monkeypatch, sketch, "inputs_of")
     alone = node_of(sketched("federation.clients=1", "privacy.trust=sketch-local"), 6)
-    sketch.noised_sketch(alone, tmp_path / "client-0.sqlite", FIRST, 12)
-    assert len(local[0][1]) == len(alone.units) == len(set(local[0][1].unit.tolist()))
+    releases.summed(sketch.SketchSum(alone.task, FIRST), alone, tmp_path / "client-0.sqlite", 1, 0, 12)
+    assert len(seen[-1][1]) == len(alone.units) == len(set(seen[-1][1].unit.tolist()))
 
 
 @pytest.mark.parametrize("asked", [[0, 1], [1], [0, 1, 2]])
 def test_a_masked_sum_of_a_sketch_is_of_one_row_of_each_person(monkeypatch, asked):
-    seen = spied(monkeypatch, masked_sketch, "inputs_of")
+    seen = spied(monkeypatch, sketch, "sketch_of_records")
     node = node_of(sketched("federation.clients=3", "privacy.trust=distributed"), 6)
     party = {"site": 0, "key": "0" * 64, "nonce": "0" * 64, "clients": asked, "sizes": [[6]] * len(asked)}
     cohort = Cohort.model_validate({"records": 18, "parties": [party]})
-    here = Answering(node, None, cohort, masked_sketch.sum_of(node.task, cohort, FIRST), 0, [])
+    total = sketch.SketchSum(node.task, FIRST)
+    here = Answering(node, None, cohort, agreed_sum(total, cohort), 0, [])
     draws = []
     for attempt in (0, 1):
-        masked_sketch._bounded(here, SimpleNamespace(round=1, attempt=attempt), FIRST)
+        bounded_of(total, here, 1, attempt)
         drawn = seen[-1][1]
         persons = sum(len(node.units_of(place)) for place in asked)
         assert len(drawn) == persons == len(set(drawn.unit.tolist())) < len(node.records) / 3

@@ -24,7 +24,7 @@ from fedsw.deploy import apps, executor
 from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.processes import Processes
 from fedsw.engines.deployed import LocalFederation, follow, node_name
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.origin import ORIGIN
 from fedsw.files import private_folder
 from fedsw.runs.directory import RunDirectory
@@ -90,7 +90,7 @@ class Member:
                     while not self._over.is_set():
                         if (message := node._take()) is None:
                             continue
-                        if message.metadata.message_type == wire.HELLO:
+                        if message.metadata.message_type == messages.HELLO.kind:
                             node._answer(message)
                         else:
                             self._attack(message)

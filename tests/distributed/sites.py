@@ -19,10 +19,11 @@ from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.common import Greeting
 from fedsw.federation.messages.masked import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
 from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
-from fedsw.federation.trust.distributed import ranked, sketching
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
-from fedsw.federation.trust.sketch.sides import stage_with
+from fedsw.federation.trust.distributed.once import agreed_sum
+from fedsw.federation.trust.sketch.sides import SketchSum, stage_with
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federations import small
@@ -138,7 +139,8 @@ class Sites:
 
     def sketch_sum(self, cohort: Cohort, weights=None, stage: int = 1):
         """What all sites work out of an attempt at a stage."""
-        return sketching.sum_of(self.task, cohort, stage_with(stage, torch.zeros(0) if weights is None else weights))
+        weights = torch.zeros(0) if weights is None else weights
+        return agreed_sum(SketchSum(self.task, stage_with(stage, weights)), cohort)
 
     def directions(self, round_: int, attempt: int):
         return self.task.all_directions(round_, attempt)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.experiment.sections import AUTO_BINS
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.trust.distributed import budget, client, ranked, server
 from fedsw.objectives import histograms as tables
 from fedsw.settings import ExperimentError
@@ -123,7 +123,7 @@ def test_server_and_sites_choose_one_number_and_the_run_passes_its_audit(federat
         monkeypatch.setattr(side, "attempt_of", noted)
 
     def keep(message, reply):
-        if kind_of(message) == wire.MASKED_TABLES:
+        if kind_of(message) == messages.MASKED_TABLES.kind:
             lengths.add(len(numbers(reply.content["arrays"]["masked"])))
         return reply
 

@@ -58,8 +58,8 @@ def test_no_client_is_sampled_at_a_larger_rate_than_is_charged(fraction, sizes):
 def test_all_planned_attempts_together_cost_what_was_asked_for(overrides):
     task, found = attempt(*overrides, "privacy.epsilon=2.0", "training.rounds=20")
     mu = math.hypot(*(part.sensitivity / part.scale for part in found.parts))
-    assert found.charge.sensitivity / found.sigma == pytest.approx(mu, rel=1e-9)
-    steps = {Step(found.rate, mu): 30 if "failing" in str(overrides) else 20}
+    assert found.charges[0].sensitivity / found.sigma == pytest.approx(mu, rel=1e-9)
+    steps = {Step(found.charges[0].sampling_rate, mu): 30 if "failing" in str(overrides) else 20}
     assert 1.99 < epsilon_by("pld", steps, 0.1 / 600) <= 2.0
 
 
@@ -159,8 +159,8 @@ def test_a_ledger_says_what_the_attempt_costs(tmp_path):
     with Ledger.open(sites.ledger(0), read_only=True) as ledger:
         (entry,) = ledger.entries()
         assert (entry.sampling_rate, entry.sensitivity, entry.sigma) == (
-            found.rate,
-            found.charge.sensitivity,
+            found.charges[0].sampling_rate,
+            found.charges[0].sensitivity,
             found.sigma,
         )
         assert ledger.budget == 8.0 and ledger.delta == pytest.approx(0.1 / sites.records)
@@ -184,7 +184,7 @@ def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path,
     """Neighbours at one site, under one model, table and batch: the worst of many replacements."""
     same = ("training.batch_fraction=1.0", "training.rounds=60", "privacy.epsilon=1e4")
     sites = Sites(tmp_path, experiment_of(*same, *more))
-    from fedsw.federation.node.node import join
+    from fedsw.federation.node.joining import join
 
     node = join(
         sites.experiment.model_dump_json(exclude={"metrics"}), "a77ac4ed" * 4, sites.run_id, {"partition-id": 0}

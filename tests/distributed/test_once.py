@@ -10,7 +10,7 @@ import torch
 
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.cli.app import main
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.moments import HELD_OUT, moments_layout
 from fedsw.federation.budgets.moments import TALLY_PART as TALLY
 from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
@@ -84,7 +84,7 @@ def lost_once(kind: str):
 
 def test_an_attempt_at_moments_that_fails_is_charged_and_the_budget_is_for_it(federation):
     more = ("privacy.epsilon=2.0", "local.failing=0.1", "federation.min_clients=2", "training.rounds=2")
-    summary = federation.run(small(*FIRST, *more), app=lost_once(wire.MASKED_MOMENTS))
+    summary = federation.run(small(*FIRST, *more), app=lost_once(messages.MASKED_MOMENTS.kind))
     folder = federation.folder / "run1"
     assert summary["status"] == "completed" and summary["epsilon_spent"] <= 2.0
     assert attempts_in(folder, 0) == [(0, 0), (0, 1), (1, 0), (2, 0)]
@@ -133,7 +133,7 @@ def test_of_a_person_one_row_is_in_every_sum(tmp_path, federation, exact):
 def test_an_attempt_at_a_tally_that_fails_is_charged_to_kept_records_alone(tmp_path, federation):
     more = ("local.failing=1.0", "federation.min_clients=2")
     chosen = kept_runs.kept_run(kept_runs.tables(tmp_path / "data", 40, 60, 80), *KEPT, *more)
-    summary = federation.run(chosen, app=lost_once(wire.MASKED_TALLY))
+    summary = federation.run(chosen, app=lost_once(messages.MASKED_TALLY.kind))
     entries, _, by_group = book(federation.folder / "run1", 0)
     kept = [entry for entry in entries if entry.group == HELD_OUT and entry.sampling_rate]
     assert [(entry.round, entry.attempt) for entry in kept] == [(3, 0), (3, 1)]
@@ -179,7 +179,7 @@ def test_moments_are_answered_once_and_are_uniform_without_one_site(tmp_path, ex
 
 def test_replacing_any_record_moves_the_moments_by_at_most_what_is_charged(tmp_path, exact):
     sites = Sites(tmp_path, experiment_of("privacy.moments=0.3", "local.failing=5.0"))
-    from fedsw.federation.node.node import join
+    from fedsw.federation.node.joining import join
     from tests.distributed.sites import RUN
 
     settings = sites.experiment.model_dump_json(exclude={"metrics"})

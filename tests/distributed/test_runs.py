@@ -13,7 +13,7 @@ from fedsw.accounting import Ledger
 from fedsw.cli.app import main
 from fedsw.engines import driver
 from fedsw.experiment.trust import trust_model
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.privacy.masks import MaskKey
 from fedsw.settings import ExperimentError, FederationError
 from tests.distributed.sites import experiment_of
@@ -56,8 +56,13 @@ def test_everything_that_leaves_a_site_is_uniform(federation, overrides):
     kinds = [kind for kind, _ in replies]
     sums = 1 if overrides else 2
     assert len(kinds) == 3 + 3 * 4 * (1 + sums)
-    assert set(kinds) <= {wire.HELLO, wire.READY, wire.MASKED_TABLES, wire.MASKED_SUM}
-    sent = [content for kind, content in replies if kind in (wire.MASKED_TABLES, wire.MASKED_SUM)]
+    assert set(kinds) <= {
+        messages.HELLO.kind,
+        messages.READY.kind,
+        messages.MASKED_TABLES.kind,
+        messages.MASKED_SUM.kind,
+    }
+    sent = [content for kind, content in replies if kind in (messages.MASKED_TABLES.kind, messages.MASKED_SUM.kind)]
     for content in sent:
         assert set(content) == {"arrays"} and set(content["arrays"]) == {"masked", "epsilon"}
     words = np.concatenate([numbers(content["arrays"]["masked"]) for content in sent])
@@ -89,7 +94,7 @@ class Loses:
 ENOUGH = (*TRUST, "federation.min_clients=2", "training.rounds=3")
 
 
-@pytest.mark.parametrize("kind", [wire.MASKED_TABLES, wire.MASKED_SUM])
+@pytest.mark.parametrize("kind", [messages.MASKED_TABLES.kind, messages.MASKED_SUM.kind])
 def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is_for_it(federation, kind):
     summary = federation.run(small(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(kind)))
     assert summary["status"] == "completed" and summary["released_rounds"] == 3
@@ -98,21 +103,21 @@ def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is
         assert attempts_in(directory, client) == [(round_, attempt) for round_ in (1, 2, 3) for attempt in (0, 1)]
     said = summary["epsilon_spent_by_client"]
     assert 1.99 < said["0"] == said["2"] == summary["epsilon_spent"] <= 2.0
-    if kind == wire.MASKED_SUM:  # it had answered the first sum, and is not in the attempt that came to an end
+    if kind == messages.MASKED_SUM.kind:  # it had answered the first sum, and is not in the attempt that came to an end
         assert attempts_in(directory, 1) == [(1, 0), (2, 0), (3, 0)]
-    for client in (0, 2) if kind == wire.MASKED_TABLES else (0, 1, 2):
+    for client in (0, 2) if kind == messages.MASKED_TABLES.kind else (0, 1, 2):
         with Ledger.open(directory / "clients" / f"client-{client}.sqlite") as ledger:
             assert ledger.replay() == pytest.approx(said[str(client)], rel=1e-9)
 
 
 def test_a_site_that_is_not_there_costs_nothing(federation):
-    summary = federation.run(small(*ENOUGH), app=Saboteur(Loses(wire.READY)))
+    summary = federation.run(small(*ENOUGH), app=Saboteur(Loses(messages.READY.kind)))
     assert summary["status"] == "completed" and 1.99 < summary["epsilon_spent"] <= 2.0
     assert attempts_in(federation.folder / "run1", 0) == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_more_failures_than_the_budget_is_for_end_the_run_within_it(federation):
-    summary = federation.run(small(*ENOUGH, "training.rounds=4"), app=Saboteur(Loses(wire.MASKED_SUM)))
+    summary = federation.run(small(*ENOUGH, "training.rounds=4"), app=Saboteur(Loses(messages.MASKED_SUM.kind)))
     assert "local.failing" in summary["status"] and summary["released_rounds"] == 2
     assert summary["epsilon_spent"] <= 2.0
 
@@ -183,7 +188,7 @@ def test_what_it_cannot_do_is_refused_when_the_experiment_is_read(override, matc
 @pytest.mark.parametrize("overrides", [(), ("local.failing=1.0", "federation.min_clients=2")])
 def test_the_audit_recomputes_a_run_from_what_is_written(federation, overrides):
     experiment = small(*TRUST, *overrides)
-    app = Saboteur(Loses(wire.MASKED_SUM)) if "local.failing=1.0" in overrides else None
+    app = Saboteur(Loses(messages.MASKED_SUM.kind)) if "local.failing=1.0" in overrides else None
     federation.run(experiment, app=app)
     folder = federation.folder / "run1"
     assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
@@ -197,7 +202,7 @@ def test_a_run_goes_on_where_it_was_stopped(federation):
     """It stops for want of a site, and is resumed with all of them: every attempt has a number of its own."""
     experiment, folder = small(*TRUST, "local.failing=1.0"), federation.folder / "run"
     with pytest.raises(FederationError, match="2 of 3 clients"):
-        federation.run(experiment, app=Saboteur(Loses(wire.MASKED_SUM)), directory=folder)
+        federation.run(experiment, app=Saboteur(Loses(messages.MASKED_SUM.kind)), directory=folder)
     summary = federation.run(experiment, directory=folder, resume=True)
     assert summary["status"] == "completed" and summary["epsilon_spent"] <= 2.0
     assert attempts_in(folder, 0) == [(1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fedsw.audit.bounds import shown_epsilon, shown_mu
 from fedsw.federation.budgets.local import PART
-from fedsw.federation.node.node import join
-from fedsw.federation.trust.distributed import sketching
+from fedsw.federation.node.joining import join
+from fedsw.federation.trust.distributed import once
 from fedsw.federation.trust.distributed.cohort import Cohort, least
+from fedsw.federation.trust.sketch import sides
 from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
@@ -65,7 +66,8 @@ def test_replacing_a_record_moves_a_sites_sum_by_at_most_what_is_charged(tmp_pat
             furthest = max(furthest, float((both[0] - both[1]).norm()))
         found = sites.sketch_sum(sites.cohort(stage, next(attempt)), weights, stage)
         assert 0.2 < furthest <= found.part.sensitivity <= bound
-        assert found.charge.sensitivity / found.sigma == pytest.approx(found.part.sensitivity / found.part.scale)
+        (charge,) = found.charges
+        assert charge.sensitivity / found.sigma == pytest.approx(found.part.sensitivity / found.part.scale)
 
 
 def classifier_size(sites: Sites) -> int:
@@ -175,7 +177,7 @@ def test_fewer_clients_than_the_noise_is_for_and_strangers_are_refused(tmp_path)
 
 def test_the_charge_is_on_disk_before_a_record_is_looked_at(tmp_path, monkeypatch):
     sites = sites_of(tmp_path)
-    monkeypatch.setattr(sketching, "bounded_sketch", lambda *given, **named: 1 / 0)
+    monkeypatch.setattr(sides, "sketch_of_records", lambda *given, **named: 1 / 0)
     with pytest.raises(Refused, match="ZeroDivisionError|division"):
         sites.sketch(0, sites.cohort())
     assert sites.charged(0) == [(1, 0)]
@@ -227,5 +229,5 @@ def test_canaries_show_nine_tenths_of_epsilon_and_never_more(tmp_path, colluding
 
 
 def test_shares_of_all_clients_and_not_of_the_honest_are_caught_by_the_canaries(tmp_path, monkeypatch):
-    monkeypatch.setattr(sketching, "honest", least)
+    monkeypatch.setattr(once, "honest", least)
     assert shown(tmp_path, 2) > 5.0

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.audit.record import audit, noise
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART
-from fedsw.federation.node.node import join
-from fedsw.federation.trust.distributed import sketching
+from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
+from fedsw.federation.trust.distributed.once import agreed_sum
+from fedsw.federation.trust.sketch.sides import SketchSum, budget_of
+from fedsw.federation.trust.sketch.sides import planned as planned_steps
 from fedsw.own_data.synthesis import as_synthesis
 from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
@@ -117,9 +119,9 @@ def test_everything_that_leaves_a_site_is_uniform(federation):
 
     federation.run(masked(*TWO), app=Saboteur(after=keep))
     kinds = Counter(kind for kind, _ in sent)
-    assert kinds == {wire.HELLO: 3, wire.READY: 6, wire.MASKED_SKETCH: 6}
+    assert kinds == {messages.HELLO.kind: 3, messages.READY.kind: 6, messages.MASKED_SKETCH.kind: 6}
     words = np.concatenate(
-        [numbers(content["arrays"]["masked"]) for kind, content in sent if kind == wire.MASKED_SKETCH]
+        [numbers(content["arrays"]["masked"]) for kind, content in sent if kind == messages.MASKED_SKETCH.kind]
     )
     assert len(words) > 500 and uniform(words.view(np.uint64))
 
@@ -142,7 +144,7 @@ ENOUGH = ("federation.min_clients=2", *TWO)
 
 
 def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is_for_it(federation):
-    summary = federation.run(masked(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(wire.MASKED_SKETCH)))
+    summary = federation.run(masked(*ENOUGH, "local.failing=1.0"), app=Saboteur(Loses(messages.MASKED_SKETCH.kind)))
     directory = federation.folder / "run1"
     assert summary["status"] == "completed" and summary["released_rounds"] == 2
     for client in (0, 2):
@@ -155,13 +157,13 @@ def test_an_attempt_that_fails_is_charged_by_all_that_answered_and_the_budget_is
 
 
 def test_a_failure_that_the_budget_is_not_for_ends_the_run_within_it_and_says_what_would_help(federation):
-    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(wire.MASKED_SKETCH, stage=2)))
+    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(messages.MASKED_SKETCH.kind, stage=2)))
     assert summary["status"].startswith("stopped before stage 2 of the sketch") and "local.failing" in summary["status"]
     assert summary["epsilon_spent"] <= 5.0 and attempts_in(federation.folder / "run1", 0) == [(1, 0), (2, 0)]
 
 
 def test_a_site_that_is_not_there_costs_nothing(federation):
-    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(wire.READY)))
+    summary = federation.run(masked(*ENOUGH), app=Saboteur(Loses(messages.READY.kind)))
     assert summary["status"] == "completed" and 4.98 < summary["epsilon_spent"] <= 5.0
     assert attempts_in(federation.folder / "run1", 0) == [(1, 1), (2, 0)]
 
@@ -170,7 +172,7 @@ def test_a_run_that_breaks_off_between_stages_goes_on_and_asks_for_no_stage_agai
     chosen, directory, away = masked(*TWO, "federation.max_attempts=1"), federation.folder / "run", [True]
 
     def hook(message, context):
-        if kind_of(message) == wire.READY and away and message.content["config"]["round"] == 2:
+        if kind_of(message) == messages.READY.kind and away and message.content["config"]["round"] == 2:
             raise OSError("gone")
 
     app = Saboteur(hook)
@@ -190,7 +192,7 @@ def test_a_run_that_breaks_off_between_stages_goes_on_and_asks_for_no_stage_agai
     again = federation.run(
         chosen, directory=directory, app=Saboteur(lambda message, _: asked.append(kind_of(message))), resume=True
     )
-    assert set(asked) == {wire.HELLO} and again["released_rounds"] == 2
+    assert set(asked) == {messages.HELLO.kind} and again["released_rounds"] == 2
     assert again["epsilon_spent"] == summary["epsilon_spent"]
 
 
@@ -277,12 +279,12 @@ def test_all_planned_attempts_at_all_stages_together_cost_what_was_asked_for(eps
     law = Law(2, (GaussianKernel((0.5,), 4),), classes=3)
     many = attempts_at_one(chosen)
     assert many == math.ceil(1 + failing)
-    budgets = [sketching.budget_of(chosen, law, 1e-6, Stage(number)) for number in range(1, stages + 2)]
-    steps = Counter(Step(each.charge.sampling_rate, each.charge.sensitivity / each.sigma) for each in budgets)
+    budgets = [budget_of(chosen, law, 1e-6, number) for number in range(1, stages + 2)]
+    steps = Counter(Step(1.0, each.sensitivity.value / each.sigma) for each in budgets)
     spent = epsilon_by("pld", Counter({step: many * count for step, count in steps.items()}), 1e-6)
     assert spent <= epsilon == budgets[0].epsilon
     assert sum(many / each.multiplier**2 for each in budgets) == pytest.approx(budgets[0].whole ** -2, rel=1e-9)
-    whole = sketching.budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
+    whole = budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
     assert budgets[0].whole == pytest.approx(whole, rel=2e-2)
 
 
@@ -301,7 +303,7 @@ def test_no_sum_of_records_is_beyond_what_the_grid_is_for(counts, epsilon, clien
         for place, many in enumerate(clients)
     ]
     cohort = Cohort.model_validate({"records": sum(clients), "parties": parties})
-    found = sketching.sum_of(task, cohort, Stage())
+    found = agreed_sum(SketchSum(task, Stage()), cohort)
     drawn = law_of_problem(task).drawn(task.dtype)
     for share, many in zip(found.shares(PART), clients, strict=True):
         rows = torch.zeros((many, 2), dtype=task.dtype)
@@ -334,5 +336,5 @@ def test_an_account_is_asked_for_all_attempts_at_all_stages(tmp_path):
         sites.run_id,
         {"partition-id": 0, "num-partitions": 4},
     )
-    steps = sketching.planned(node, 1e-5)
+    steps = planned_steps(node, 1e-5)
     assert sum(steps.values()) == 4 and 4.98 < epsilon_by("pld", steps, 1e-5) <= 5.0

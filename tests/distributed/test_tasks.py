@@ -11,7 +11,7 @@ import torch
 from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.cli.app import main
 from fedsw.experiment import parse_experiment
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import bound_of, noise_of
 from fedsw.objectives import histograms as tables
@@ -64,7 +64,7 @@ def test_a_run_of_every_task_is_charged_as_planned_and_passes_its_audit(federati
     summary = federation.run(experiment, app=Saboteur(lambda message, _: asked.append(kind_of(message))))
     folder, task = federation.folder / "run1", Problem.from_experiment(experiment)
     assert summary["status"] == "completed" and summary["released_rounds"] == 2
-    sums = {wire.MASKED_TABLES: 6, wire.MASKED_SUM: 6 if task.private_parameters else 0}
+    sums = {messages.MASKED_TABLES.kind: 6, messages.MASKED_SUM.kind: 6 if task.private_parameters else 0}
     assert {kind_: asked.count(kind_) for kind_ in sums} == sums
     for client in range(3):
         assert attempts_in(folder, client) == [(1, 0), (2, 0)]

@@ -17,7 +17,7 @@ from fedsw.cli.app import main
 from fedsw.data import concatenate
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.node.sample import held_back
 from fedsw.metrics import accuracy, predictions

@@ -257,7 +257,7 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     chosen = parse_experiment(raw, (*overrides, *at_sites))
     Federation(tmp_path).run(chosen)
-    together = chosen.privacy.model.masked or (sites == 1 and chosen.privacy.local)
+    together = chosen.privacy.local
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
     assert ("noised" if chosen.privacy.model.masked else "gaussian") in callers or trust == "none"

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node import node
+from fedsw.federation.node import joining as node
 from fedsw.federation.trust.central import rounds as central
 from fedsw.privacy import release as door
 from fedsw.runs import checkpoint

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.federation import wire
+from fedsw.federation import messages, wire
 from fedsw.runs.files import LOG, read_lines
 from tests.federations import Saboteur, small
 from tests.server.local_runs import client_of, kind_of
@@ -59,7 +59,7 @@ def test_a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on(name, 
 
     class Spoiler(Saboteur):
         def __call__(self, message, context):
-            if client_of(context) != 1 or kind_of(message) == wire.HELLO:
+            if client_of(context) != 1 or kind_of(message) == messages.HELLO.kind:
                 return super().__call__(message, context)
             sent.append(garbage(len(sent), message))
             return sent[-1]
@@ -77,7 +77,7 @@ def test_a_greeting_that_is_answered_with_garbage_costs_its_sender_alone(name, f
 
     class Spoiler(Saboteur):
         def __call__(self, message, context):
-            if client_of(context) != 1 or kind_of(message) not in (wire.HELLO, wire.SIZES):
+            if client_of(context) != 1 or kind_of(message) not in (messages.HELLO.kind, messages.SIZES.kind):
                 return super().__call__(message, context)
             tried = (garbage(seed, message) for seed in range(len(sent) + len(name), 1000))
             sent.append(next(each for each in tried if isinstance(each, Message)))

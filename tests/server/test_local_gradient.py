@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom, chi2
 
 from fedsw.accounting import Ledger
-from fedsw.federation import wire
+from fedsw.federation import messages, wire
 from fedsw.privacy import release as door
 from fedsw.runs.accounts import read_ledger
 from tests import federations
@@ -38,15 +38,15 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     asked = [kind for kind, _ in replies]
     exchanges = 1 if "objective.alpha=0.0" in overrides else 2
     assert len(asked) == 3 + 3 * 4 * exchanges and len(hidden) == 3 * 4 * exchanges
-    assert set(asked) <= {wire.HELLO, wire.TABLES, wire.LOCAL_GRADIENTS}
+    assert set(asked) <= {messages.HELLO.kind, messages.TABLES.kind, messages.LOCAL_GRADIENTS.kind}
     for kind, content in replies:
-        if kind == wire.HELLO:
+        if kind == messages.HELLO.kind:
             assert set(content) == {"arrays"} and numbers(content["arrays"]["epsilon"]).tolist() == [0.0]
             assert set(content["arrays"]) == {"clients", "sizes", "epsilon", "answered"}
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
         assert set(content["metrics"]) == {"epsilon", "sigma", wire.NONCE}
-    sent = [numbers(content["arrays"]["noised"]) for kind, content in replies if kind != wire.HELLO]
+    sent = [numbers(content["arrays"]["noised"]) for kind, content in replies if kind != messages.HELLO.kind]
     units = []
     for array, (values, released, sigma) in zip(sent, hidden, strict=True):
         assert array.reshape(-1).tolist() == released.float().reshape(-1).tolist()
@@ -124,7 +124,7 @@ def test_the_released_noise_is_the_sum_of_the_clients(run):
     sigmas = []
 
     def keep(message, reply):
-        if kind_of(message) == wire.LOCAL_GRADIENTS:
+        if kind_of(message) == messages.LOCAL_GRADIENTS.kind:
             sigmas.append(reply.content["metrics"]["sigma"])
         return reply
 
@@ -151,7 +151,7 @@ def test_several_outputs_go_through_sliced_tables(run):
     shapes = []
 
     def keep(message, reply):
-        if kind_of(message) == wire.TABLES:
+        if kind_of(message) == messages.TABLES.kind:
             shapes.append(tuple(reply.content["arrays"]["noised"].shape))
         return reply
 
@@ -161,7 +161,7 @@ def test_several_outputs_go_through_sliced_tables(run):
 
 def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_ledgers(federation, run, monkeypatch):
     """As on engines where another process answers the next message: no node and no ledger is kept in memory."""
-    from fedsw.federation.node import node as nodes
+    from fedsw.federation.node import joining as nodes
 
     _, warm = run(small(*TRUST, "seed=5"), "warm")
     cold = federation.folder / "cold"

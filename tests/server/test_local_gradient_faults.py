@@ -10,13 +10,13 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.settings import FederationError
 from tests.federations import Saboteur, array, numbers, small
 from tests.server.local_runs import TRUST, attempts_in, client_of, kind_of
 
 
-@pytest.mark.parametrize("kind", [wire.TABLES, wire.LOCAL_GRADIENTS])
+@pytest.mark.parametrize("kind", [messages.TABLES.kind, messages.LOCAL_GRADIENTS.kind])
 def test_a_client_lost_in_either_exchange_is_missing_and_what_it_noised_stays_charged(run, kind):
     def hook(message, context):
         lost = kind_of(message) == kind and client_of(context) == 1
@@ -27,14 +27,14 @@ def test_a_client_lost_in_either_exchange_is_missing_and_what_it_noised_stays_ch
     rounds = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [record["clients"] for record in rounds] == [3, 2, 3, 3]
     assert [record["attempt"] for record in rounds] == [0, 0, 0, 0]
-    noised = [1, 2, 3, 4] if kind == wire.LOCAL_GRADIENTS else [1, 3, 4]
+    noised = [1, 2, 3, 4] if kind == messages.LOCAL_GRADIENTS.kind else [1, 3, 4]
     assert attempts_in(directory, 1) == [(round_, 0) for round_ in noised]
     assert summary["released_rounds"] == 4
 
 
 def test_a_run_short_of_clients_stops_at_once_and_charges_nobody_for_another_attempt(run):
     def hook(message, context):
-        if kind_of(message) == wire.LOCAL_GRADIENTS and client_of(context) in (1, 2):
+        if kind_of(message) == messages.LOCAL_GRADIENTS.kind and client_of(context) in (1, 2):
             raise OSError("gone")
 
     with pytest.raises(FederationError, match=r"Client 1: .*gone.*Client 2: .*gone.*resume"):
@@ -45,7 +45,7 @@ def test_a_run_short_of_clients_stops_at_once_and_charges_nobody_for_another_att
 
 def test_a_group_that_is_lost_with_its_only_holder_stops_the_run(run):
     def hook(message, context):
-        if kind_of(message) == wire.TABLES and client_of(context) == 1:
+        if kind_of(message) == messages.TABLES.kind and client_of(context) == 1:
             raise OSError("gone")
 
     overrides = ("partition.scheme=group", "federation.clients=2", "federation.min_clients=1")
@@ -61,12 +61,16 @@ def test_a_client_whose_budget_is_used_up_is_missing_and_too_few_left_stop_the_r
         """Client 0 is asked for a table twice in round 2: an attempt that the server never saw."""
 
         def __call__(self, message, context):
-            if kind_of(message) == wire.TABLES and client_of(context) == 0 and message.content["config"]["round"] == 2:
+            if (
+                kind_of(message) == messages.TABLES.kind
+                and client_of(context) == 0
+                and message.content["config"]["round"] == 2
+            ):
                 super().__call__(message, context)
                 message.content["config"]["attempt"] = 7
                 reply = super().__call__(message, context)
                 message.content["config"]["attempt"] = 0
-                context.state["fedsw-0"]["attempt"] = 0
+                context.state["fedsw-site"]["attempt"] = 0
                 return reply
             return super().__call__(message, context)
 
@@ -85,7 +89,11 @@ def test_a_client_whose_budget_is_used_up_is_missing_and_too_few_left_stop_the_r
 
 def test_a_stopped_run_goes_on_with_the_clients_ledgers_and_fresh_attempts(run):
     def hook(message, context):
-        if kind_of(message) == wire.TABLES and message.content["config"]["round"] == 3 and client_of(context) == 0:
+        if (
+            kind_of(message) == messages.TABLES.kind
+            and message.content["config"]["round"] == 3
+            and client_of(context) == 0
+        ):
             raise OSError("disk on fire")
 
     with pytest.raises(FederationError, match=r"Client 0: .*disk on fire.*resume the run"):
@@ -106,7 +114,7 @@ def test_a_round_without_a_record_of_a_group_asks_and_charges_nobody_and_names_w
     def hook(message, context):
         if client_of(context) != 1:
             return
-        if kind_of(message) == wire.LOCAL_GRADIENTS and message.content["config"]["round"] == 2:
+        if kind_of(message) == messages.LOCAL_GRADIENTS.kind and message.content["config"]["round"] == 2:
             gone.append(True)
         if gone:
             raise OSError("unplugged")
@@ -118,7 +126,7 @@ def test_a_round_without_a_record_of_a_group_asks_and_charges_nobody_and_names_w
     assert attempts_in(run._federation.folder / "run", 0) == [(1, 0), (2, 0)]
 
 
-@pytest.mark.parametrize("kind", [wire.TABLES, wire.LOCAL_GRADIENTS])
+@pytest.mark.parametrize("kind", [messages.TABLES.kind, messages.LOCAL_GRADIENTS.kind])
 def test_a_replayed_request_is_refused_and_nothing_more_is_released(run, kind):
     refused = []
 
@@ -135,7 +143,7 @@ def test_a_replayed_request_is_refused_and_nothing_more_is_released(run, kind):
     assert len(refused) == 12 and len(attempts_in(directory, 0)) == 4
 
 
-@pytest.mark.parametrize("asked", [wire.OUTPUTS, wire.GRADIENTS])
+@pytest.mark.parametrize("asked", [messages.OUTPUTS.kind, messages.GRADIENTS.kind])
 def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
     from fedsw.federation.client import app as client_app
 
@@ -143,7 +151,7 @@ def test_a_server_that_asks_for_un_noised_outputs_is_refused(run, asked):
 
     class Curious(Saboteur):
         def __call__(self, message, context):
-            if kind_of(message) == wire.TABLES:
+            if kind_of(message) == messages.TABLES.kind:
                 message.metadata.__dict__["_message_type"] = asked
                 message.content["arrays"] = ArrayRecord({"counts": array(np.array([[5, 5]]))})
                 reply = client_app(message, context)
@@ -164,7 +172,7 @@ def test_a_second_greeting_with_another_experiment_is_refused(run):
     class Greeted(Saboteur):
         def __call__(self, message, context):
             reply = super().__call__(message, context)
-            if kind_of(message) == wire.HELLO:
+            if kind_of(message) == messages.HELLO.kind:
                 message.content["config"]["experiment"] = small("privacy.trust=none").model_dump_json()
                 assert "agreed to another experiment" in client_app(message, context).error.reason
                 refused.append(True)
@@ -183,7 +191,7 @@ def test_a_second_greeting_with_another_experiment_is_refused(run):
 )
 def test_an_answer_of_another_shape_or_without_finite_values_is_dropped_and_its_sender_named(run, change, reason):
     def spoil(message, reply):
-        if kind_of(message) == wire.LOCAL_GRADIENTS:
+        if kind_of(message) == messages.LOCAL_GRADIENTS.kind:
             reply.content["arrays"] = ArrayRecord({"noised": array(change(numbers(reply.content["arrays"]["noised"])))})
         return reply
 
@@ -227,7 +235,7 @@ def test_what_an_unreadable_release_cost_is_heard(federation):
     """Client 1 charges its last release, and what arrives of it is no array of numbers: the charge counts."""
 
     def spoil(message, reply):
-        last = kind_of(message) == wire.LOCAL_GRADIENTS and message.content["config"]["round"] == 4
+        last = kind_of(message) == messages.LOCAL_GRADIENTS.kind and message.content["config"]["round"] == 4
         if last and message.metadata.dst_node_id == 1001:
             reply.content["arrays"] = ArrayRecord({"noised": array(np.full(17, np.nan, np.float32))})
         return reply

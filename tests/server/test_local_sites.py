@@ -13,11 +13,10 @@ from fedsw import files
 from fedsw.accounting import AlreadySpent, Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node import account
-from fedsw.federation.node import node as node_module
+from fedsw.federation.node import joining as node_module
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.trust.local_gradient import site
-from fedsw.federation.trust.local_gradient.client import Request
+from fedsw.federation.trust.local_gradient.client import Request, noised_contributions, noised_tables
 from fedsw.objectives import histograms as tables
 from fedsw.privacy import release as door
 from fedsw.settings import FederationError
@@ -138,15 +137,15 @@ def test_a_site_that_is_asked_again_for_a_batch_releases_nothing_more(tmp_path):
     places, theta = {c: tmp_path / f"client-{c}.sqlite" for c in range(3)}, torch.zeros(task.parameters)
     request, state = Request(1, 0, (60, 60), 600), {}
     table = torch.zeros(2, 1, task.experiment.local.bins)
-    first = site.noised_tables(node, places, theta, request, state)
+    first = noised_tables(node, places, theta, request, state)
     assert all(not isinstance(each, Exception) for each in first.values())
-    again = site.noised_tables(node, places, theta, request, state)
+    again = noised_tables(node, places, theta, request, state)
     assert [type(each) for each in again.values()] == [AlreadySpent] * 3
-    some = site.noised_contributions(node, {1: places[1]}, theta, request, table, state)
-    assert some[1].values.shape == (task.parameters,) and state["positions"] == [0, 2]
-    rest = site.noised_contributions(node, places, theta, request, table, state)
+    some = noised_contributions(node, {1: places[1]}, theta, request, table, state)
+    assert some[1].value.shape == (task.parameters,) and state["positions"] == [0, 2]
+    rest = noised_contributions(node, places, theta, request, table, state)
     assert [isinstance(rest[c], RuntimeError) for c in range(3)] == [False, True, False] and not state
-    other = site.noised_contributions(node, places, theta, Request(1, 1, (60, 60), 600), table, state)
+    other = noised_contributions(node, places, theta, Request(1, 1, (60, 60), 600), table, state)
     assert all("holds no batch" in str(each) for each in other.values())
 
 
@@ -169,8 +168,8 @@ def test_at_a_site_all_clients_have_noise_of_their_own(tmp_path, monkeypatch):
         folder = tmp_path / f"{len(seed)}"
         places, theta = {c: folder / f"client-{c}.sqlite" for c in range(6)}, torch.zeros(task.parameters)
         monkeypatch.setattr(tables, "histograms_by", lambda u, o, n, theta, r, bins: torch.zeros(n, 1, bins).double())
-        found = site.noised_tables(node, places, theta, Request(1, 0, (60, 60), 600), {})
-        require_gaussian(torch.stack([(each.values / each.sigma).reshape(-1) for each in found.values()]), 1.0)
+        found = noised_tables(node, places, theta, Request(1, 0, (60, 60), 600), {})
+        require_gaussian(torch.stack([(each.value / each.sigma).reshape(-1) for each in found.values()]), 1.0)
 
 
 @pytest.mark.parametrize("seed", [("seed=5",), ()])

@@ -15,8 +15,8 @@ from scipy.stats import chi2, ncx2
 from fedsw.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
-from fedsw.federation import wire
-from fedsw.federation.node.node import join
+from fedsw.federation import messages, wire
+from fedsw.federation.node.joining import join
 from fedsw.federation.trust.local_slices import sides as local_slices
 from fedsw.privacy.noise import spacing
 from fedsw.privacy.records import RecordRelease, project_ball
@@ -83,12 +83,12 @@ def test_only_noised_projections_leave_a_client(run, overrides):
     sent: list[torch.Tensor] = []
 
     def keep(message, reply):
-        if message.metadata.message_type == wire.SLICES:
+        if message.metadata.message_type == messages.SLICES.kind:
             assert set(reply.content["arrays"]) <= {"projections", "directions"}
             assert set(reply.content["metrics"]) == {"epsilon", "sigma", wire.NONCE}
             sent.append(read(reply, "projections").double())
         else:
-            assert message.metadata.message_type == wire.HELLO
+            assert message.metadata.message_type == messages.HELLO.kind
         return reply
 
     chosen = experiment(SLICES, *overrides)
@@ -110,7 +110,7 @@ def test_clients_with_whole_blocks_share_the_public_directions_and_others_draw_t
     found = {}
 
     def keep(message, reply):
-        if message.metadata.message_type == wire.SLICES:
+        if message.metadata.message_type == messages.SLICES.kind:
             found.setdefault("directions" in reply.content["arrays"], []).append(reply)
         return reply
 
@@ -164,7 +164,7 @@ def test_a_replayed_request_is_refused(run):
     kept = {}
 
     def replay(message, context):
-        if message.metadata.message_type == wire.SLICES:
+        if message.metadata.message_type == messages.SLICES.kind:
             client = context.node_config["partition-id"]
             kept.setdefault(client, message.content["config"]["round"])
             message.content["config"]["round"] = kept[client]
@@ -253,7 +253,7 @@ def test_a_release_is_asked_for_once_and_every_loss_learns_from_it(run, loss):
 
     summary, directory = run(experiment(RELEASE, f"local.loss={loss}"), app=Saboteur(look))
     assert summary["status"] == "completed"
-    assert asked.count(wire.RELEASE) == 3 and set(asked) == {wire.HELLO, wire.RELEASE}
+    assert asked.count(messages.RELEASE.kind) == 3 and set(asked) == {messages.HELLO.kind, messages.RELEASE.kind}
     assert released_in(directory).shape == (600, 2)
 
 
@@ -292,7 +292,7 @@ def test_the_papers_diameter_costs_what_it_truly_costs(run):
 
 def test_values_that_are_not_finite_lose_their_sender_by_name(run):
     def spoil(message, reply):
-        if message.metadata.message_type == wire.RELEASE and message.metadata.dst_node_id == 1001:
+        if message.metadata.message_type == messages.RELEASE.kind and message.metadata.dst_node_id == 1001:
             values = read(reply, "released")
             values[0, 0] = math.nan
             reply.content["arrays"] = ArrayRecord({"released": Array(*wire.encode(values))})

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.privacy.sensitivity import SLACK
 from tests.federations import Saboteur, digits_for_images
 
@@ -119,7 +119,7 @@ def test_adaptation_sends_no_label_and_learns_from_public_records_alone(federati
     seen: list[str] = []
 
     def look(message, reply):
-        if reply.has_content() and message.metadata.message_type != wire.HELLO:
+        if reply.has_content() and message.metadata.message_type != messages.HELLO.kind:
             seen.extend(name for record in reply.content.array_records.values() for name in record)
         return reply
 

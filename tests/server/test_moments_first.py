@@ -18,15 +18,16 @@ from fedsw.federation.budgets.moments import moments_budget, moments_layout, sha
 from fedsw.federation.budgets.split import budget_split
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
 from fedsw.federation.messages.sums import MomentsAsked
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
-from fedsw.federation.trust import moments
+from fedsw.federation.trust.moments import MomentSum
 from fedsw.runs.observer import NoObserver
 from fedsw.settings import FederationError
 from fedsw.tasks.moments import STEP, sums_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
+from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 
@@ -119,7 +120,9 @@ def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(
         federation.run(chosen)
         found = stored(federation.folder / f"run{federation.runs}")
         added.append((found["values"] - exact(chosen)).reshape(-1))
-    least = moments_budget(Problem.from_experiment(chosen), shares(chosen, rate=0.2, delta=1e-5).moments).sigma
+    least = moments_budget(
+        moments_layout(Problem.from_experiment(chosen)), shares(chosen, rate=0.2, delta=1e-5).moments
+    ).sigma
     assert found["sigma"] == pytest.approx(least * (math.sqrt(3) if trust else 1.0), rel=1e-6)
     require_gaussian(torch.stack(added), found["sigma"])
 
@@ -272,18 +275,18 @@ def test_a_client_gives_exact_moments_to_no_server_that_it_does_not_trust(federa
 def test_a_client_answers_nothing_about_moments_in_a_run_that_releases_none():
     node = nodes.join(small().model_dump_json(), "run", 1, SITE)
     with pytest.raises(RuntimeError, match="agreed to a run that releases none"):
-        moments.steps_of_moments(node, torch.ones(3), np.empty(0, np.int64), bytes(32))
+        MomentSum(node.task)
 
 
 def test_a_client_that_is_asked_again_and_again_never_exceeds_its_epsilon(tmp_path):
     node = nodes.join(small(*FIRST, *LOCAL).model_dump_json(), "run", 1, ALONE)
     place = tmp_path / "client-0.sqlite"
-    moments.noised_moments(node, place, 0, 600)
+    summed(MomentSum(node.task), node, place, 0, 0, 600)
     with pytest.raises(AlreadySpent):
-        moments.noised_moments(node, place, 0, 600)
+        summed(MomentSum(node.task), node, place, 0, 0, 600)
     with pytest.raises(BudgetExhausted):
         for attempt in range(1, 9):
-            moments.noised_moments(node, place, attempt, 600)
+            summed(MomentSum(node.task), node, place, 0, attempt, 600)
     assert rows_of(place)[1] <= 1.0 + 1e-9
 
 

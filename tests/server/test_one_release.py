@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedsw.accounting import Ledger
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import exchange
 from fedsw.runs.checkpoint import Checkpoints
 from fedsw.settings import FederationError
@@ -116,7 +116,7 @@ def test_what_arrived_is_kept_although_the_server_died_while_others_were_awaited
         return exchange(*given, arrived=second, **named)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("fedsw.federation.trust.local.exchange", dying)
+        patched.setattr("fedsw.federation.trust.context.exchange", dying)
         federation.run(ONCE["release"], directory=directory)
     assert [path.name for path in (directory / "releases").iterdir()] == [f"client-{came[0] - 1000}.safetensors"]
 
@@ -126,7 +126,7 @@ def test_slices_of_another_number_of_rows_lose_their_sender(federation, kind):
     chosen = ONCE.get(kind, experiment(SLICES))
 
     def fewer(message, reply):
-        if kind_of(message) == wire.SLICES and message.metadata.dst_node_id == 1001:
+        if kind_of(message) == messages.SLICES.kind and message.metadata.dst_node_id == 1001:
             rows = numbers(reply.content["arrays"]["projections"])[:-1]
             reply.content["arrays"] = ArrayRecord({"projections": array(rows)})
         return reply
@@ -140,7 +140,7 @@ def test_an_epsilon_that_no_ledger_stands_at_loses_its_sender(federation, epsilo
     """Not a number, negative, infinite where noise was added, or less than it reported before."""
 
     def lie(message, reply):
-        second = kind_of(message) == wire.SLICES and message.content["config"]["round"] == 2
+        second = kind_of(message) == messages.SLICES.kind and message.content["config"]["round"] == 2
         if second and message.metadata.dst_node_id == 1001:
             reply.content["metrics"]["epsilon"] = epsilon
         return reply

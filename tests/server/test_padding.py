@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import hypergeom
 
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.federation.trust.plan import most_drawn
 from tests.federations import Saboteur, counts_of, small
 
@@ -32,14 +32,14 @@ def test_messages_have_one_size_whatever_their_secret_counts(federation):
 
     def look(message, context):
         client, kind = context.node_config["partition-id"], message.metadata.message_type
-        if kind == wire.OUTPUTS:
+        if kind == messages.OUTPUTS.kind:
             counts.setdefault(client, set()).add(tuple(counts_of(message)))
             rows.setdefault(client, set()).add(int(message.content["config"]["rows"]))
-        if kind == wire.GRADIENTS:
+        if kind == messages.GRADIENTS.kind:
             rows[client].add(message.content["arrays"]["cotangents"].shape[0])
 
     def count(message, reply):
-        if message.metadata.message_type == wire.OUTPUTS:
+        if message.metadata.message_type == messages.OUTPUTS.kind:
             found = reply.content["arrays"]["outputs"].shape[0]
             assert found == int(message.content["config"]["rows"])
         return reply

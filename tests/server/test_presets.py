@@ -12,10 +12,10 @@ from flwr.app import Context, Message, RecordDict
 from fedsw.engines import inprocess
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import left_open
-from fedsw.federation import messages, wire
+from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Terms
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.runs.directory import RunDirectory
 from fedsw.settings import FederationError
@@ -49,9 +49,11 @@ class Heard:
 def test_clients_and_server_train_the_same_experiment_settled_by_the_sizes_that_clients_report(tmp_path, trust):
     experiment, heard = asked(f"privacy.trust={trust}"), Heard()
     summary = Federation(tmp_path).run(experiment, app=heard.app)
-    (greeted,) = set(heard.said[wire.HELLO])
-    (open_,) = set(heard.said[wire.SIZES])
-    assert summary["status"] == "completed" and len(heard.said[wire.SIZES]) == 3 == len(heard.said[wire.HELLO])
+    (greeted,) = set(heard.said[messages.HELLO.kind])
+    (open_,) = set(heard.said[messages.SIZES.kind])
+    assert summary["status"] == "completed" and len(heard.said[messages.SIZES.kind]) == 3 == len(
+        heard.said[messages.HELLO.kind]
+    )
     assert left_open(Experiment.model_validate_json(open_)) == left_open(experiment) != {}
     plan = json.loads((tmp_path / "run1" / "plan.json").read_text())
     sizes = {name: plan["groups"][name] for name in Problem.from_experiment(experiment).groups}
@@ -78,7 +80,7 @@ def test_a_run_that_goes_on_has_the_settings_it_began_with_and_asks_for_no_sizes
     begun = RunDirectory(place).read_config()[0]
     assert not left_open(begun)
     summary = federation.run(begun, directory=place, resume=True, app=heard.app)
-    assert summary["status"] == "completed" and wire.SIZES not in heard.said
+    assert summary["status"] == "completed" and messages.SIZES.kind not in heard.said
     assert RunDirectory(place).read_config()[0] == begun
 
 

@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation import messages, wire
+from fedsw.federation import messages
 from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.synthesis import restarts_of, settings_of
-from fedsw.federation.trust.sketch import sides
+from fedsw.federation.trust.sketch.sides import SketchSum
 from fedsw.models.labelled import VectorGenerator
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import GENERATOR
@@ -30,6 +30,7 @@ from fedsw.sketches.noised import bits_per_number
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import FIRST
+from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.server.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
@@ -114,11 +115,11 @@ def test_a_client_that_is_asked_twice_refuses_and_is_charged_once(tmp_path):
     task = Problem.from_experiment(sketched(LOCAL))
     node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 3}), "run")
     place = tmp_path / "client-0.sqlite"
-    first = sides.noised_sketch(node, place, FIRST, 600)
+    first = summed(SketchSum(task, FIRST), node, place, 1, 0, 600)
     assert first.value.shape == (5, 25) and first.spent <= 5.0 + 1e-9
     for _ in range(2):
         with pytest.raises((BudgetExhausted, ValueError)):
-            sides.noised_sketch(node, place, FIRST, 600)
+            summed(SketchSum(task, FIRST), node, place, 1, 0, 600)
     assert len(entries(place)) == 1
 
 
@@ -362,7 +363,7 @@ def test_labels_and_groups_are_blocks_of_the_sketch_where_they_are_asked_for(fed
 def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
     for trust, kind in ((LOCAL, messages.RECORDS_SUM), ("privacy.trust=sketch", messages.SKETCH)):
         assert sketched(trust).privacy.trust not in trusts_of(kind)
-    assert wire.SKETCH != wire.RECORDS_SUM
+    assert messages.SKETCH.kind != messages.RECORDS_SUM.kind
 
 
 @pytest.mark.parametrize(

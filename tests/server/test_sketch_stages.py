@@ -18,8 +18,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.trust.sketch import sides
-from fedsw.federation.trust.sketch.sides import stage_with
+from fedsw.federation.trust.sketch.sides import SketchSum, stage_with
 from fedsw.models.initial import count_parameters, flatten
 from fedsw.privacy.noise import noised
 from fedsw.randomness import Stream
@@ -33,6 +32,7 @@ from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.needs import parts_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of
+from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, numbers
 from tests.server.sketch_runs import LOCAL, NOISELESS, all_records, sketched
 from tests.simulations.test_audit_recorded import change_ledger, change_lines, failed
@@ -118,14 +118,14 @@ def test_a_stage_is_answered_once_in_whatever_attempt_and_with_whatever_weights_
     place = tmp_path / "client-0.sqlite"
     for number in (1, 3, 2):
         stage = stage_with(number, torch.full((size,), float(number)))
-        sides.noised_sketch(node, place, stage, 600)
+        summed(SketchSum(task, stage), node, place, number, 0, 600)
         for weights in (torch.full((size,), float(number)), torch.zeros(size), torch.full((size,), math.nan)):
             with pytest.raises((BudgetExhausted, ValueError)):
-                sides.noised_sketch(node, place, stage_with(number, weights), 600)
+                summed(SketchSum(task, stage_with(number, weights)), node, place, number, 1, 600)
     rows, replayed = entries(place)
     assert len(rows) == 3 and replayed <= 5.0 * (1 + 1e-6)
     with pytest.raises(ExperimentError, match="stage 4"):
-        sides.noised_sketch(node, place, stage_with(4, torch.zeros(size)), 600)
+        SketchSum(task, stage_with(4, torch.zeros(size)))
 
 
 @pytest.mark.parametrize("weights", [np.nan, np.inf, 1e300, 0.0, -1e30])
@@ -134,7 +134,7 @@ def test_a_server_that_sends_a_hostile_network_gets_a_noised_sum_of_the_same_bou
     node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 3}), "run")
     size = count_parameters(classifier_of(task.experiment, task.shape))
     stage = stage_with(2, torch.full((size,), weights, dtype=torch.float64))
-    found = sides.noised_sketch(node, tmp_path / "client-0.sqlite", stage, 600)
+    found = summed(SketchSum(task, stage), node, tmp_path / "client-0.sqlite", 2, 0, 600)
     planned = sketch_budget(task.experiment, law_of_problem(task, Stage(2)), 1e-5, 2)
     assert bool(torch.isfinite(found.value).all()) and found.sigma == pytest.approx(planned.sigma)
 

@@ -12,6 +12,7 @@ import pytest
 from fedsw.audit import canary, sketched
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets import local
+from fedsw.federation.trust import sums
 from fedsw.federation.trust.sketch import sides
 from fedsw.sketches import noised
 from tests.server import sketch_runs
@@ -42,18 +43,18 @@ def test_without_labels_the_canary_is_the_farthest_of_the_cell():
 
 
 def _a_tenth_less_noise(monkeypatch):
-    genuine = sides.Once
-    monkeypatch.setattr(sides, "Once", lambda multiplier, plan: genuine(0.9 * multiplier, plan))
+    genuine = sums.Once
+    monkeypatch.setattr(sums, "Once", lambda multiplier, plan: genuine(0.9 * multiplier, plan))
 
 
 def _a_tenth_less_noise_at_clients(monkeypatch):
-    genuine = sides.release_paid
+    genuine = sums.release_paid
 
     def release_paid(bounded, paid, name, stream):
         paid.parts[name] = replace(paid.parts[name], scale=0.9 * paid.parts[name].scale)
         return genuine(bounded, paid, name, stream)
 
-    monkeypatch.setattr(sides, "release_paid", release_paid)
+    monkeypatch.setattr(sums, "release_paid", release_paid)
 
 
 def _every_stage_with_the_noise_of_the_whole_budget(monkeypatch):

@@ -24,7 +24,7 @@ from fedsw.audit.record.folder import ledgers
 from fedsw.audit.record.model import newest_checkpoint
 from fedsw.cli.app import app
 from fedsw.cli.options import invoke
-from fedsw.federation import wire
+from fedsw.federation import messages
 from fedsw.runs import recovery
 from fedsw.settings import FederationError
 from fedsw.text import downward, upward
@@ -390,7 +390,10 @@ def test_a_run_that_broke_off_passes_and_passes_again_once_it_was_resumed(tmp_pa
     chosen = small(f"privacy.trust={trust}", "privacy.epsilon=9.0")
 
     def crash(message, context):
-        if kind_of(message) in (wire.OUTPUTS, wire.TABLES) and context.node_config["partition-id"] == 1:
+        if (
+            kind_of(message) in (messages.OUTPUTS.kind, messages.TABLES.kind)
+            and context.node_config["partition-id"] == 1
+        ):
             left[0] -= 1
             if left[0] < 0:
                 raise RuntimeError("broken")
@@ -410,7 +413,7 @@ def test_a_run_that_broke_off_passes_and_passes_again_once_it_was_resumed(tmp_pa
 
 def test_clients_that_dropped_out_leave_larger_rates_and_sensitivities_and_pass(tmp_path):
     def leave(message, context):
-        if kind_of(message) == wire.OUTPUTS and context.node_config["partition-id"] == 2:
+        if kind_of(message) == messages.OUTPUTS.kind and context.node_config["partition-id"] == 2:
             raise RuntimeError("gone")
 
     chosen = small("federation.min_clients=2", "federation.max_attempts=4", "privacy.epsilon=9.0")

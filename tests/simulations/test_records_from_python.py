@@ -21,8 +21,8 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment
 from fedsw.experiment.sources import load_shape
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node import node as nodes
-from fedsw.federation.node.node import join
+from fedsw.federation.node import joining as nodes
+from fedsw.federation.node.joining import join
 from fedsw.federation.node.partition import node_records
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory

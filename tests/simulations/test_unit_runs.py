@@ -17,7 +17,7 @@ from fedsw.data import BadRecords, as_records
 from fedsw.data.units import Units
 from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import node as nodes
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.server import preset
 from fedsw.use.trained import load
 

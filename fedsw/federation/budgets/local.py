@@ -11,11 +11,11 @@ from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.budgets.moments import SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy import plan as plans
 from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
-from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import sketcher_of
@@ -146,35 +146,16 @@ _ROOM = 1e-7
 
 
 @dataclass(frozen=True)
-class SketchBudget:
-    """One release of all records, of one stage.
+class SketchBudget(SumBudget):
+    """One release of a sketch of all records, of one stage.
 
     Attributes:
-        sensitivity: how far a replaced record moves the sum, its label and group included.
-        multiplier: sigma over that; 0 without noise.
         epsilon: of all stages together.
         whole: the noise multiplier of one release that costs as much as all stages together; 0 without noise.
     """
 
-    sensitivity: Sensitivity
-    multiplier: float
     epsilon: float
     whole: float
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in every number."""
-        return self.multiplier * self.sensitivity.value
-
-    @property
-    def charge(self) -> Charge:
-        """What it costs a client's records: all of them, once."""
-        return Charge(GROUP, 1.0, self.sensitivity.value)
-
-    @property
-    def part(self) -> Part:
-        """The part that this charge pays for."""
-        return Part(PART, self.sensitivity.value, self.sigma)
 
 
 def sketch_budget(
@@ -199,9 +180,8 @@ def sketch_budget(
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
     multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
-    return SketchBudget(
-        sketch_sensitivity(law), multiplier / math.sqrt(shares[(number - 1) * attempts]), found, multiplier
-    )
+    of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
+    return SketchBudget(PART, sketch_sensitivity(law), of_stage, found, multiplier)
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,16 @@ def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
 
 
 @dataclass(frozen=True)
-class MomentsBudget:
-    """One release of the moments of all records.
+class SumBudget:
+    """One release of a sum over all records.
 
     Attributes:
-        sensitivity: how far a replaced record moves the sums, its label and group included.
+        name: of what is released.
+        sensitivity: how far a replaced record moves the sum, its label and group included.
         multiplier: sigma over that; 0 without noise.
     """
 
+    name: str
     sensitivity: Sensitivity
     multiplier: float
 
@@ -68,14 +70,14 @@ class MomentsBudget:
         """Standard deviation of the noise in every number."""
         return self.multiplier * self.sensitivity.value
 
-    def charges(self, groups: Sequence[str]) -> list[Charge]:
-        """What it costs every group that is trained on: all of its records, once."""
-        return [Charge(group, 1.0, self.sensitivity.value) for group in groups]
-
     @property
     def part(self) -> Part:
         """The part that this pays for."""
-        return Part(PART, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
+        return Part(self.name, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
+
+    def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
+        """What it costs every group that is trained on: all of its records, once."""
+        return [*(Charge(group, 1.0, self.sensitivity.value) for group in groups), *idle(experiment)]
 
 
 def shares(
@@ -123,14 +125,13 @@ def shares(
     )
 
 
-def moments_budget(problem: Problem, multiplier: float) -> MomentsBudget | None:
-    """The release of moments that a problem's experiment asks for; None if it asks for none.
+def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
+    """The release of moments.
 
     Guarantee: the sums move by at most the sensitivity when one record is replaced by any other
     (`fedsw.tasks.moments.Layout.moved`).
     """
-    layout = moments_layout(problem)
-    return None if layout is None else MomentsBudget(_sensitivity(layout), multiplier)
+    return SumBudget(PART, SLACK * Sensitivity(layout.moved, "moments"), multiplier)
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:
@@ -172,10 +173,6 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
 def moments_layout(problem: Problem) -> Layout | None:
     """What is summed before the rounds; None in an experiment that releases no moments."""
     return layout_of(problem) if problem.experiment.privacy.moments else None
-
-
-def _sensitivity(layout: Layout) -> Sensitivity:
-    return SLACK * Sensitivity(layout.moved, "moments")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -220,33 +217,19 @@ def tally_of(task: Problem) -> Tally | None:
 
 
 @dataclass(frozen=True)
-class HeldOutBudget:
-    """One release of all kept records.
+class HeldOutBudget(SumBudget):
+    """One release of a sum over all kept records.
 
     Attributes:
-        sensitivity: how far a replaced record moves the sums.
-        multiplier: sigma over that; 0 without noise.
         attempts: how many the budget is for.
     """
 
-    sensitivity: Sensitivity
-    multiplier: float
     attempts: int = 1
 
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in every number."""
-        return self.multiplier * self.sensitivity.value
-
-    def charges(self, others: Sequence[str]) -> list[Charge]:
+    def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
         """What it costs: every kept record, once; those of the other groups nothing."""
         own = Charge(HELD_OUT, 1.0, self.sensitivity.value)
-        return [*(Charge(group, 0.0, 0.0) for group in others), own]
-
-    @property
-    def part(self) -> Part:
-        """The part that this pays for."""
-        return Part(TALLY_PART, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
+        return [*(Charge(group, 0.0, 0.0) for group in groups), own]
 
     def planned(self) -> Counts:
         """What an account sets aside for it."""
@@ -267,7 +250,8 @@ def held_out_budget(
     Source: docs/guarantees/units.md.
     """
     multiplier = _multiplier(epsilon, delta, experiment.privacy.accountant, attempts)
-    return HeldOutBudget(_tally_sensitivity(tally), multiplier, attempts)
+    sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
+    return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)
 
 
 def idle(experiment: Experiment) -> list[Charge]:
@@ -295,10 +279,6 @@ def run_with_split(run: str, experiment: Experiment) -> str:
 def covering(training: Counts, budget: HeldOutBudget) -> Cost:
     """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
     return Cost.of([training, budget.planned()])
-
-
-def _tally_sensitivity(tally: Tally) -> Sensitivity:
-    return SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
 
 
 @functools.lru_cache(maxsize=64)

@@ -227,11 +227,6 @@ def online(grid: Grid, sites: Sequence[Site]) -> frozenset[int]:
     return frozenset(grid.get_node_ids()) & {site.node for site in sites}
 
 
-def too_few(round_: int, left: int, members: int, least: int) -> str:
-    """The message of a round with too few clients; it is safe to write down."""
-    return f"round {round_}: {left} of {members} clients are left, fewer than the {least} of federation.min_clients"
-
-
 def _wait_for_nodes(grid: Grid, settings: Federation) -> list[int]:
     wanted, what = (settings.sites, "sites") if settings.sites else (settings.clients, "clients")
     deadline = time.monotonic() + settings.timeout

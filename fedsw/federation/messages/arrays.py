@@ -89,18 +89,6 @@ class ArrayField(Field):
     def _dtype(self, terms: Terms) -> str:
         return terms.agreed.experiment.training.precision if self.precision == "run" else self.precision
 
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        precision = "float" if self.precision == "run" else self.precision
-        return f"{precision} ({', '.join(self.shape)})"
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        parts = ["finite"] * self.finite + [f"rows filled with zeros to {self.shape[0]}"] * self.filled
-        return "; ".join(parts)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Values(ArrayField):
@@ -111,11 +99,6 @@ class Values(ArrayField):
     """
 
     limits: Limits | None = None
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return super().believed if self.limits is None else str(self.limits)
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
         """See `Field`; an array of the field's shape, or of fewer rows where it is filled."""
@@ -182,11 +165,6 @@ class WholeValues(ArrayField):
                 raise Malformed(reason, self.name, extreme)
         return values
 
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordIds(WholeValues):
@@ -212,11 +190,6 @@ class RecordIds(WholeValues):
         name = f"{self.name} of cell {key}"
         self._check(array, (f"{self.shape[0]}_{key}",), terms, name)
         return self._within(_decoded(array, name), name)
-
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return f"{self.precision} ({self.shape[0]}_j) under the number of every cell j"
 
 
 class Broadcast:

@@ -9,7 +9,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, RecordIds, Values, WholeValues
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.fields import PUBLIC, RELEASED, Limits, Real, Text, Whole
@@ -144,7 +143,7 @@ class Sizes(Message):
 
 
 SIZES = Exchange(
-    wire.SIZES,
+    "query.sizes",
     SizesAsked,
     Sizes,
     "before the greeting, where `training.preset` has still settings to choose: by these numbers",
@@ -204,4 +203,4 @@ class Joined(Message):
     ] = _NOTHING
 
 
-HELLO = Exchange(wire.HELLO, Greeting, Joined, "before the first round, and whenever a client that was away is back")
+HELLO = Exchange("query.hello", Greeting, Joined, "before the first round, and whenever a client that was away is back")

@@ -1,4 +1,4 @@
-"""One field of a message: where it travels, its type, what of it is believed, who may see it; settings and metrics."""
+"""One field of a message: where it travels, what of it is believed, who may see it; settings and metrics."""
 
 from __future__ import annotations
 
@@ -118,16 +118,6 @@ class Field(ABC):
             Malformed: if it is not what the table says.
         """
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Its type and shape, for the table."""
-
-    @property
-    def believed(self) -> str:
-        """The values that are accepted, for the table."""
-        return ""
-
     def refuse(self, value: object, wanted: str) -> NoReturn:
         """Raise the error that names what came and what was expected; it does not quote a secret value.
 
@@ -177,16 +167,6 @@ class Text(Field):
         if self.pattern is not None and re.fullmatch(self.pattern, value) is None:
             self.refuse(value, self.form)
 
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return self.form or f"at most {_number(self.most)} letters"
-
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return "text"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Field):
@@ -197,11 +177,6 @@ class Number(Field):
     """
 
     limits: Limits
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return str(self.limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +195,6 @@ class Whole(Number):
         if type(value) is int and value in self.limits:
             return value
         self.refuse(value, f"a whole number {self.limits}")
-
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return "int"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +215,6 @@ class Wholes(Number):
         if fits and all(type(each) is int and each in self.limits for each in values):
             return tuple(values)
         self.refuse(values, f"{'' if count is None else f'{count} '}whole numbers {self.limits}")
-
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return f"ints ({self.length})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,16 +240,6 @@ class Real(Number):
             return value
         self.refuse(value, f"a float {limits}")
 
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return "float"
-
-    @property
-    def believed(self) -> str:
-        """See `Field`."""
-        return super().believed + ("" if self.without_noise is None else f"; without noise {self.without_noise}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reals(Number):
@@ -303,11 +258,6 @@ class Reals(Number):
         if fits and all(type(each) is float and each in self.limits for each in values):
             return list(values)
         self.refuse(values, f"{self.count} floats {self.limits}")
-
-    @property
-    def kind(self) -> str:
-        """See `Field`."""
-        return f"floats ({self.count})"
 
 
 def _number(value: float) -> str:

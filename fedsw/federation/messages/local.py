@@ -7,7 +7,6 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import (
@@ -93,7 +92,7 @@ class NoisedTable(Noised):
 
 
 TABLES = Exchange(
-    wire.TABLES,
+    "train.tables",
     TableAsked,
     NoisedTable,
     "first of an attempt: noised histograms of a fresh sample; there is none without a penalty",
@@ -121,7 +120,7 @@ class NoisedContribution(Noised):
 
 
 LOCAL_GRADIENTS = Exchange(
-    wire.LOCAL_GRADIENTS,
+    "train.local_gradients",
     LocalGradientAsked,
     NoisedContribution,
     "second of an attempt: the noised contribution of the same sample",
@@ -167,7 +166,7 @@ class NoisedSlices(Release):
     sigma: Sigma
 
 
-SLICES = Exchange(wire.SLICES, SlicesAsked, NoisedSlices, "every round, or once: noised random slices of features")
+SLICES = Exchange("train.slices", SlicesAsked, NoisedSlices, "every round, or once: noised random slices of features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,4 +188,4 @@ class ReleasedRecords(Release):
     ]
 
 
-RELEASE = Exchange(wire.RELEASE, ReleaseAsked, ReleasedRecords, "once: privatised records")
+RELEASE = Exchange("train.release", ReleaseAsked, ReleasedRecords, "once: privatised records")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, SpentBefore, Theta
@@ -62,7 +61,7 @@ class Ready(Message):
 
 
 READY = Exchange(
-    wire.READY,
+    "query.ready",
     ReadyAsked,
     Ready,
     "before an attempt's masked sums: who is there, with a fresh nonce; nothing is drawn or charged",
@@ -98,7 +97,7 @@ class MaskedTableAsked(Message):
 
 
 MASKED_TABLES = Exchange(
-    wire.MASKED_TABLES,
+    "train.masked_tables",
     MaskedTableAsked,
     MaskedNumbers,
     "first masked sum of an attempt: histograms of a fresh sample; there is none without a penalty",
@@ -118,7 +117,7 @@ class MaskedSumAsked(Message):
 
 
 MASKED_SUM = Exchange(
-    wire.MASKED_SUM,
+    "train.masked_sum",
     MaskedSumAsked,
     MaskedNumbers,
     "second masked sum of an attempt, or the only one: the contribution of the same sample",
@@ -136,7 +135,7 @@ class MaskedSketchAsked(Message):
 
 
 MASKED_SKETCH = Exchange(
-    wire.MASKED_SKETCH,
+    "train.masked_sketch",
     MaskedSketchAsked,
     MaskedNumbers,
     "of tasks that learn from a sketch, once a stage: the masked sum over all records",
@@ -153,7 +152,7 @@ class MaskedMomentsAsked(Message):
 
 
 MASKED_MOMENTS = Exchange(
-    wire.MASKED_MOMENTS,
+    "train.masked_moments",
     MaskedMomentsAsked,
     MaskedNumbers,
     "once, before the first round, with `privacy.moments`: the masked sum over all records",
@@ -171,7 +170,7 @@ class MaskedTallyAsked(Message):
 
 
 MASKED_TALLY = Exchange(
-    wire.MASKED_TALLY,
+    "evaluate.masked_tally",
     MaskedTallyAsked,
     MaskedNumbers,
     'once, after the last round, with `data.held_out_to = "everybody"`: the masked sum over the records that were kept '

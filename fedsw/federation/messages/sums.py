@@ -7,7 +7,6 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values, WholeValues
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Federation, Round, Theta
@@ -89,7 +88,7 @@ class ExactMoments(ExactSums):
 
 
 MOMENTS = Exchange(
-    wire.MOMENTS,
+    "train.moments",
     MomentsAsked,
     ExactMoments,
     "once, before the first round, with `privacy.moments`: exact sums over all records, which the server noises",
@@ -113,7 +112,7 @@ class NoisyMoments(Noised):
 
 
 NOISY_MOMENTS = Exchange(
-    wire.NOISY_MOMENTS,
+    "train.noisy_moments",
     NoisyMomentsAsked,
     NoisyMoments,
     "once, before the first round, with `privacy.moments`: sums over all records of a client, which it has noised "
@@ -148,7 +147,7 @@ class SumOfRecords(ExactSums):
 
 
 RECORDS_SUM = Exchange(
-    wire.RECORDS_SUM,
+    "train.records_sum",
     SumOfRecordsAsked,
     SumOfRecords,
     "once: the exact sum over all records, which the server noises",
@@ -172,7 +171,7 @@ class NoisySketch(Noised):
     values: Annotated[Tensor, _noised("sums of the client's records by cell, and their counts, noised", ("q", "w"))]
 
 
-SKETCH = Exchange(wire.SKETCH, SketchAsked, NoisySketch, "once: a sketch that the client has noised itself")
+SKETCH = Exchange("train.sketch", SketchAsked, NoisySketch, "once: a sketch that the client has noised itself")
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +201,7 @@ class ExactTally(ExactSums):
 
 
 TALLY = Exchange(
-    wire.TALLY,
+    "evaluate.tally",
     TallyAsked,
     ExactTally,
     'once, after the last round, with `data.held_out_to = "everybody"`: exact sums over the records that were kept '
@@ -228,7 +227,7 @@ class NoisyTally(Noised):
 
 
 NOISY_TALLY = Exchange(
-    wire.NOISY_TALLY,
+    "evaluate.noisy_tally",
     NoisyTallyAsked,
     NoisyTally,
     'once, after the last round, with `data.held_out_to = "everybody"`: sums over the records that a client kept out '

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation import wire
 from fedsw.federation.messages.arrays import Values, WholeValues
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, Attempt, Prepared, Round, Theta
@@ -69,7 +68,7 @@ class Outputs(Message):
     ]
 
 
-OUTPUTS = Exchange(wire.OUTPUTS, OutputsAsked, Outputs, "first of an attempt: the outputs of a fresh sample")
+OUTPUTS = Exchange("train.outputs", OutputsAsked, Outputs, "first of an attempt: the outputs of a fresh sample")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +132,7 @@ class Contribution(Message):
 
 
 GRADIENTS = Exchange(
-    wire.GRADIENTS,
+    "train.gradients",
     GradientsAsked,
     Contribution,
     "second of an attempt: the contribution of the same sample; there is none where nothing private passes through "
@@ -156,7 +155,7 @@ class SumAsked(Message):
 
 
 SUM = Exchange(
-    wire.SUM,
+    "train.sum",
     SumAsked,
     Contribution,
     "the only one of an attempt with `objective.alpha = 0` between groups, where no outputs are compared: the "

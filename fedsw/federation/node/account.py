@@ -8,14 +8,14 @@ import resource
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.accounting import Charge, Ledger, LedgerReplaced
+from fedsw.accounting import Ledger, LedgerReplaced
 from fedsw.accounting.journal import memory_of, remember, remembered
 from fedsw.accounting.lifetime import (
     About,
@@ -32,9 +32,10 @@ from fedsw.accounting.lifetime import (
 )
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
+from fedsw.federation.budgets.local import local_accountant
+from fedsw.federation.budgets.moments import run_with_split, with_held_out
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import upward
 
 ACCOUNT = "account"
@@ -169,6 +170,12 @@ class Promise:
     accountant: str
     nominal: bool
     groups: tuple[str, ...] = (GROUP,)
+
+    @classmethod
+    def of(cls, experiment: Experiment, run: str, epsilon: float, delta: float) -> Promise:
+        """That of a client's records in a run, at an epsilon and a delta of its own."""
+        groups, nominal = with_held_out((GROUP,), experiment), experiment.seed is not None
+        return cls(run_with_split(run, experiment), epsilon, delta, local_accountant(experiment), nominal, groups)
 
     def __str__(self) -> str:
         kind = ", nominal" if self.nominal else ""
@@ -322,61 +329,6 @@ def _open(path: Path, promise: Promise) -> Ledger:
         ledger.close()
         raise
     return ledger
-
-
-@dataclass(frozen=True)
-class Due:
-    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
-
-    place: Path
-    promise: Promise
-    round: int
-    attempt: int
-    charges: Sequence[Charge]
-    sigma: float
-    parts: Sequence[Part]
-
-
-def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
-    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
-
-    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
-
-    Args:
-        dues: one for each client.
-
-    Returns:
-        For each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
-    """
-    found: list[Paid | Exception] = []
-    size = max(1, most_open() // 2)
-    for start in range(0, len(dues), size):
-        found += _paid(dues[start : start + size])
-    return found
-
-
-def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
-    found: dict[int, Paid | Exception] = {}
-    uses: dict[int, AbstractContextManager[Ledger]] = {}
-    bills: dict[int, Bill] = {}
-    try:
-        for place, due in enumerate(dues):
-            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
-            try:
-                ledger = use.__enter__()
-            except Exception as fault:
-                found[place] = fault
-                continue
-            uses[place] = use
-            bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
-        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
-    finally:
-        for place, used in uses.items():
-            try:
-                used.__exit__(None, None, None)
-            except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
-                found[place] = fault
-    return [found[place] for place in range(len(dues))]
 
 
 def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:

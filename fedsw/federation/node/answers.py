@@ -8,21 +8,25 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from fedsw.accounting import BudgetExhausted
+from fedsw.accounting import BudgetExhausted, Charge, Ledger
 from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
-from fedsw.federation.node.account import Due, ledger_path, paid_together
+from fedsw.federation.node import account
+from fedsw.federation.node.account import Promise, ledger_path, opened
 from fedsw.federation.node.answered import Answered
-from fedsw.federation.node.node import Node, join
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import of_one_person
-from fedsw.privacy.release import Paid
+from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import shown
 
 STATE = "fedsw"
@@ -44,30 +48,90 @@ class Numbered(Protocol):
         """Its number."""
 
 
-def each_pays(
-    due: Callable[[Node, Down], Due | None], release: Callable[[Node, Down, Paid | None], Up]
-) -> Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]]:
-    """Of a site: its clients pay together, and then release one after the other.
+@dataclass(frozen=True)
+class Due:
+    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
+
+    place: Path
+    promise: Promise
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+    parts: Sequence[Part]
+
+
+def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
+    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
+
+    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
 
     Args:
-        due: what a client pays; None where nothing is accounted for.
+        dues: one for each client.
+
+    Returns:
+        For each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    """
+    found: list[Paid | Exception] = []
+    size = max(1, account.most_open() // 2)
+    for start in range(0, len(dues), size):
+        found += _paid(dues[start : start + size])
+    return found
+
+
+def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
+    found: dict[int, Paid | Exception] = {}
+    uses: dict[int, AbstractContextManager[Ledger]] = {}
+    bills: dict[int, Bill] = {}
+    try:
+        for place, due in enumerate(dues):
+            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
+            try:
+                ledger = use.__enter__()
+            except Exception as fault:
+                found[place] = fault
+                continue
+            uses[place] = use
+            bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+    finally:
+        for place, used in uses.items():
+            try:
+                used.__exit__(None, None, None)
+            except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
+                found[place] = fault
+    return [found[place] for place in range(len(dues))]
+
+
+Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]
+"""What the asked clients of a node release, by position, or why one releases nothing."""
+Handler = Callable[[Message, Context], Message]
+"""Answers a server's request at a client."""
+
+
+def each_pays(
+    due: Callable[[Node, Down, Path], Due], release: Callable[[Node, Down, Paid | None], Up]
+) -> Together[Down, Up]:
+    """What clients do that pay together, each from its own ledger, and then release one after the other.
+
+    Args:
+        due: what a client pays, with the file of its ledger; nothing is accounted for without noise.
         release: what it releases for that.
     """
 
-    def together(site: Node, asked: Down, positions: Sequence[int]) -> Mapping[int, Up | Exception]:
+    def together(node: Node, asked: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
         found: dict[int, Up | Exception] = {}
         dues: dict[int, Due] = {}
-        for position in positions:
+        for position in positions if node.task.experiment.privacy.noisy else ():
             try:
-                if (own := due(site.alone(position), asked)) is not None:
-                    dues[position] = own
+                dues[position] = due(alone := node.alone(position), asked, ledger_of(alone, context))
             except Exception as fault:  # of this client alone: the others answer
                 found[position] = fault
         paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
         for position in [each for each in positions if each not in found]:
             said = paid.get(position)
             try:
-                found[position] = said if isinstance(said, Exception) else release(site.alone(position), asked, said)
+                found[position] = said if isinstance(said, Exception) else release(node.alone(position), asked, said)
             except Exception as fault:
                 found[position] = fault
         return found
@@ -75,38 +139,29 @@ def each_pays(
     return together
 
 
-def released(
-    exchange: Exchange[Down, Up],
-    message: Message,
-    context: Context,
-    release: Callable[[Node, Down], Up],
-    together: Callable[[Node, Down, Sequence[int]], Mapping[int, Up | Exception]],
-) -> Message:
-    """What the asked clients of this node release, each by its own ledger and noise; or why one releases nothing.
+def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) -> Handler:
+    """What answers with the releases of the asked clients of a node, each by its own ledger and noise.
 
     A node of one client answers as that client. A site packs what each of its clients would have answered.
-
-    Args:
-        release: for a node of one client.
-        together: for a site: what its clients at some positions release, or why one releases nothing.
     """
-    node = greeted(exchange, context)
-    if len(node.clients) == 1:
-        asked = asked_of(exchange, message.content, Terms.of(node.task))
+
+    def answer(message: Message, context: Context) -> Message:
+        node = greeted(exchange, context)
+        alone, content, positions = len(node.clients) == 1, message.content, [0]
+        if not alone:
+            content, positions = messages.opened(content, len(node.clients))
+        asked = asked_of(exchange, content, Terms.of(node.task))
         _prepare(node, asked)
-        try:
-            answer = release(node, asked)
-            note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
-            return answered(answer, node, message)
-        except BudgetExhausted as exhausted:
-            return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
-    content, positions = messages.opened(message.content, len(node.clients))
-    asked = asked_of(exchange, content, Terms.of(node.task))
-    _prepare(node, asked)
-    terms, found = Terms.of(node.task), together(node, asked, positions)
-    answers = {position: _packable(found[position], terms, context) for position in positions}
-    note(exchange, asked, node, context)
-    return Message(messages.packed(answers), reply_to=message)
+        terms, found = Terms.of(node.task), together(node, asked, positions, context)
+        if alone and isinstance(found[0], Exception):
+            raise found[0]
+        answers = {position: _packable(found[position], terms, context) for position in positions}
+        note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
+        own = answers[0] if alone else messages.packed(answers)
+        assert isinstance(own, RecordDict)
+        return Message(own, reply_to=message)
+
+    return answer
 
 
 def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Refusal:
@@ -202,13 +257,8 @@ def state_of_node(context: Context) -> dict[str, Any]:
     return cast(dict[str, Any], context.state[STATE])
 
 
-def state_of_client(node: Node, context: Context) -> dict[str, Any]:
-    """What one client keeps between messages."""
-    return _state(f"{STATE}-{int(node.clients[0])}", context)
-
-
 def state_of_site(context: Context) -> dict[str, Any]:
-    """What a site keeps of all of its clients between messages."""
+    """What a node keeps of all of its clients between messages."""
     return _state(f"{STATE}-site", context)
 
 
@@ -239,6 +289,8 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
     faults: tuple[BaseException, ...] = ()
     try:
         reply = answering(message, context)
+    except BudgetExhausted as fault:
+        reply = Message(Error(wire.BUDGET_EXHAUSTED, str(fault)), reply_to=message)
     except Exception as fault:
         faults = tuple(_chain(fault))
         reply = Message(Error(wire.APP_RAISED, f"{type(fault).__name__}: {fault}"), reply_to=message)

@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsw.clipping import Tape, UnsupportedModule, clipped_sum, record
-from fedsw.data import BadRecords, Records
-from fedsw.data.files import without_downloads
+from fedsw.clipping import Tape, clipped_sum, record
+from fedsw.data import Records
 from fedsw.data.units import Units
-from fedsw.experiment import Experiment, ExperimentError, resolve_delta
-from fedsw.experiment.preset import same_but_for_chosen
-from fedsw.federation.budgets.moments import require_moments
-from fedsw.federation.node.limits import (
-    require_delta,
-    require_limits,
-    require_modules,
-    require_own_folder,
-    require_room,
-    withholds_records,
-)
-from fedsw.federation.node.partition import Held, held_out_records, held_records, require_agreement
-from fedsw.federation.node.sample import cells_of_units, require_units, sampled
-from fedsw.federation.node.simulated import is_simulated
+from fedsw.experiment import resolve_delta
+from fedsw.federation.node.partition import Held
+from fedsw.federation.node.sample import cells_of_units, sampled
 from fedsw.objectives.groups import terms_of
 from fedsw.randomness import KEY_BYTES, Stream
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.task import Inputs
-
-_log = logging.getLogger("fedsw.clients")
-
-_MOST_NODES_KEPT = 256
-_nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
-"""Nodes of this process, by run and number; those of the latest run stay, however many they are."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +126,14 @@ class Node:
         """Global ids (n_j,) of the units in each cell j, client after client; shared in seeded runs only."""
         return [self.units.ids[cell] for cell in self.cells]
 
-    def delta(self, federation: int) -> float:
-        """The guarantee's delta where the federation has that many units, and never fewer than this node alone."""
-        return resolve_delta(self.task.experiment.privacy.delta, records=max(federation, len(self.units)))
+    def delta(self, federation: int, own: int | None = None) -> float:
+        """The guarantee's delta where the federation has that many units, and never fewer than this node alone.
+
+        Args:
+            own: units of one of its clients, for the delta of that.
+        """
+        records = max(federation, len(self.units) if own is None else own)
+        return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
     def alone(self, place: int) -> Node:
         """One of its clients as a node of its own, with a copy of its records, made when first asked for."""
@@ -383,74 +366,6 @@ def _within(runs: Sequence[int], part: slice) -> list[int]:
     """How many records of every run are in a part of all records."""
     edges = np.clip(np.append(0, np.cumsum(runs)), part.start, part.stop)
     return [int(length) for length in np.diff(edges)]
-
-
-def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
-    """This node in a run: loaded and validated on the first message, remembered while the process runs.
-
-    Args:
-        run: the server's name for the run.
-        run_id: Flower's number for it, another one when the run is resumed.
-    """
-    part = int(node_config.get("partition-id", 0))
-    of_run = _nodes.setdefault(run_id, {})
-    _nodes.move_to_end(run_id)
-    while len(_nodes) > 1 and sum(map(len, _nodes.values())) > _MOST_NODES_KEPT:
-        _nodes.popitem(last=False)
-    known = of_run.get(part)
-    if known is None or known.settings != experiment_json:
-        of_run[part] = _load(experiment_json, run, node_config, client=part, known=known)
-    return of_run[part]
-
-
-def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
-    """What the operator agrees to is settled before a file is opened.
-
-    A server that is not trusted does not learn what is wrong with a record: an error that quotes it goes to the log.
-
-    Args:
-        known: this node under the experiment that it was asked about before; where a preset chose settings since then,
-            its records are not read again.
-    """
-    experiment = Experiment.model_validate_json(experiment_json)
-    require_limits(experiment, node_config)
-    require_own_folder(experiment, node_config)
-    require_agreement(experiment.data.columns, node_config)
-    require_modules(experiment, node_config)
-    require_room(experiment, node_config)
-    torch.set_num_threads(experiment.federation.cores)
-    try:
-        with nullcontext() if is_simulated(node_config) else without_downloads():
-            if known is not None and same_but_for_chosen(known.task.experiment, experiment):
-                task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-                require_moments(task)
-                node = known.under(task)
-            else:
-                node = _read(experiment_json, experiment, run, node_config)
-    except (ExperimentError, UnsupportedModule, FileNotFoundError):
-        raise  # of settings, and of where files are
-    except Exception as fault:
-        if not withholds_records(experiment, node_config):
-            raise
-        _log.error("%s", fault)
-        unfit = isinstance(fault, BadRecords)
-        why = "do not fit the declared columns; its own log says where" if unfit else "cannot be used; see its own log"
-        raise ValueError(f"client {client}'s records {why}") from None
-    require_delta(experiment, node_config, records=len(node.units))
-    require_room(experiment, node_config, task=node.task, records=len(node.units))
-    node.settings = experiment_json
-    return node
-
-
-def _read(experiment_json: str, experiment: Experiment, run: str, node_config: Mapping[str, Any]) -> Node:
-    task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-    require_moments(task)
-    held = held_records(task, node_config)
-    require_units(experiment, held.records)
-    node = Node.of(task, held, run)
-    if experiment.data.held_out_released:
-        node.kept = Node.of(task, held_out_records(task, node_config), run)
-    return node
 
 
 def batch_key(task: Problem, round_: int, attempt: int) -> bytes:

@@ -28,8 +28,8 @@ from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
-from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
-from fedsw.federation.server.synthesis import synthesise
+from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
+from fedsw.federation.server.synthesis import Synthesiser
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
 from fedsw.federation.trust.plan import Plan
@@ -39,7 +39,7 @@ from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import SKETCH, Names, total_seconds
-from fedsw.runs.observer import Ending, Outcome, Witness
+from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
@@ -146,7 +146,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     availability = Availability(grid, task, sites, name, traffic, Spending())
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
     return _Run(
-        job, name, directory, task, trust, plan, context, trust.server(context), trainer,
+        job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
         Evaluator(task, job.metrics), selection, lost, new, started,
     )  # fmt: skip
 
@@ -201,7 +201,8 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
     job, task, directory = run.job, run.task, run.directory
     if run.trust.sketched:
-        found = synthesise(job, task, cast(OneRelease, run.side), run.evaluator, directory, run.context.traffic, log)
+        method = cast(OneRelease, run.side)
+        found = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log).run()
         run.about["sketch"] = found.sketch
         return found.stopped, found.held_out
     stopped = _open(run, log) or _train(run, log)
@@ -209,7 +210,7 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     held_out = _write_model(task, released, run.evaluator, directory)
     if job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
-            task, lambda: run.trust.tally(run.context), released, run.trainer.steps, directory, log
+            task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
     return stopped, held_out
@@ -258,34 +259,21 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if witness is not None:
                 witness.released(round_, trainer.theta.clone(), released)
             checkpoints.take(round_, released.vector)
-            record = _record(run, round_, released)
+            own = {
+                "sigma": released.sigma,
+                "snr": signal_to_noise(released.vector, released.sigma),
+                "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+            }
+            attempt, spent, clients = released.attempt, released.spent, released.clients
+            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, own)
             if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
                 record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
             if job.experiment.unsafe_metrics and released.training_loss is not None:
                 record["training_loss"] = released.training_loss
             directory.append_metrics(record)
-            log.info("round released", extra=_round_line(record))
+            log.info("round released", extra=logged(record))
             job.observer.round_done(record)
     return "completed"
-
-
-def _record(run: _Run, round_: int, released: Outcome) -> dict[str, Any]:
-    """A line of metrics.jsonl: functions of what was released, and what travelled."""
-    traffic = run.context.traffic
-    record: dict[str, Any] = {
-        "round": round_,
-        "attempt": released.attempt,
-        "epsilon": released.spent,
-        "sigma": released.sigma,
-        "snr": signal_to_noise(released.vector, released.sigma),
-        "gradient_norm": math.sqrt(float(released.vector.square().sum())),
-        "clients": released.clients,
-        "bytes_up": traffic.up,
-        "bytes_down": traffic.down,
-    }
-    if by_client := run.side.epsilon_by_client():
-        record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
-    return record
 
 
 def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
@@ -300,7 +288,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     if not run.job.experiment.privacy.moments:
         return ""
     try:
-        moments = release_moments(run.plan, lambda: run.trust.moments(run.context), run.directory, log)
+        moments = release_moments(run.plan, lambda: run.trust.sides.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
     asked, (ready, start) = run.plan, prepared(run.plan, moments)
@@ -395,11 +383,6 @@ def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint
 def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
     return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
-
-
-def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
-    return telemetry.event("round released", **{name: record[name] for name in names})
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:

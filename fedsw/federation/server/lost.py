@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsw.accounting import Charge, Ledger, LedgerReplaced
-from fedsw.federation.budgets.moments import FIRST, held_out_budget, idle, moments_budget, tally_of
+from fedsw.federation.budgets.moments import FIRST, held_out_budget, idle, moments_budget, moments_layout, tally_of
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.answered import LAST
 from fedsw.federation.trust.plan import Plan
@@ -146,10 +146,11 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
     tally = tally_of(plan.task)
     if tally is not None and attempt[0] > experiment.training.rounds:
         kept = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
-        ledger.charge_lost(*attempt, kept.charges(cells), kept.sigma)
+        ledger.charge_lost(*attempt, kept.charges(cells, experiment), kept.sigma)
         return
-    if attempt[0] == FIRST and (moments := moments_budget(plan.task, plan.moments)) is not None:
-        ledger.charge_lost(*attempt, [*moments.charges(cells), *idle(experiment)], moments.sigma)
+    if attempt[0] == FIRST and (layout := moments_layout(plan.task)) is not None:
+        moments = moments_budget(layout, plan.moments)
+        ledger.charge_lost(*attempt, moments.charges(cells, experiment), moments.sigma)
         return
     rates, sensitivity = largest_rates(plan, sites), 1.0
     for entry in ledger.entries():  # rounds before may have had other clients, or other records

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.experiment.sources import load_class_names
 from fedsw.federation.budgets.moments import FIRST, moments_layout, tally_of
-from fedsw.federation.trust.model import MomentsSide, TallySide
+from fedsw.federation.trust.model import OnceSide
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
 from fedsw.runs import recovery
@@ -30,7 +30,7 @@ from fedsw.tasks.problem import Problem
 
 
 def release_moments(
-    plan: Plan, method: Callable[[], MomentsSide], directory: RunDirectory, log: logging.Logger
+    plan: Plan, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has.
 
@@ -51,11 +51,12 @@ def release_moments(
     outcome = asking.round(FIRST, torch.zeros(plan.task.parameters, dtype=torch.float64))
     assert outcome.sigma is not None
     values = outcome.vector.reshape(layout.cells, layout.width)
-    found = Moments(layout, values, outcome.sigma, asking.records)
+    records = tuple(asking.records.tolist())
+    found = Moments(layout, values, outcome.sigma, records)
     content = {
         "values": values.tolist(),
         "sigma": outcome.sigma,
-        "records": list(asking.records),
+        "records": list(records),
         "clients": outcome.clients,
         "attempt": outcome.attempt,
         "epsilon": outcome.spent,
@@ -123,7 +124,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
 
 def measure_kept(
     task: Problem,
-    method: Callable[[], TallySide],
+    method: Callable[[], OnceSide],
     theta: Tensor,
     steps: int,
     directory: RunDirectory,

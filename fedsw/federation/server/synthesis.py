@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
+from fedsw.federation.server.summary import line_of, logged
 from fedsw.federation.trust.model import OneRelease
 from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
@@ -23,7 +23,6 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
-from fedsw.runs.telemetry import event
 from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
@@ -47,50 +46,6 @@ class Synthesis:
     sketch: dict[str, Any]
 
 
-def synthesise(
-    job: Job,
-    task: Problem,
-    method: OneRelease,
-    evaluator: Evaluator,
-    directory: RunDirectory,
-    traffic: Traffic,
-    log: logging.Logger,
-) -> Synthesis:
-    """Release the sketch, or take the one that the run has; train the generator from where it is; store it whole.
-
-    Guarantee: only the exchange reads records. All that follows is post-processing: steps, batches, BatchNorm and how
-    often it is resumed cost nothing.
-
-    Raises:
-        ExperimentError: if restarts would all be the same network.
-        FederationError: when too few clients answer.
-    """
-    network, restarts, released = task.build_model(), restarts_of(task), list[_Stage]()
-    stages, steps = len(job.experiment.sketch.shares), job.experiment.training.rounds
-    for number in range(1, 1 + stages):
-        stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
-        if number > 1:
-            weights = _learnt(task, network, released, directory, number)
-            stage = Stage(number, flat_bytes(weights))
-        try:
-            stored = _obtained(job, task, method, directory, stage, weights)
-        except BudgetExhausted as exhausted:
-            if number == 1:
-                return Synthesis(f"stopped before the sketch: {exhausted}", HeldOut(), {})
-            stopped = f"stopped before stage {number} of the sketch: {exhausted}"
-            break
-        released.append(_Stage(stored, sketcher_of(task, stage)))
-        again, before = () if number > 1 else restarts, (number - 1) * steps
-        _fitted(job, task, method, evaluator, directory, traffic, log, network, again, released, before)
-    else:
-        stopped = "completed"
-    chosen = _chosen(task, released, network)
-    directory.write_model(network)
-    held_out = evaluator.write_outputs(network, directory)
-    about = _described(task, released, network, method) | _restarted(directory, restarts) | chosen
-    return Synthesis(stopped, held_out, about)
-
-
 @dataclass(frozen=True, eq=False)
 class _Stage:
     """A stage that was released, with its law drawn."""
@@ -99,44 +54,161 @@ class _Stage:
     sketcher: Sketcher
 
 
-def _fitted(
-    job: Job,
-    task: Problem,
-    method: OneRelease,
-    evaluator: Evaluator,
-    directory: RunDirectory,
-    traffic: Traffic,
-    log: logging.Logger,
-    network: nn.Module,
-    restarts: Sequence[nn.Module],
-    released: Sequence[_Stage],
-    before: int,
-) -> None:
-    """Let the generator go on with all stages that are released; `before` steps were taken in the stages before."""
-    first, stored = released[0], released[-1].stored
+@dataclass
+class Synthesiser:
+    """A run on a sketch: the exchange of every stage, and the generator that learns from them.
 
-    def done(progress: Progress) -> None:
-        record = _record(progress, before, stored, method, traffic)
-        record["held_out"] = evaluator.metrics_of(progress.network)
-        directory.append_metrics(record)
-        names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
-        log.info("round released", extra=event("round released", **{name: record[name] for name in names}))
-        job.observer.round_done(record)
+    Guarantee: only the exchange reads records. All that follows is post-processing: steps, batches, BatchNorm and how
+    often it is resumed cost nothing.
 
-    weights, proportions = _independent(task, first.stored.sketch)
-    fit_generator(
-        first.stored.sketch,
-        network,
-        settings_of(task),
-        sketcher=first.sketcher,
-        later=[(each.stored.sketch, each.sketcher) for each in released[1:]],
-        weights=weights,
-        proportions=proportions,
-        restarts=restarts,
-        observer=done,
-        every=job.experiment.evaluate_every,
-        checkpoint=directory.path / of_stage(GENERATOR, len(released)),
-    )
+    Attributes:
+        method: releases the sketch.
+        traffic: what travelled.
+    """
+
+    job: Job
+    task: Problem
+    method: OneRelease
+    evaluator: Evaluator
+    directory: RunDirectory
+    traffic: Traffic
+    log: logging.Logger
+
+    def __post_init__(self) -> None:
+        self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
+        self._released = list[_Stage]()
+
+    def run(self) -> Synthesis:
+        """Release the sketch, or take the one that the run has; train the generator from where it is; store it whole.
+
+        Raises:
+            ExperimentError: if restarts would all be the same network.
+            FederationError: when too few clients answer.
+        """
+        for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
+            stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
+            if number > 1:
+                weights = self._learnt(number)
+                stage = Stage(number, flat_bytes(weights))
+            try:
+                stored = self._obtained(stage, weights)
+            except BudgetExhausted as exhausted:
+                if number == 1:
+                    return Synthesis(f"stopped before the sketch: {exhausted}", HeldOut(), {})
+                stopped = f"stopped before stage {number} of the sketch: {exhausted}"
+                break
+            self._released.append(_Stage(stored, sketcher_of(self.task, stage)))
+            self._fitted()
+        else:
+            stopped = "completed"
+        chosen = self._chosen()
+        self.directory.write_model(self._network)
+        held_out = self.evaluator.write_outputs(self._network, self.directory)
+        return Synthesis(stopped, held_out, self._described() | self._restarted() | chosen)
+
+    def _fitted(self) -> None:
+        """Let the generator go on with all stages that are released."""
+        first, last, number = self._released[0], self._released[-1].stored, len(self._released)
+        before = (number - 1) * self.job.experiment.training.rounds
+
+        def done(progress: Progress) -> None:
+            own = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
+            round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
+            record = line_of(self.method, self.traffic, round_, attempt, spent, clients, own)
+            record["held_out"] = self.evaluator.metrics_of(progress.network)
+            self.directory.append_metrics(record)
+            self.log.info("round released", extra=logged(record))
+            self.job.observer.round_done(record)
+
+        weights, proportions = _independent(self.task, first.stored.sketch)
+        fit_generator(
+            first.stored.sketch,
+            self._network,
+            settings_of(self.task),
+            sketcher=first.sketcher,
+            later=[(each.stored.sketch, each.sketcher) for each in self._released[1:]],
+            weights=weights,
+            proportions=proportions,
+            restarts=() if number > 1 else self._restarts,
+            observer=done,
+            every=self.job.experiment.evaluate_every,
+            checkpoint=self.directory.path / of_stage(GENERATOR, number),
+        )
+
+    def _restarted(self) -> dict[str, Any]:
+        """What the summary says of restarts: the squared distances that decided, and which went on, from 1."""
+        if not self._restarts:
+            return {}
+        tried = tried_in(self.directory.path / GENERATOR)
+        return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
+
+    def _chosen(self) -> dict[str, Any]:
+        """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
+        if not isinstance(self._network, TableGenerator):
+            return {}
+        sketches = [each.stored.sketch for each in self._released]
+        _, proportions = _independent(self.task, sketches[0])
+        wanted = self.task.experiment.sketch.generator
+        sketchers = [each.sketcher for each in self._released]
+        chosen = choose(sketches, self._network, wanted=wanted, sketchers=sketchers, proportions=proportions)
+        return {"generator": {**asdict(chosen), "wanted": wanted}}
+
+    def _learnt(self, number: int) -> Tensor:
+        """What a stage measures (z,): what is on disk; else pairs of columns, or weights of a classifier that the
+        generator teaches."""
+        found, experiment = stored_classifier(self.directory, number), self.task.experiment
+        if found is not None:
+            return found
+        sketch = experiment.sketch
+        if (coded := table_of(experiment)) is not None:
+            count = sketch.stages[number - 2].tables
+            found = marks_of(next_pairs([each.stored.sketch for each in self._released], count), len(coded))
+        else:
+            untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
+            groups = len(self.task.shape.groups) if sketch.groups else 1
+            pupil = untrained.to(next(self._network.parameters()))
+            classifier = taught(pupil, self._network, proportions_of(self._network), groups, Lessons())
+            found = flatten(classifier).detach().cpu().to(torch.float64)
+        keep_classifier(self.directory, number, found)
+        return found
+
+    def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
+        """A stage's sketch. One that is stored is the only one there will be, but where it grows (`sketch-local`):
+        clients that were missing are asked, and a pool that grew is learnt from anew, as long as no later stage was
+        learnt from it: then a client that missed it answers the next."""
+        law, number = law_of_problem(self.task, stage), stage.number
+        stored = stored_sketch(self.directory, law, number) if self.job.resume else None
+        used = stored_classifier(self.directory, number + 1) is not None
+        if stored is not None and (used or not self.method.grows):
+            return stored
+        recovery.require_space(self.directory.path, 8 * law.cells * (sketcher_of(self.task, stage).coordinates + 1))
+        outcome = self.method.round(number, weights)
+        value = outcome.vector.reshape(law.cells, -1)
+        if stored is not None and torch.equal(stored.sketch.value, value):
+            return stored
+        assert outcome.sigma is not None
+        sketch = NoisedSketch(law, value, outcome.sigma, int(self.method.records.sum()))
+        found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
+        keep(self.directory, found, number, (number - 1) * self.job.experiment.training.rounds)
+        return found
+
+    def _described(self) -> dict[str, Any]:
+        """What the summary says of the sketch of the first stage, and how far from each the samples are."""
+        stored = self._released[0].stored
+        sketch = stored.sketch
+        features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
+        later = [_later(each, features, cells) for each in self._released[1:]]
+        return {
+            "records": sketch.records,
+            "records_by_client": {str(client): held for client, held in self.method.records_by_client.items()},
+            "clients": stored.clients,
+            "cells": sketch.law.cells,
+            "coordinates": sketch.coordinates,
+            "sigma": sketch.sigma,
+            "bits_per_number": bits_per_number(sketch.law, sketch.records),
+            "distance": sketch_distance(sketch, features, cells, sketcher=self._released[0].sketcher),
+            **({"later": later} if later else {}),
+        }
 
 
 def restarts_of(task: Problem) -> list[nn.Module]:
@@ -158,47 +230,6 @@ def restarts_of(task: Problem) -> list[nn.Module]:
     return made
 
 
-def _restarted(directory: RunDirectory, restarts: Sequence[nn.Module]) -> dict[str, Any]:
-    """What the summary says of restarts: the squared distances that they were chosen by, and which went on, from 1."""
-    if not restarts:
-        return {}
-    tried = tried_in(directory.path / GENERATOR)
-    return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
-
-
-def _chosen(task: Problem, released: Sequence[_Stage], network: nn.Module) -> dict[str, Any]:
-    """What the summary says of what a table's rows are drawn from: the network, or a tree that is put in its place."""
-    if not isinstance(network, TableGenerator):
-        return {}
-    sketches = [each.stored.sketch for each in released]
-    _, proportions = _independent(task, sketches[0])
-    wanted = task.experiment.sketch.generator
-    sketchers = [each.sketcher for each in released]
-    chosen = choose(sketches, network, wanted=wanted, sketchers=sketchers, proportions=proportions)
-    return {"generator": {**asdict(chosen), "wanted": wanted}}
-
-
-def _learnt(
-    task: Problem, network: nn.Module, released: Sequence[_Stage], directory: RunDirectory, number: int
-) -> Tensor:
-    """What a stage measures (z,): what is on disk; else pairs of columns, or weights of a classifier that the
-    generator teaches."""
-    found = stored_classifier(directory, number)
-    if found is None and (coded := table_of(task.experiment)) is not None:
-        count = task.experiment.sketch.stages[number - 2].tables
-        found = marks_of(next_pairs([each.stored.sketch for each in released], count), len(coded))
-        keep_classifier(directory, number, found)
-    elif found is None:
-        sketch = task.experiment.sketch
-        untrained = classifier_of(task.experiment, task.shape, seed=sketch.seed + number)
-        groups = len(task.shape.groups) if sketch.groups else 1
-        pupil = untrained.to(next(network.parameters()))
-        classifier = taught(pupil, network, proportions_of(network), groups, Lessons())
-        found = flatten(classifier).detach().cpu().to(torch.float64)
-        keep_classifier(directory, number, found)
-    return found
-
-
 def settings_of(task: Problem) -> FitSettings:
     """How the generator of an experiment is trained: its steps are `training.rounds`."""
     sketch = task.experiment.sketch
@@ -212,29 +243,6 @@ def settings_of(task: Problem) -> FitSettings:
     )
 
 
-def _obtained(
-    job: Job, task: Problem, method: OneRelease, directory: RunDirectory, stage: Stage, weights: Tensor
-) -> StoredSketch:
-    """A stage's sketch. One that is stored is the only one there will be, but where it grows (`sketch-local`): clients
-    that were missing are asked, and a pool that grew is learnt from anew, as long as no later stage was learnt from it:
-    then a client that missed it answers the next."""
-    law, number = law_of_problem(task, stage), stage.number
-    stored = stored_sketch(directory, law, number) if job.resume else None
-    used = stored_classifier(directory, number + 1) is not None
-    if stored is not None and (used or not method.grows):
-        return stored
-    recovery.require_space(directory.path, 8 * law.cells * (sketcher_of(task, stage).coordinates + 1))
-    outcome = method.round(number, weights)
-    value = outcome.vector.reshape(law.cells, -1)
-    if stored is not None and torch.equal(stored.sketch.value, value):
-        return stored
-    assert outcome.sigma is not None
-    sketch = NoisedSketch(law, value, outcome.sigma, method.records)
-    found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
-    keep(directory, found, number, (number - 1) * job.experiment.training.rounds)
-    return found
-
-
 def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Tensor | None]:
     """How cells weigh in the loss, and how often they are generated, where labels are not to depend on the group."""
     if not task.experiment.sketch.independent:
@@ -242,44 +250,6 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     law = sketch.law
     proportions = independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
     return reweighed(sketch.proportions, proportions), proportions
-
-
-def _record(
-    progress: Progress, before: int, stored: StoredSketch, method: OneRelease, traffic: Traffic
-) -> dict[str, Any]:
-    """A line of metrics.jsonl: functions of the released sketch alone."""
-    record: dict[str, Any] = {
-        "round": before + progress.step,
-        "attempt": stored.attempt,
-        "epsilon": stored.spent,
-        "sigma": stored.sketch.sigma,
-        "snr": None,
-        "distance": progress.distance,
-        "clients": stored.clients,
-        "bytes_up": traffic.up,
-        "bytes_down": traffic.down,
-    }
-    if by_client := method.epsilon_by_client():
-        record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
-    return record
-
-
-def _described(task: Problem, released: Sequence[_Stage], network: nn.Module, method: OneRelease) -> dict[str, Any]:
-    """What the summary says of the sketch of the first stage, and how far from each the generator's samples are."""
-    stored = released[0].stored
-    sketch = stored.sketch
-    features, cells = generate(network, proportions_of(network), _JUDGED)
-    return {
-        "records": sketch.records,
-        "records_by_client": {str(client): held for client, held in method.records_by_client.items()},
-        "clients": stored.clients,
-        "cells": sketch.law.cells,
-        "coordinates": sketch.coordinates,
-        "sigma": sketch.sigma,
-        "bits_per_number": bits_per_number(sketch.law, sketch.records),
-        "distance": sketch_distance(sketch, features, cells, sketcher=released[0].sketcher),
-        **({"later": [_later(each, features, cells) for each in released[1:]]} if len(released) > 1 else {}),
-    }
 
 
 def _later(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:

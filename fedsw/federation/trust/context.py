@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
-import torch
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -24,11 +22,10 @@ from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Present, Site, too_few
+from fedsw.federation.exchange.cohort import Present, Site
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.trust.plan import Plan, clients_of
-from fedsw.randomness import Stream
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
@@ -69,6 +66,16 @@ class Context:
         assert self.stored is not None
         return Releases(self.stored)
 
+    def exchanged(
+        self,
+        kind: str,
+        requests: Sequence[Request],
+        arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
+    ) -> Mapping[int, RecordDict | Fault]:
+        """Send a request to every node, and wait for the replies; see `fedsw.federation.exchange.exchange`."""
+        timeout = self.plan.task.experiment.federation.timeout
+        return exchange(self.grid, kind, requests, group=kind, timeout=timeout, traffic=self.traffic, arrived=arrived)
+
     @property
     def charged(self) -> Ledger:
         """The server's ledger, under a trust model with one."""
@@ -103,10 +110,36 @@ class AtServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._ledger.close()
+
+
+class AtClients:
+    """What sides without a ledger have in common: every client has its own, and says what it has spent."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._plan, self._task = context, context.plan, context.plan.task
+        self._spending = context.availability.spending
+        self._rounds = set[int]()
+
+    def epsilon(self) -> float:
+        """The largest epsilon that a client reported as spent so far."""
+        return self._spending.worst()
+
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Epsilon that each client last reported."""
+        return self._spending.by_client()
+
+    def released_rounds(self) -> int:
+        """Rounds of which something is known."""
+        return len(self._rounds)
+
+    def __enter__(self) -> Self:
+        self._rounds |= self._context.earlier
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Do nothing: the clients close their own ledgers."""
 
 
 _log = logging.getLogger("fedsw.server")
@@ -132,7 +165,7 @@ class Collector:
         self._context, self._kept = context, kept
         settings = context.plan.task.experiment.federation
         self.least = settings.min_clients or settings.clients
-        self._timeout, self._max_attempts = settings.timeout, settings.max_attempts
+        self._max_attempts = settings.max_attempts
         self._lost = Away()
 
     def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
@@ -144,7 +177,9 @@ class Collector:
         availability, self._lost = self._context.availability, Away()
         for _ in range(self._max_attempts):
             present = availability.present(self.least, without=self._lost)
-            self.require_enough(round_, clients_of(present), availability.away.joined(self._lost))
+            if (count := clients_of(present)) < self.least:
+                away = availability.away.joined(self._lost)
+                raise self.too_few(round_, count, away.describe(self._context.sites))
             yield self._context.begin(round_), present
 
     def gave_up(self, round_: int) -> FederationError:
@@ -152,18 +187,12 @@ class Collector:
         reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
         return FederationError(f"{reason}. {self._lost.describe(self._context.sites)}", recorded=reason)
 
-    def require_enough(self, round_: int, count: int, away: Away) -> None:
-        """Refuse to go on with fewer clients than `federation.min_clients`.
-
-        Raises:
-            FederationError: naming who is away.
-        """
-        if count < self.least:
-            left = too_few(round_, count, sum(len(site.clients) for site in self._context.sites), self.least)
-            raise FederationError(
-                f"{left}. {away.describe(self._context.sites)} {self._kept}: mend the clients, then resume the run",
-                recorded=left,
-            )
+    def too_few(self, round_: int, count: int, away: str) -> FederationError:
+        """What to raise where fewer clients than `federation.min_clients` are left; `away` says who is not, and why."""
+        members = sum(len(site.clients) for site in self._context.sites)
+        left = f"round {round_}: {count} of {members} clients are left, fewer than the {self.least} of "
+        left += "federation.min_clients"
+        return FederationError(f"{left}. {away} {self._kept}: mend the clients, then resume the run", recorded=left)
 
     def ask(
         self,
@@ -184,14 +213,7 @@ class Collector:
             Request(each.site.node, messages.encode(own, known))
             for each, own, known in zip(present, asked, terms, strict=True)
         ]
-        replies = exchange(
-            self._context.grid,
-            kind.kind,
-            requests,
-            group=kind.kind,
-            timeout=self._timeout,
-            traffic=self._context.traffic,
-        )
+        replies = self._context.exchanged(kind.kind, requests)
         answers: dict[int, _Up] = {}
         for each, known in zip(present, terms, strict=True):
             answer = read(kind, replies[each.site.node], known)
@@ -238,89 +260,3 @@ def who_is_in(each: Present, answer: Partial) -> NDArray[np.bool_] | None:
         return None
     there[lost] = False
     return there
-
-
-class Sums(Protocol):
-    """An answer with sums of whole steps, and which of the site's clients are not in them."""
-
-    @property
-    def steps(self) -> Tensor:
-        """Whole numbers by block, (b, w) int64."""
-
-    @property
-    def lost(self) -> Tensor:
-        """Positions of clients, (L,)."""
-
-
-@dataclass(frozen=True)
-class Once:
-    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
-
-    multiplier: float
-    plan: Plan
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where the noise of an attempt comes from; secret."""
-        return self.plan.noise_stream(round_, attempt)
-
-
-@dataclass(frozen=True, eq=False)
-class SiteSums:
-    """A site's sums, in whole steps, and which of its clients are in them, (S,)."""
-
-    site: Site
-    steps: Tensor
-    there: NDArray[np.bool_]
-
-
-class ExactSums(Generic[_Down, _Up]):
-    """Asks until enough clients are in the sums; nothing is released here, and a further attempt costs nothing.
-
-    Args:
-        kind: the exchange; its answer has `steps` and `lost` (`Sums`).
-        request: the message to a site, by round, attempt and, for each of its clients, whether it is asked (S,).
-        fault: why a site's sums are none of its clients' that are in them; None if they can be. Never quotes them.
-        sizes: lengths of its answer that the task does not say.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        *,
-        kind: Exchange[_Down, _Up],
-        request: Callable[[int, int, Tensor], _Down],
-        fault: Callable[[SiteSums], str | None],
-        **sizes: int,
-    ) -> None:
-        self._sizes = sizes
-        self._task, self._kind, self._request, self._fault = context.plan.task, kind, request, fault
-        self._collector = Collector(context, kept="The ledger is kept")
-
-    def collect(self, round_: int) -> tuple[int, list[SiteSums]]:
-        """The attempt, and the sums of all sites that answered as they may, in client order.
-
-        Raises:
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
-        for attempt, present in self._collector.attempts(round_):
-            asked = [each for each in present if each.count]
-            terms = [Terms.of(self._task, S=len(each.here), **self._sizes) for each in asked]
-            content = [self._request(round_, attempt, torch.from_numpy(each.here.astype(np.int64))) for each in asked]
-            answers = self._collector.ask(self._kind, asked, content, terms, self._wrong)
-            found = [_sums_of(each, answers[each.site.node]) for each in asked if each.site.node in answers]
-            if sum(int(each.there.sum()) for each in found) >= self._collector.least:
-                return attempt, [each for each in found if bool(each.there.any())]
-        raise self._collector.gave_up(round_)
-
-    def _wrong(self, each: Present, answer: _Up) -> str | None:
-        """Why a site's sums cannot be right: what no such records make is refused, and never quoted."""
-        if who_is_in(each, cast(Sums, answer)) is None:
-            return "unreadable answer: its lost clients are none of its clients"
-        return self._fault(_sums_of(each, answer))
-
-
-def _sums_of(each: Present, answer: messages.Message) -> SiteSums:
-    sums = cast(Sums, answer)
-    there = who_is_in(each, sums)
-    assert there is not None
-    return SiteSums(each.site, sums.steps, there)

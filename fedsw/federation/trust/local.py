@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -15,11 +14,11 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
-from fedsw.federation.exchange.cohort import Member, too_few
-from fedsw.federation.exchange.exchange import Fault, Request, exchange
+from fedsw.federation.exchange.cohort import Member
+from fedsw.federation.exchange.exchange import Fault, Request
 from fedsw.federation.messages import Exchange, Refusal, Terms
 from fedsw.federation.messages.local import Release
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
@@ -30,27 +29,22 @@ _Down = TypeVar("_Down", bound=messages.Message)
 _Up = TypeVar("_Up", bound=Release)
 
 
-class LocalMethod(ABC):
+class LocalMethod(AtClients, ABC):
     """Runs rounds in which every client protects its own records; a `Side`.
 
     There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
     that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
     the run stops: a fresh attempt would charge everybody who answered again, so that is for the operator to decide
     (`fedsw resume` makes one), and `federation.max_attempts` is not used here.
-
     """
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._grid, self._traffic, self._begin = context.grid, context.traffic, context.begin
-        self._plan, self._task, self._sites = context.plan, context.plan.task, context.sites
+        super().__init__(context)
+        self._sites, self._availability = context.sites, context.availability
         self._members = tuple(member for site in self._sites for member in site.members)
         self._of_node = {site.node: site for site in self._sites}
-        self._availability, self._spending = context.availability, context.availability.spending
-        settings = self._task.experiment.federation
-        self._least = settings.min_clients or settings.clients
-        self._timeout = settings.timeout
-        self._rounds = set[int]()
+        self._collector = Collector(context, kept="The checkpoint and the clients' ledgers are kept")
+        self._least = self._collector.least
         self._exhausted = Away()
         self._used_up: set[int] = set()
         self._lost: dict[int, str] = {}
@@ -69,38 +63,16 @@ class LocalMethod(ABC):
         present = self._availability.present(self._least, without=self._exhausted)
         members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
         self._require_enough(round_, members, self._away())
-        return self._attempt(round_, self._begin(round_), theta, members)
+        return self._attempt(round_, self._context.begin(round_), theta, members)
 
     def _away(self) -> str:
         """Who is away, one sentence each."""
         return self._availability.away.describe(self._sites)
 
-    def epsilon(self) -> float:
-        """The largest epsilon that a client reported as spent so far."""
-        return self._spending.worst()
-
-    def epsilon_by_client(self) -> dict[int, float]:
-        """Epsilon that each client last reported."""
-        return self._spending.by_client()
-
-    def released_rounds(self) -> int:
-        """Rounds in which at least one noised release arrived."""
-        return len(self._rounds)
-
     @property
     def _releases(self) -> Releases:
         """What clients released once, stored in the run's folder."""
         return self._context.releases
-
-    def __enter__(self) -> Self:
-        self._rounds |= self._context.earlier
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing: the clients close their own ledgers."""
-        return None
 
     def _ask(
         self,
@@ -186,15 +158,7 @@ class LocalMethod(ABC):
 
         content = messages.encode(asked, Terms.of(self._task))  # once; it is public
         requests = [Request(node, self._addressed(content, node, own)) for node, own in by_node.items()]
-        replies = exchange(
-            self._grid,
-            kind.kind,
-            requests,
-            group=kind.kind,
-            timeout=self._timeout,
-            traffic=self._traffic,
-            arrived=arrived,
-        )
+        replies = self._context.exchanged(kind.kind, requests, arrived)
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])
         self._lost = dict(sorted(lost.items()))
@@ -249,11 +213,7 @@ class LocalMethod(ABC):
                 f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
                 f"federation.min_clients. Budgets that are used up: {used_up}"
             )
-        left = too_few(round_, len(members), len(self._members), self._least)
-        raise FederationError(
-            f"{left}. {lost} The checkpoint and the clients' ledgers are kept: mend the clients, then resume the run",
-            recorded=left,
-        )
+        raise self._collector.too_few(round_, len(members), lost)
 
 
 def _fault_of(answer: RecordDict | Refusal) -> RecordDict | Fault:

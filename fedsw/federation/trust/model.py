@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsw.experiment.trust import TrustModel, trust_model
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from flwr.app import Context as Memory
-    from flwr.app import Message
     from numpy import int64
     from numpy.typing import NDArray
     from torch import Tensor
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
     from fedsw.federation.exchange.cohort import Site
     from fedsw.federation.messages import AnyExchange
     from fedsw.federation.node.account import Promise
+    from fedsw.federation.node.answers import Handler
     from fedsw.federation.node.node import Node
     from fedsw.federation.trust.context import Context
     from fedsw.federation.trust.plan import Plan
     from fedsw.runs.observer import Outcome
     from fedsw.tasks.problem import Problem
-
-Handler = Callable[["Message", "Memory"], "Message"]
-"""Answers a server's request at a client."""
 
 
 class Side(Protocol):
@@ -70,8 +67,8 @@ class OneRelease(Side, Protocol):
     """A side whose one round releases what a generator is then trained on: an `Outcome` with its numbers, flat."""
 
     @property
-    def records(self) -> int:
-        """How many records are in what was released; public. Known after `round`."""
+    def records(self) -> NDArray[int64]:
+        """Records in what was released, by cell, (c,); public. Known after `round`."""
 
     @property
     def records_by_client(self) -> Mapping[int, int]:
@@ -82,65 +79,61 @@ class OneRelease(Side, Protocol):
         """Whether who was missing can still be added to what was released."""
 
 
-class MomentsSide(Protocol):
-    """How the moments of all records are released once: an `Outcome` with the noised sums (cells, u), flat."""
-
-    @property
-    def records(self) -> tuple[int, ...]:
-        """Records of each cell in the sums; public. Known after `round`."""
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange; the model `theta` (r,) is not looked at."""
-
-
-class TallySide(Protocol):
-    """How kept records are measured once: an `Outcome` with the noised sums (groups, t), flat."""
+class OnceSide(Protocol):
+    """How a sum is released once beside the rounds: an `Outcome` with the noised sum (blocks, width), flat."""
 
     @property
     def records(self) -> NDArray[int64]:
-        """Kept records of each group in the sums, (groups,); public. Known after `round`."""
+        """Records in the sum, by cell or group, (c,); public. Known after `round`."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange, at the released model `theta` (r,)."""
+        """The one exchange, at the model `theta` (r,)."""
+
+
+def _nothing(*given: object) -> Any:
+    raise TypeError("this trust model does nothing of the kind")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a trust model does at the server and at a client.
+
+    Attributes:
+        plan: what is fixed before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
+        server: what asks the clients in the rounds of one run, and releases.
+        handlers: what a client answers in each of its exchanges.
+        moments: what releases the moments of all records before the rounds; for one with `gradients`.
+        tally: what measures the records that clients kept out of training; for one with `gradients`.
+        promise: what a client's own ledger accounts for in a run, at a delta; for one that is `local`.
+        planned: what a run costs a client's records at most; for one that is `local`.
+        require_ready: refuses, at the greeting, a run whose guarantee a client could not give; for one that is `local`.
+    """
+
+    plan: Callable[[Problem, Sequence[Site]], Plan]
+    server: Callable[[Context], Side]
+    handlers: Mapping[AnyExchange, Handler]
+    moments: Callable[[Context], OnceSide] = _nothing
+    tally: Callable[[Context], OnceSide] = _nothing
+    promise: Callable[[Node, float], Promise] = _nothing
+    planned: Callable[[Node, float], Counts | Cost] = _nothing
+    require_ready: Callable[[Node], object] = lambda node: None
 
 
 class Served(TrustModel):
     """A trust model with what it does: everything that differs from one to another is asked of such an object."""
 
+    @property
     @abstractmethod
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
-        """What is fixed before the first round: batch sizes, rates, sensitivities and noise, from public numbers."""
-
-    @abstractmethod
-    def server(self, context: Context) -> Side:
-        """What asks the clients in the rounds of one run, and releases."""
-
-    @abstractmethod
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """What a client answers in each of its exchanges."""
+    def sides(self) -> Sides:
+        """What it does, in a module that is imported here: settings are checked without."""
 
     def exchanges(self) -> tuple[str, ...]:
         """See `TrustModel`: those with a handler."""
-        return tuple(exchange.kind for exchange in self.handlers())
+        return tuple(exchange.kind for exchange in self.sides.handlers)
 
-    def moments(self, context: Context) -> MomentsSide:
-        """What releases the moments of all records before the rounds; for one with `gradients`."""
-        raise TypeError(f"trust {self.name!r} releases no moments")
-
-    def tally(self, context: Context) -> TallySide:
-        """What measures the records that clients kept out of training; for one with `gradients`."""
-        raise TypeError(f"trust {self.name!r} measures no kept records")
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """What a client's own ledger accounts for in a run, at a delta; for one that is `local`."""
-        raise TypeError(f"under trust {self.name!r} clients keep no ledgers")
-
-    def planned(self, node: Node, delta: float) -> Counts | Cost:
-        """What a run costs a client's records at most; for one that is `local`."""
-        raise TypeError(f"under trust {self.name!r} clients keep no ledgers")
-
-    def require_ready(self, node: Node) -> None:
-        """Refuse, at the greeting, a run whose guarantee a client could not give; for one that is `local`."""
+    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+        """See `Sides`."""
+        return self.sides.plan(task, sites)
 
 
 def served(experiment: Experiment) -> Served:

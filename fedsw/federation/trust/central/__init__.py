@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from fedsw.federation.trust.model import Handler, Served
-
-if TYPE_CHECKING:
-    from fedsw.federation.exchange.cohort import Site
-    from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import MomentsSide, Prepared, TallySide
-    from fedsw.federation.trust.plan import Plan
-    from fedsw.tasks.problem import Problem
+from fedsw.federation.trust.model import Served, Sides
 
 
 class Central(Served):
@@ -33,43 +22,12 @@ class Central(Served):
         "(the sizes of the groups are public)"
     )
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.plan import make_plan
+        from fedsw.federation.trust.central.rounds import SIDES
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> Prepared:
-        """See `Served`."""
-        from fedsw.federation.trust.central.rounds import TrustedRounds
-
-        return TrustedRounds(context)
-
-    def moments(self, context: Context) -> MomentsSide:
-        """See `Served`."""
-        from fedsw.federation.trust.moments import TrustedMoments
-
-        return TrustedMoments(context)
-
-    def tally(self, context: Context) -> TallySide:
-        """See `Served`."""
-        from fedsw.federation.trust.held_out import TrustedTally
-
-        return TrustedTally(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust import held_out, moments
-        from fedsw.federation.trust.central import client
-
-        return {
-            messages.MOMENTS: moments.answer_exactly,
-            messages.OUTPUTS: client.outputs,
-            messages.GRADIENTS: client.gradients,
-            messages.SUM: client.sums,
-            messages.TALLY: held_out.answer_exactly,
-        }
+        return SIDES
 
 
 class Nobody(Central):

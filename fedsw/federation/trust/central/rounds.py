@@ -21,8 +21,13 @@ from fedsw.federation.exchange.cohort import Present, Site, totals
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.trust.central import client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, most_drawn, prepared_by
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.moments import MomentSum
+from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.sums import TrustedSums, answer_exactly
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
 from fedsw.privacy.release import Bounded, Released
@@ -51,8 +56,8 @@ class Aggregate:
     training_loss: float | None
 
 
-class Rounds:
-    """Runs rounds over a grid; keeps the rules for attempts and drop-outs.
+class Rounds(AtServer):
+    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases.
 
     Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
     answered another greeting). A client lost before its outputs came means a fresh attempt:
@@ -65,6 +70,7 @@ class Rounds:
     """
 
     def __init__(self, context: Context) -> None:
+        super().__init__(context)
         plan = context.plan
         slicing = plan.task.experiment.slicing
         self._plan, self._prepared = plan, prepared_by(plan)
@@ -73,11 +79,19 @@ class Rounds:
         self._collector = Collector(context, kept="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: Plan) -> None:
-        """Ask for prepared features, with clips in their scale, from now on."""
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._prepared = plan, prepared_by(plan)
 
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `fedsw.federation.trust.model.Side`."""
+        found = self.run(round_, theta)
+        released = release(found, self._plan, self._ledger)
+        return Outcome(
+            released.value, released.sigma, released.spent, found.attempt, found.clients, found.training_loss
+        )
+
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """One round at the model `theta` (flat, float64).
+        """The un-noised sum of one round at the model `theta` (flat, float64).
 
         Raises:
             FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
@@ -219,32 +233,6 @@ class Rounds:
         return kept
 
 
-class TrustedRounds(AtServer):
-    """Rounds in which the server sees the un-noised sum, charges its ledger, and releases."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._rounds, self._plan = Rounds(context), context.plan
-
-    def prepare(self, plan: Plan) -> None:
-        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
-        self._rounds.prepare(plan)
-        self._plan = plan
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.model.Side`."""
-        aggregate = self._rounds.run(round_, theta)
-        released = release(aggregate, self._plan, self._ledger)
-        return Outcome(
-            released.value,
-            released.sigma,
-            released.spent,
-            aggregate.attempt,
-            aggregate.clients,
-            aggregate.training_loss,
-        )
-
-
 def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
     """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
 
@@ -321,3 +309,18 @@ def mean_loss(parts: Sequence[Contribution]) -> float | None:
     known = [(loss, count) for loss, count in reported if loss is not None and count is not None]
     total = sum(count for _, count in known)
     return sum(loss * count for loss, count in known) / total if total > 0 else None
+
+
+SIDES = Sides(
+    make_plan,
+    Rounds,
+    {
+        messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
+        messages.OUTPUTS: client.outputs,
+        messages.GRADIENTS: client.gradients,
+        messages.SUM: client.sums,
+        messages.TALLY: answer_exactly(messages.TALLY, TallySum),
+    },
+    moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
+    tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
+)

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.model import Handler, Served
+from fedsw.federation.trust.model import Served, Sides
 
 if TYPE_CHECKING:
-    from fedsw.accounting.lifetime import Cost, Counts
     from fedsw.experiment.sections import Privacy
-    from fedsw.federation.exchange.cohort import Site
-    from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.node.account import Promise
-    from fedsw.federation.node.node import Node
-    from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import MomentsSide, OneRelease, Side, TallySide
-    from fedsw.federation.trust.plan import Plan
-    from fedsw.tasks.problem import Problem
 
 
 class Distributed(Served):
@@ -79,54 +69,12 @@ class Distributed(Served):
             )
         return None
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.server import make_plan
+        from fedsw.federation.trust.distributed.once import ROUNDS
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> Side:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.server import MaskedRounds
-
-        return MaskedRounds(context)
-
-    def moments(self, context: Context) -> MomentsSide:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.once import MaskedMoments
-
-        return MaskedMoments(context)
-
-    def tally(self, context: Context) -> TallySide:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.once import MaskedTally
-
-        return MaskedTally(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import client, once, site
-
-        return {
-            messages.READY: site.ready,
-            messages.MASKED_MOMENTS: once.masked_moments,
-            messages.MASKED_TABLES: client.masked_tables,
-            messages.MASKED_SUM: client.masked_sum,
-            messages.MASKED_TALLY: once.masked_tally,
-        }
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.budget import promise_of
-
-        return promise_of(node.task.experiment, node.run, delta)
-
-    def planned(self, node: Node, delta: float) -> Counts | Cost:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.budget import planned_of
-
-        return planned_of(node.task, delta)
+        return ROUNDS
 
 
 def nobody_honest(settings: Any) -> str | None:
@@ -177,36 +125,12 @@ class DistributedSketch(Distributed):
             return "local.bins is of tables of outputs, and a sketch has none: leave it out"
         return nobody_honest(settings)
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.distributed.sketching import make_plan
+        from fedsw.federation.trust.distributed.once import SKETCHED
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> OneRelease:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.sketching import MaskedSketch
-
-        return MaskedSketch(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust.distributed import site, sketching
-
-        return {messages.READY: site.ready, messages.MASKED_SKETCH: sketching.masked_sketch}
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.sketching import promise
-
-        return promise(node, delta)
-
-    def planned(self, node: Node, delta: float) -> Counts:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.sketching import planned
-
-        return planned(node, delta)
+        return SKETCHED
 
 
 Distributed.sketching = DistributedSketch()

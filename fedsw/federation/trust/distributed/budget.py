@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,11 @@ from fedsw.federation.budgets.moments import (
     Shares,
     covering,
     held_out_budget,
+    idle,
     planned_moments,
-    run_with_split,
     shares,
     tally_of,
-    with_held_out,
 )
-from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.account import Promise
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
@@ -41,28 +39,37 @@ from fedsw.transport.sliced import spread
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 
-class Agreed(Protocol):
-    """What all sites of an attempt work out alike: its noise, its cost, and every site's share."""
+@dataclass(frozen=True, eq=False)
+class Agreed(ABC):
+    """What all sites of an attempt work out alike: its noise, its cost, and every site's share.
+
+    Attributes:
+        charges: what the attempt costs every client's records, by group, whether it comes to an end or not.
+        honest: H: the noise is that of so many clients together.
+        clients: of every site, in the cohort's order.
+    """
+
+    charges: list[Charge]
+    honest: int
+    clients: tuple[int, ...]
 
     @property
-    def clients(self) -> tuple[int, ...]:
-        """Of every site, in the cohort's order."""
-
-    @property
-    def honest(self) -> int:
-        """H: the noise is that of so many clients together."""
-
-    @property
-    def charge(self) -> Charge:
-        """What the attempt costs every client's records, whether it comes to an end or not."""
-
-    @property
+    @abstractmethod
     def sigma(self) -> float:
         """What the charge is read with."""
 
     @property
+    @abstractmethod
     def parts(self) -> list[Part]:
         """What may leave for that."""
+
+    @abstractmethod
+    def most(self, name: str) -> Sequence[float]:
+        """No coordinate of a site's vector of a part is larger; in the cohort's order."""
+
+    def scale(self, name: str) -> float:
+        """Standard deviation that H clients' noise on a part has together."""
+        return next(part.scale for part in self.parts if part.name == name)
 
     def shares(self, name: str) -> list[Share]:
         """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
@@ -70,22 +77,24 @@ class Agreed(Protocol):
         Raises:
             ValueError: if there is no such grid, or a sum on it could wrap around.
         """
+        sigma = self.scale(name)
+        step = shared_step(sigma, self.honest, self.clients)
+        found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most(name), strict=True)]
+        require_no_wrap(sigma, found)
+        return found
 
 
-@dataclass(frozen=True)
-class WholeSum:
-    """One masked sum over all records of every client; an `Agreed`.
+@dataclass(frozen=True, eq=False)
+class WholeSum(Agreed):
+    """One masked sum over all records of every client.
 
     Attributes:
         part: its name, sensitivity, and noise of H honest clients together.
-        most: no coordinate of a site's vector is larger; in the cohort's order.
+        largest: no coordinate of a site's vector is larger; in the cohort's order.
     """
 
-    charge: Charge
     part: Part
-    honest: int
-    clients: tuple[int, ...]
-    most: tuple[float, ...]
+    largest: tuple[float, ...]
 
     @property
     def sigma(self) -> float:
@@ -97,17 +106,16 @@ class WholeSum:
         """See `Agreed`."""
         return [self.part]
 
-    def shares(self, name: str) -> list[Share]:
+    def most(self, name: str) -> Sequence[float]:
         """See `Agreed`."""
-        return shares_of(self.part.scale, self.honest, self.clients, self.most)
+        return self.largest
 
 
 @dataclass(frozen=True, eq=False)
-class Attempt:
-    """A round's attempt; an `Agreed`.
+class Attempt(Agreed):
+    """A round's attempt.
 
     Attributes:
-        rate: sampling rate that is charged.
         noise: of H honest clients together.
         batch: records of every cell in the batch of all sites.
         drawn: records that each site draws, by cell, (sites, c).
@@ -115,19 +123,11 @@ class Attempt:
         directions: of the attempt, (d, k) for every penalty.
     """
 
-    rate: float
     noise: split.Noise
     batch: tuple[int, ...]
-    honest: int
-    clients: tuple[int, ...]
     drawn: NDArray[np.int64]
     directions: tuple[Tensor, ...]
     bins: int
-
-    @property
-    def charge(self) -> Charge:
-        """See `Agreed`."""
-        return self.noise.charge(self.rate)
 
     @property
     def parts(self) -> list[Part]:
@@ -139,31 +139,13 @@ class Attempt:
         """See `Agreed`."""
         return self.noise.sigma
 
-    def scale(self, name: str) -> float:
-        """Standard deviation that H clients' noise has together."""
-        return self.noise.table if name == "table" else self.noise.contribution
-
-    def shares(self, name: str) -> list[Share]:
+    def most(self, name: str) -> Sequence[float]:
         """See `Agreed`."""
         most = self.drawn.sum(axis=1).astype(float)
         if name == "contribution":
             most *= SLACK * self.noise.of_contribution.value / 2  # every record's term, alike
-        return shares_of(self.scale(name), self.honest, self.clients, most.tolist())
-
-
-def shares_of(sigma: float, honest: int, clients: Sequence[int], most: Sequence[float]) -> list[Share]:
-    """Every site's share of noise that H clients have together; with the grid that all sites have in common.
-
-    Args:
-        clients: of every site; most: no coordinate of its vector is larger.
-
-    Raises:
-        ValueError: if there is no such grid, or a sum on it could wrap around.
-    """
-    step = shared_step(sigma, honest, clients)
-    found = [Share(m, honest, step, each) for m, each in zip(clients, most, strict=True)]
-    require_no_wrap(sigma, found)
-    return found
+        numbers: list[float] = most.tolist()
+        return numbers
 
 
 def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
@@ -190,9 +172,10 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
         )
     delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
-    rate = rate_of(experiment.training.batch_fraction)
+    charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
-    return Attempt(rate, noise, batch, honest(experiment), cohort.clients_by_site, drawn, tuple(directions), bins)
+    clients = cohort.clients_by_site
+    return Attempt(charges, honest(experiment), clients, noise, batch, drawn, tuple(directions), bins)
 
 
 def noise_of(
@@ -312,9 +295,7 @@ def delta_of(experiment: Experiment, records: int) -> float:
 
 def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
     """What every client's ledger accounts for in a run."""
-    named, groups = run_with_split(run, experiment), with_held_out((GROUP,), experiment)
-    epsilon, nominal = planned_shares(experiment, delta).epsilon, experiment.seed is not None
-    return Promise(named, epsilon, delta, experiment.privacy.accountant, nominal, groups)
+    return Promise.of(experiment, run, planned_shares(experiment, delta).epsilon, delta)
 
 
 def planned_of(task: Problem, delta: float) -> Counts | Cost:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import BudgetExhausted
-from fedsw.federation import messages, wire
+from fedsw.federation import messages
 from fedsw.federation.messages import Broadcast
 from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
@@ -34,10 +33,7 @@ def masked_tables(message: Message, context: Context) -> Message:
     if not ranked.compares(node.task):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
-    try:
-        here = _charged(node, asked, context, state)
-    except BudgetExhausted as exhausted:
-        return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    here = _charged(node, asked, context, state)
     note(messages.MASKED_TABLES, asked, node, context)
     bound = here.attempt.noise.of_table
     assert bound is not None
@@ -53,11 +49,7 @@ def masked_sum(message: Message, context: Context) -> Message:
     if not ranked.contributes(node.task):
         raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
-    try:
-        begin = _charged if asked.tables is None else _charged_before
-        here = begin(node, asked, context, state)
-    except BudgetExhausted as exhausted:
-        return Message(Error(wire.BUDGET_EXHAUSTED, str(exhausted)), reply_to=message)
+    here = (_charged if asked.tables is None else _charged_before)(node, asked, context, state)
     note(messages.MASKED_SUM, asked, node, context)
     table = None if asked.tables is None else asked.tables.tensor()
     vector = _contribution_of(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)

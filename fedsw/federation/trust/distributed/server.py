@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +17,7 @@ from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Exchange, Message, Terms
 from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
-from fedsw.federation.trust.context import Collector, Context
+from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
     Agreed,
@@ -82,7 +82,7 @@ class _Asking(Collector):
         super().lose(site, fault)
 
 
-class MaskedSums(ABC):
+class MaskedSums(AtClients, ABC):
     """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
@@ -90,10 +90,8 @@ class MaskedSums(ABC):
     """
 
     def __init__(self, context: Context) -> None:
-        self._context, self._plan, self._task = context, context.plan, context.plan.task
-        self._spending = context.availability.spending
+        super().__init__(context)
         self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
-        self._rounds = set[int]()
 
     @abstractmethod
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
@@ -150,26 +148,6 @@ class MaskedSums(ABC):
                     self._spending.hear(int(client), epsilon)
         except FederationError as fault:
             return str(fault)
-        return None
-
-    def epsilon(self) -> float:
-        """The largest epsilon that a client reported as spent so far."""
-        return self._spending.worst()
-
-    def epsilon_by_client(self) -> dict[int, float]:
-        """Epsilon that each client last reported."""
-        return self._spending.by_client()
-
-    def released_rounds(self) -> int:
-        """Rounds of which a sum is known."""
-        return len(self._rounds)
-
-    def __enter__(self) -> Self:
-        self._rounds |= self._context.earlier
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        """Do nothing: the clients close their own ledgers."""
         return None
 
 

@@ -13,11 +13,9 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import Charge
 from fedsw.federation import messages
 from fedsw.federation.messages.masked import MaskedNumbers, Ready
-from fedsw.federation.node.account import Due, paid_together
-from fedsw.federation.node.answers import answered, ledgers_of, node_of, state_of_site
+from fedsw.federation.node.answers import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust.distributed.budget import Agreed, delta_of
@@ -86,11 +84,10 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
     here = checked(node, asked, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
-    promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
-    own = here.attempt.charge  # a ledger wants it said of every group; a record is in one of them
-    charges = [own if own.group == group else Charge(group, 0.0, 0.0) for group in promise.groups]
+    promise = served(node.task.experiment).sides.promise(node, delta_of(node.task.experiment, here.cohort.records))
+    agreed = here.attempt
     dues = [
-        Due(place, promise, asked.round, asked.attempt, charges, here.attempt.sigma, here.attempt.parts)
+        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts)
         for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.trust.model import Handler, Served
+from fedsw.federation.trust.model import Served, Sides
 
 if TYPE_CHECKING:
-    from fedsw.accounting.lifetime import Cost, Counts
     from fedsw.experiment.sections import Privacy
-    from fedsw.federation.exchange.cohort import Site
-    from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.node.account import Promise
-    from fedsw.federation.node.node import Node
-    from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import MomentsSide, Prepared, TallySide
-    from fedsw.federation.trust.plan import Plan
-    from fedsw.tasks.problem import Problem
 
 
 class LocalGradients(Served):
@@ -47,54 +37,12 @@ class LocalGradients(Served):
             "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
         )
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.local_gradient.server import make_plan
+        from fedsw.federation.trust.local_gradient.server import SIDES
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> Prepared:
-        """See `Served`."""
-        from fedsw.federation.trust.local_gradient.server import LocalGradient
-
-        return LocalGradient(context)
-
-    def moments(self, context: Context) -> MomentsSide:
-        """See `Served`."""
-        from fedsw.federation.trust.moments import LocalMoments
-
-        return LocalMoments(context)
-
-    def tally(self, context: Context) -> TallySide:
-        """See `Served`."""
-        from fedsw.federation.trust.held_out import LocalTallies
-
-        return LocalTallies(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust import held_out, moments
-        from fedsw.federation.trust.local_gradient import site
-
-        return {
-            messages.NOISY_MOMENTS: moments.answer_noised,
-            messages.TABLES: site.answer_tables,
-            messages.LOCAL_GRADIENTS: site.answer_gradients,
-            messages.NOISY_TALLY: held_out.answer_noised,
-        }
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """See `Served`."""
-        from fedsw.federation.trust.local_gradient.client import promise
-
-        return promise(node, delta)
-
-    def planned(self, node: Node, delta: float) -> Counts | Cost:
-        """See `Served`."""
-        from fedsw.federation.trust.local_gradient.client import planned
-
-        return planned(node, delta)
+        return SIDES
 
 
 TRUST_MODELS = (LocalGradients(),)

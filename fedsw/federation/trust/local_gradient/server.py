@@ -14,9 +14,13 @@ from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import LocalGradientAsked, TableAsked
+from fedsw.federation.trust.held_out import LocalTallies, TallySum
 from fedsw.federation.trust.local import LocalMethod, column_sums, describe
+from fedsw.federation.trust.local_gradient import client
+from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.moments import MomentSum
 from fedsw.federation.trust.plan import Plan, prepared_by
-from fedsw.objectives import Objective
+from fedsw.federation.trust.sums import LocalSums, answer_noised
 from fedsw.objectives import histograms as tables
 from fedsw.runs.observer import Outcome
 from fedsw.settings import FederationError
@@ -44,7 +48,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     bounds = tuple(
         split.noise(
             divided,
-            _objective(task),
+            client.objective_of(task),
             task.clip,
             sizes=batch,
             own=[int(cell == other) for other in range(len(sizes))],
@@ -102,7 +106,7 @@ class LocalGradient(LocalMethod):
     def _tables(self, summed: Tensor, totals: Sequence[int]) -> Tensor:
         """Slot means (cells, k, bins) from the summed noisy histograms; nothing but post-processing."""
         counts = [tables.monotone(cell, total) for cell, total in zip(summed, totals, strict=True)]
-        return torch.stack(tables.matched(counts, _objective(self._task), self._task.clip.output))
+        return torch.stack(tables.matched(counts, client.objective_of(self._task), self._task.clip.output))
 
     def _require_groups(self, round_: int, totals: Sequence[int], missing: str) -> None:
         """Every distance has both of its groups.
@@ -118,7 +122,17 @@ class LocalGradient(LocalMethod):
             )
 
 
-def _objective(task: Problem) -> Objective:
-    objective = task.objective
-    assert isinstance(objective, Objective)
-    return objective
+SIDES = Sides(
+    make_plan,
+    LocalGradient,
+    {
+        messages.NOISY_MOMENTS: answer_noised(messages.NOISY_MOMENTS, MomentSum),
+        messages.TABLES: client.answer_tables,
+        messages.LOCAL_GRADIENTS: client.answer_gradients,
+        messages.NOISY_TALLY: answer_noised(messages.NOISY_TALLY, TallySum),
+    },
+    moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
+    tally=LocalTallies,
+    promise=client.promise,
+    planned=client.planned,
+)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.model import Handler, Served
+from fedsw.federation.trust.model import Served, Sides
 
 if TYPE_CHECKING:
-    from fedsw.accounting.lifetime import Cost, Counts
     from fedsw.experiment.choices import Settings
     from fedsw.experiment.load import Experiment
     from fedsw.experiment.sections import Privacy
-    from fedsw.federation.exchange.cohort import Site
-    from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.node.account import Promise
-    from fedsw.federation.node.node import Node
-    from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import Side
-    from fedsw.federation.trust.plan import Plan
-    from fedsw.tasks.problem import Problem
 
 
 class LocalReleased(Served):
@@ -58,42 +48,12 @@ class LocalReleased(Served):
             "non-private reference"
         )
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import make_plan
+        from fedsw.federation.trust.local_release.sides import SIDES
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> Side:
-        """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import LocalRelease
-
-        return LocalRelease(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust.local_release.sides import answer_release
-
-        return {messages.RELEASE: answer_release}
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import promise
-
-        return promise(node, delta)
-
-    def planned(self, node: Node, delta: float) -> Counts | Cost:
-        """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import planned
-
-        return planned(node, delta)
-
-    def require_ready(self, node: Node) -> None:
-        """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import require_ready
-
-        require_ready(node)
+        return SIDES
 
 
 TRUST_MODELS = (LocalReleased(),)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from flwr.app import Context as Memory
-from flwr.app import Message
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
@@ -18,17 +16,18 @@ from fedsw.accounting.stated import Pure
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
-from fedsw.federation.budgets.local import local_accountant, release_charge, release_epsilon, release_of
+from fedsw.federation.budgets.local import release_charge, release_epsilon, release_of
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Terms
 from fedsw.federation.messages.local import ReleaseAsked, ReleasedRecords
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import each_pays, ledger_of, released
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
+from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.plan import Plan
-from fedsw.privacy.release import Paid, pay, release_paid
+from fedsw.privacy.release import Paid, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.observer import Outcome
@@ -48,46 +47,34 @@ def require_ready(node: Node) -> None:
     release_of(node.task.experiment, node.delta(0))
 
 
-def release_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
-    """What this client pays for the release of its records, for a payment together with others."""
-    delta = node.delta(federation)
+def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
+    """What a client pays, from the ledger at `place`, for the release of its records."""
+    delta = node.delta(asked.records)
     release = release_of(node.task.experiment, delta)
     charges = [release_charge(release)]
-    return account.Due(place, promise(node, delta), round_, attempt, charges, release.scale, [release.part])
+    return Due(place, promise(node, delta), asked.round, asked.attempt, charges, release.scale, [release.part])
 
 
-def released_records(
-    node: Node, place: Path, round_: int, attempt: int, federation: int, paid: Paid | None = None
-) -> tuple[Tensor, float]:
-    """All of this client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
+def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:
+    """All of a client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
 
     Where a unit is declared, one row of each unit is released, drawn at random.
 
-    Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn.
-
-    Args:
-        paid: the payment, where the clients of a site paid together (`release_due`).
-
-    Raises:
-        BudgetExhausted, AlreadySpent: before anything is computed; a second release would be paid for again.
+    Guarantee: that of `fedsw.privacy.records.Release`, charged on disk before the noise is drawn (`release_due`).
     """
-    delta = node.delta(federation)
-    release = release_of(node.task.experiment, delta)
-    if paid is None:
-        with account.opened(place, promise(node, delta)) as ledger:
-            paid = pay(ledger, round_, attempt, [release_charge(release)], release.scale, [release.part])
-    records = node.everybody(node.own_stream(round_, attempt, "release rows"))
+    assert paid is not None
+    release = release_of(node.task.experiment, node.delta(asked.records))
+    records = node.everybody(node.own_stream(asked.round, asked.attempt, "release rows"))
     features = flushing_to_zero(node.task.inputs)(records).cpu() - node.task.experiment.clip.centre
-    noise = node.own_stream(round_, attempt, "release noise")
+    noise = node.own_stream(asked.round, asked.attempt, "release noise")
     found = release_paid(release.bounded(features), paid, release.part.name, noise)
-    return release.released(found), found.spent
+    return ReleasedRecords(found.spent, release.released(found))
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What this client's ledger accounts for in this run, at that delta."""
     experiment = node.task.experiment
-    epsilon = release_epsilon(experiment, delta)
-    return account.Promise(node.run, epsilon, delta, local_accountant(experiment), experiment.seed is not None)
+    return Promise.of(experiment, node.run, release_epsilon(experiment, delta), delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
@@ -97,20 +84,6 @@ def planned(node: Node, delta: float) -> Counts:
     mu = release_charge(release).sensitivity / release.scale
     pure = experiment.own(ReleaseSettings).mechanism == "laplace"
     return lifetime.planned(stated_step(Pure(mu)) if pure else Step(1.0, mu), 1)
-
-
-def answer_release(message: Message, context: Memory) -> Message:
-    """`local-release`: all of a client's records, privatised once, charged to its ledger."""
-
-    def release(node: Node, asked: ReleaseAsked, paid: Paid | None = None) -> ReleasedRecords:
-        request = (asked.round, asked.attempt, asked.records)
-        values, spent = released_records(node, ledger_of(node, context), *request, paid)
-        return ReleasedRecords(spent, values)
-
-    def due(node: Node, asked: ReleaseAsked) -> account.Due:
-        return release_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
-
-    return released(messages.RELEASE, message, context, release, each_pays(due, release))
 
 
 _LEAST_IMAGE = 64
@@ -204,3 +177,13 @@ class LocalRelease(LocalMethod):
             return {"released": answer.released.double()}
 
         self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._releases)
+
+
+SIDES = Sides(
+    make_plan,
+    LocalRelease,
+    {messages.RELEASE: answer_together(messages.RELEASE, each_pays(release_due, released_records))},
+    promise=promise,
+    planned=planned,
+    require_ready=require_ready,
+)

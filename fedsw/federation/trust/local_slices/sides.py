@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Context as Memory
-from flwr.app import Message
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
@@ -22,13 +21,14 @@ from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import NoisedSlices, SlicesAsked
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import each_pays, ledger_of, released
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
+from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.plan import Plan
-from fedsw.privacy.release import Paid, pay, release_paid
+from fedsw.privacy.release import Paid, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
 from fedsw.randomness import Stream
@@ -40,16 +40,8 @@ from fedsw.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_st
 from fedsw.transport.sliced import project
 
 
-def noised_slices(
-    node: Node,
-    place: Path | None,
-    theta: Tensor,
-    round_: int,
-    attempt: int,
-    federation: int,
-    paid: Paid | None = None,
-) -> tuple[Slices, float]:
-    """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn.
+def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: float, paid: Paid | None) -> Slices:
+    """Random slices of a fresh secret batch's features, charged on disk before their noise is drawn (`slices_due`).
 
     Where whole orthogonal blocks make the profile hold for any directions, all clients use the task's public ones, so
     that the server can pool them; elsewhere this client draws its own, after the features are fixed. The batch is in
@@ -59,45 +51,39 @@ def noised_slices(
     against everybody; see `fedsw.federation.budgets.local.slices_plan`.
 
     Args:
-        place: of its ledger; None without privacy, where there is nothing to account for.
         theta: the model (r,); looked at only if the features pass through it. They are detached: private features are
             never differentiated.
-        federation: records of the whole federation, for a delta such as "0.1/n".
-        paid: the payment, where the clients of a site paid together (`slices_due`).
-
-    Returns:
-        The slices, and the epsilon that this client's ledger has spent then (public).
-
-    Raises:
-        BudgetExhausted, AlreadySpent: before anything is computed.
+        delta: of the guarantee.
+        paid: None without privacy, where there is nothing to account for.
     """
-    task = node.task
-    delta = node.delta(federation)
     plan = _plan(node, delta)
-    if place is None:
-        features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
-        directions = task.directions(round_, attempt)
-        return unprotected_slices(project(features, task.clip.output), directions), float("inf")
-    if paid is None:
-        with account.opened(place, promise(node, delta)) as ledger:
-            paid = pay(ledger, round_, attempt, [plan.charge], plan.sigma, [plan.part])
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
+    if paid is None:
+        return unprotected_slices(project(features, node.task.clip.output), node.task.directions(round_, attempt))
     slices = _bounded(node, plan, features, round_, attempt)
-    released = release_paid(slices.bounded, paid, plan.part.name, node.own_stream(round_, attempt, "slices noise"))
-    return slices.released(released), released.spent
+    noise = node.own_stream(round_, attempt, "slices noise")
+    return slices.released(release_paid(slices.bounded, paid, plan.part.name, noise))
 
 
-def slices_due(node: Node, place: Path, round_: int, attempt: int, federation: int) -> account.Due:
-    """What this client pays for slices, for a payment together with others."""
-    delta = node.delta(federation)
+def slices_due(node: Node, asked: SlicesAsked, place: Path) -> Due:
+    """What a client pays for slices, from the ledger at `place`."""
+    delta = node.delta(asked.records)
     plan = _plan(node, delta)
-    return account.Due(place, promise(node, delta), round_, attempt, [plan.charge], plan.sigma, [plan.part])
+    return Due(place, promise(node, delta), asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
 
 
-def promise(node: Node, delta: float) -> account.Promise:
+def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> NoisedSlices:
+    """A client's slices as they leave; directions that are not the public ones go with them."""
+    theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
+    slices = noised_slices(node, theta, asked.round, asked.attempt, node.delta(asked.records), paid)
+    public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
+    spent = math.inf if paid is None else paid.spent
+    return NoisedSlices(spent, slices.projections, None if public else slices.directions, slices.sigma)
+
+
+def promise(node: Node, delta: float) -> Promise:
     """What this client's ledger accounts for in this run, at that delta."""
-    experiment, epsilon = node.task.experiment, _plan(node, delta).epsilon
-    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    return Promise.of(node.task.experiment, node.run, _plan(node, delta).epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
@@ -145,26 +131,6 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
 
 def _fraction(node: Node) -> float:
     return node.task.experiment.training.batch_fraction
-
-
-def answer_slices(message: Message, context: Memory) -> Message:
-    """`local-slices`: random slices of a fresh secret batch's features, charged to each client's ledger."""
-
-    def release(node: Node, asked: SlicesAsked, paid: Paid | None = None) -> NoisedSlices:
-        theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
-        place = ledger_of(node, context) if node.task.experiment.privacy.noisy else None
-        request = (asked.round, asked.attempt, asked.records)
-        slices, spent = noised_slices(node, place, theta, *request, paid)
-        public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
-        directions = None if public else slices.directions
-        return NoisedSlices(spent, slices.projections, directions, slices.sigma)
-
-    def due(node: Node, asked: SlicesAsked) -> account.Due | None:
-        if not node.task.experiment.privacy.noisy:
-            return None
-        return slices_due(node, ledger_of(node, context), asked.round, asked.attempt, asked.records)
-
-    return released(messages.SLICES, message, context, release, each_pays(due, release))
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -278,3 +244,12 @@ def _slices_of(arrays: Mapping[str, Tensor]) -> Slices:
     sigma = float(arrays["sigma"])
     kind = UnprotectedSlices if sigma == 0 else Slices
     return kind(arrays["directions"], arrays["projections"], sigma)
+
+
+SIDES = Sides(
+    make_plan,
+    LocalSlices,
+    {messages.SLICES: answer_together(messages.SLICES, each_pays(slices_due, released_slices))},
+    promise=promise,
+    planned=planned,
+)

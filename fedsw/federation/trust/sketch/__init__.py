@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import Sketch
-from fedsw.federation.trust.model import Handler, Served
+from fedsw.federation.trust.model import Served, Sides
 
 if TYPE_CHECKING:
-    from fedsw.accounting.lifetime import Cost, Counts
     from fedsw.experiment.load import Experiment
     from fedsw.experiment.sections import Privacy
-    from fedsw.federation.exchange.cohort import Site
-    from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.node.account import Promise
-    from fedsw.federation.node.node import Node
-    from fedsw.federation.trust.context import Context
-    from fedsw.federation.trust.model import OneRelease
-    from fedsw.federation.trust.plan import Plan
-    from fedsw.tasks.problem import Problem
 
 
 class Sketched(Served):
@@ -44,24 +34,12 @@ class Sketched(Served):
         """See `TrustModel`: once, what a generator then learns from."""
         return 1
 
-    def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import make_plan
+        from fedsw.federation.trust.sketch.sides import TRUSTED
 
-        return make_plan(task, sites)
-
-    def server(self, context: Context) -> OneRelease:
-        """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import TrustedSketch
-
-        return TrustedSketch(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust.sketch.sides import answer_exactly
-
-        return {messages.RECORDS_SUM: answer_exactly}
+        return TRUSTED
 
 
 class SketchedLocally(Sketched):
@@ -89,30 +67,12 @@ class SketchedLocally(Sketched):
             "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
         )
 
-    def server(self, context: Context) -> OneRelease:
+    @property
+    def sides(self) -> Sides:
         """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import LocalSketches
+        from fedsw.federation.trust.sketch.sides import LOCAL
 
-        return LocalSketches(context)
-
-    def handlers(self) -> Mapping[AnyExchange, Handler]:
-        """See `Served`."""
-        from fedsw.federation import messages
-        from fedsw.federation.trust.sketch.sides import answer_noised
-
-        return {messages.SKETCH: answer_noised}
-
-    def promise(self, node: Node, delta: float) -> Promise:
-        """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import promise
-
-        return promise(node, delta)
-
-    def planned(self, node: Node, delta: float) -> Counts | Cost:
-        """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import planned
-
-        return planned(node, delta)
+        return LOCAL
 
 
 TRUST_MODELS = (Sketched(), SketchedLocally())

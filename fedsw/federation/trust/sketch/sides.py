@@ -2,178 +2,168 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from flwr.app import Context as Memory
-from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Step, lifetime
 from fedsw.accounting.lifetime import Counts
-from fedsw.data import Records
-from fedsw.experiment import resolve_delta
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
+from fedsw.federation.budgets.moments import Shares
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.masked import MaskedSketchAsked
-from fedsw.federation.messages.sums import NoisySketch, SketchAsked, SumOfRecords, SumOfRecordsAsked
-from fedsw.federation.node import account
-from fedsw.federation.node.answers import answered, each_pays, fresh, ledger_of, released
-from fedsw.federation.node.node import Node, batch_key
-from fedsw.federation.trust.context import AtServer, Context, ExactSums, Once, SiteSums
-from fedsw.federation.trust.local import LocalMethod
+from fedsw.federation.node.account import Promise
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.plan import Plan
-from fedsw.privacy.release import Paid, Released, pay, release, release_paid
+from fedsw.federation.trust.sums import LocalSums, SiteSums, Sum, TrustedSums, answer_exactly, answer_noised, records_of
+from fedsw.privacy.release import Bounded
+from fedsw.privacy.sensitivity import SLACK
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
-from fedsw.sketches.law import STEP
+from fedsw.sketches.law import STEP, Law
 from fedsw.sketches.learnt import flat_bytes
-from fedsw.sketches.noised import NoisedSketch, bounded_sketch, bounded_sum, pooled, require_sum
-from fedsw.tasks.measures import cells_of, inputs_of, law_of_problem, sketch_of_records, sketcher_of
+from fedsw.sketches.noised import bounded_sum, require_sum
+from fedsw.tasks.measures import law_of_problem, sketch_of_records, sketcher_of
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import FIRST, Stage
+from fedsw.tasks.sketched import Stage
 
 _ONLY = 0
 """The attempt that a ledger knows every stage by: a second one of a stage is no new step, and is refused."""
 
 
-def stage_of(asked: SumOfRecordsAsked | SketchAsked | MaskedSketchAsked) -> Stage:
-    """The stage that a server asks for, with the weights that it sends, whatever they are."""
-    weights = b"" if asked.learnt is None or asked.round == 1 else flat_bytes(asked.learnt.tensor())
-    return Stage(asked.round, weights)
-
-
-def steps_of_records(node: Node, asked: Tensor, lost: NDArray[np.int64], key: bytes, stage: Stage = FIRST) -> Tensor:
-    """`sketch`: the sum over all records of the clients that are asked and not lost, WITHOUT NOISE, in whole steps.
-
-    It is for a server that is trusted, which noises the sum of all of them once. Sums of whole steps are exact, so they
-    do not depend on how records are spread over clients and sites. Where a unit is declared, one row of each unit is in
-    it, drawn at random.
+class SketchSum(Sum):
+    """The sketch of all records in a stage, by cell: (cells, F + 1).
 
     Args:
-        asked: (S,), 1 for each client that is asked.
-        lost: positions of clients.
-        key: decides on the rows; secret, but in a seeded run.
-
-    Returns:
-        (cells, F + 1), int64; zeros if no client is left.
+        weights: (z,), of the stage, as a server sends them; whatever they are, what is made of a record is bounded.
     """
-    places = [int(place) for place in np.flatnonzero(asked.numpy()) if place not in lost]
-    if not places:
-        sketcher = sketcher_of(node.task, stage)
-        return torch.zeros((sketcher.law.cells, sketcher.coordinates + 1), dtype=torch.int64)
-    records = records_of(node, places, Stream(key))
-    return (sketch_of_records(node.task, records, stage) / STEP).to(torch.int64)
+
+    part, purpose, step = PART, "sketch", STEP
+
+    def __init__(self, task: Problem, stage: Stage, weights: Tensor | None = None) -> None:
+        super().__init__(task)
+        self.stage, self._weights, self._sketcher = stage, weights, sketcher_of(task, stage)
+        self.sizes, self.known = {"w": self._sketcher.coordinates + 1}, {"classifier": stage.weights}
+
+    @classmethod
+    def asked(cls, task: Problem, request: Any) -> Self:
+        """See `Sum`; the round is the stage."""
+        weights = b"" if request.learnt is None or request.round == 1 else flat_bytes(request.learnt.tensor())
+        return cls(task, Stage(request.round, weights))
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`; the first stage has no weights."""
+        return cls(task, stage_with(round_, weights), weights)
+
+    @property
+    def sent(self) -> Mapping[str, Broadcast | None]:
+        """See `Sum`; zeros for the weights of the first of several stages."""
+        if not self.task.experiment.sketch.stages or self._weights is None:
+            return {"learnt": None}
+        none = torch.zeros(Terms.of(self.task).sizes["z"], dtype=torch.float64)
+        return {"learnt": Broadcast.exact(self._weights if len(self._weights) else none)}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._sketcher.law.cells, self._sketcher.coordinates + 1
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (blocks, width)."""
+        if not positions:
+            return torch.zeros(self.shape, dtype=torch.int64)
+        records = records_of(node, positions, stream)
+        return (sketch_of_records(node.task, records, self.stage) / STEP).to(torch.int64)
+
+    def at_client(self, node: Node, delta: float) -> SketchBudget:
+        """See `Sum`."""
+        return self._budget(delta)
+
+    def at_server(self, plan: Plan) -> SketchBudget:
+        """See `Sum`."""
+        return self._budget(plan.delta)
+
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SketchBudget:
+        """See `Sum`."""
+        return self._budget(delta)
+
+    def _budget(self, delta: float) -> SketchBudget:
+        """The same under every trust model, at the attempts that it plans for."""
+        return budget_of(self.task.experiment, self._sketcher.law, delta, self.stage.number)
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return SLACK * math.sqrt(max(1.0, self._sketcher.law.counts)) * records
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (blocks, width), records (blocks,)."""
+        try:
+            require_sum(self._sketcher.law, steps.double() * STEP, int(records.sum()))
+        except ValueError:  # its words hold numbers of the sum, which is no release
+            return f"its sum is none of {int(records.sum())} records"
+        return None
+
+    def numbered(self, round_: int, attempt: int) -> tuple[int, int]:
+        """See `Sum`: a stage is answered once, in whatever attempt it is asked for."""
+        return round_, _ONLY
+
+    def stream(self, node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+        """See `Sum`."""
+        return node.own_stream(round_, attempt, purpose)
+
+    def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+        """See `Sum`."""
+        sums = [each.steps.double() * STEP for each in found]
+        records = [int(each.site.sizes[each.there].sum()) for each in found]
+        (stratum,) = plan.strata
+        return bounded_sum(self._sketcher.law, sums, records, round=round_, attempt=attempt, stratum=stratum)
 
 
-def records_of(node: Node, places: Sequence[int], stream: Stream) -> Records:
-    """The records of a node's clients at some positions, at least one; of units, a row each, drawn anew."""
-    if len(places) == len(node.clients):
-        return node.everybody(stream)
-    return node.rows_of(np.sort(np.concatenate([node.units_of(place) for place in places])), stream)
+def stage_with(number: int, weights: Tensor) -> Stage:
+    """A stage through a classifier of these weights (z,); the first has none."""
+    return Stage(number, flat_bytes(weights) if number > 1 else b"")
 
 
-def noised_sketch(node: Node, place: Path, stage: Stage, federation: int, paid: Paid | None = None) -> Released:
-    """`sketch-local`: the sketch of all of a client's records in a stage, with noise of its own; of units, a row each.
-
-    Guarantee: the client's own (epsilon, delta) over all stages, for the replacement of one of its records, label and
-    group included, against everybody, whatever weights a server sends: charged on disk before the noise is drawn. A
-    stage is answered once, in whatever attempt it is asked for: in the ledger it has one number.
-
-    Args:
-        place: of its ledger.
-        stage: which release, with the map that is looked through.
-        federation: records of the whole federation, for a delta such as "0.1/n".
-        paid: the payment, where the clients of a site paid together (`sketch_due`).
-
-    Returns:
-        What is released, (cells, F + 1) float64, and the epsilon that the client's ledger has spent then (public).
-
-    Raises:
-        BudgetExhausted, AlreadySpent: before anything is computed.
-    """
-    if paid is None:
-        due = sketch_due(node, place, stage, federation)
-        with account.opened(place, due.promise) as ledger:
-            paid = pay(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
-    number = stage.number
-    records = node.everybody(node.own_stream(number, _ONLY, "sketch rows"))
-    features, cells = inputs_of(node.task, records), cells_of(node.task, records)
-    bounded = bounded_sketch(sketcher_of(node.task, stage), features, cells, round=number, attempt=_ONLY)
-    return release_paid(bounded, paid, PART, node.own_stream(number, _ONLY, "sketch noise"))
+def budget_of(experiment: Experiment, law: Law, delta: float, number: int = 1) -> SketchBudget:
+    """What one attempt at a stage costs, of as many as its trust model plans for."""
+    return sketch_budget(experiment, law, delta, number, attempts=experiment.privacy.model.attempts(experiment))
 
 
-def sketch_due(node: Node, place: Path, stage: Stage, federation: int) -> account.Due:
-    """What this client pays for its sketch of a stage, for a payment together with others."""
-    delta = node.delta(federation)
-    budget = _budget(node, delta, stage)
-    promised = promise(node, delta)
-    return account.Due(place, promised, stage.number, _ONLY, [budget.charge], budget.sigma, [budget.part])
-
-
-def promise(node: Node, delta: float) -> account.Promise:
-    """What this client's ledger accounts for in this run, at that delta: one sketch a stage."""
+def promise(node: Node, delta: float) -> Promise:
+    """What a client's own ledger accounts for in this run, at that delta: all planned attempts at every stage."""
     experiment = node.task.experiment
-    epsilon = _budget(node, delta).epsilon
-    return account.Promise(node.run, epsilon, delta, experiment.privacy.accountant, experiment.seed is not None)
+    epsilon = budget_of(experiment, law_of_problem(node.task), delta).epsilon
+    return Promise.of(experiment, node.run, epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
-    """What the sketches of all stages cost this client's records at that delta, or a smaller one."""
-    stages = range(1, 1 + len(node.task.experiment.sketch.shares))
-    steps = [Step(1.0, 1 / _budget(node, delta, Stage(number)).multiplier) for number in stages]
-    return Counter({each: count for step in steps for each, count in lifetime.planned(step, steps.count(step)).items()})
+    """What all planned attempts at every stage cost a client's records at that delta, or a smaller one."""
+    experiment, found = node.task.experiment, Counter[Step]()
+    for number in range(1, 1 + len(experiment.sketch.shares)):
+        multiplier = budget_of(experiment, law_of_problem(node.task, Stage(number)), delta, number).multiplier
+        found.update(lifetime.planned(Step(1.0, 1 / multiplier), experiment.privacy.model.attempts(experiment)))
+    return found
 
 
-def _budget(node: Node, delta: float, stage: Stage = FIRST) -> SketchBudget:
-    return sketch_budget(node.task.experiment, law_of_problem(node.task, stage), delta, stage.number)
-
-
-def answer_exactly(message: Message, context: Memory) -> Message:
-    """`sketch`: the exact sum over all records of the clients that are asked."""
-    node, asked = fresh(messages.RECORDS_SUM, message, context)
-    lost = node.lost(asked.round, asked.attempt)
-    steps = steps_of_records(node, asked.asked, lost, batch_key(node.task, asked.round, asked.attempt), stage_of(asked))
-    return answered(SumOfRecords(steps, torch.from_numpy(lost)), node, message)
-
-
-def answer_noised(message: Message, context: Memory) -> Message:
-    """`sketch-local`: the sketch of all of a client's records, noised by itself, charged to its ledger."""
-
-    def release(node: Node, asked: SketchAsked, paid: Paid | None = None) -> NoisySketch:
-        place = ledger_of(node, context)
-        found = noised_sketch(node, place, stage_of(asked), asked.records, paid)
-        return NoisySketch(found.spent, found.value, found.sigma)
-
-    def due(node: Node, asked: SketchAsked) -> account.Due:
-        return sketch_due(node, ledger_of(node, context), stage_of(asked), asked.records)
-
-    return released(messages.SKETCH, message, context, release, each_pays(due, release))
-
-
-_log = logging.getLogger("fedsw.server")
-
-
-def make_plan(task: Problem, sites: Sequence[Site], *, attempts: int = 1) -> Plan:
-    """What is fixed before the exchange: every record, once. The noise is the same under all trust models.
-
-    Args:
-        attempts: at every stage, where each of them is charged.
-    """
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+    """What is fixed before the exchange: every record, once. The noise is the same under all trust models."""
     experiment, law = task.experiment, law_of_problem(task)
     size = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=size)
-    budget = sketch_budget(experiment, law, delta, attempts=attempts)
+    budget = budget_of(experiment, law, delta)
     return Plan.of(
         task,
         sizes=(size,),
@@ -186,146 +176,66 @@ def make_plan(task: Problem, sites: Sequence[Site], *, attempts: int = 1) -> Pla
     )
 
 
-class TrustedSketch(AtServer):
-    """`sketch`: clients send exact sums; the server adds them in whole steps, charges its ledger, and noises once.
+class TrustedSketch(TrustedSums):
+    """`sketch`: clients send exact sums, which the server noises; see `TrustedSums`.
 
-    Who does not answer is not in the sum: nothing was released or charged for an attempt before all that answer are
-    enough, so an attempt with too few is made again. After the release nobody is asked any more: a second one would
-    cost every record again.
+    After the release nobody is asked any more: a second one would cost every record again.
     """
 
     grows = False
+    records_by_client: Mapping[int, int] = {}
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._plan = context.plan
-        self._context = context
-        self.records = 0
-        self.records_by_client: Mapping[int, int] = {}
+        super().__init__(context, messages.RECORDS_SUM, SketchSum)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange of the stage `round_`, through a classifier of weights `theta` (z,), of none in the first.
-
-        Raises:
-            BudgetExhausted: if the stage was charged before; nothing is then released.
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
-        task = self._plan.task
-        stage = stage_with(round_, theta)
-        sketcher, learnt = sketcher_of(task, stage), broadcast(task, theta)
-
-        def request(round_: int, attempt: int, asked: Tensor) -> SumOfRecordsAsked:
-            return SumOfRecordsAsked(round_, attempt, asked, learnt)
-
-        def fault(answer: SiteSums) -> str | None:
-            try:
-                require_sum(sketcher.law, _total(answer), _records(answer))
-            except ValueError:  # its words hold numbers of the sum, which is no release
-                return f"its sum is none of {_records(answer)} records"
-            return None
-
-        self._require_new(round_)
-        asking = ExactSums(
-            self._context, kind=messages.RECORDS_SUM, request=request, fault=fault, w=sketcher.coordinates + 1
-        )
-        attempt, found = asking.collect(round_)
-        sums, records = [_total(answer) for answer in found], [_records(answer) for answer in found]
-        (stratum,) = self._plan.strata
-        bounded = bounded_sum(sketcher.law, sums, records, round=round_, attempt=attempt, stratum=stratum)
-        budget = sketch_budget(task.experiment, sketcher.law, self._plan.delta, round_)
-        released = release(bounded, Once(budget.multiplier, self._plan), self._ledger)
-        self.records = sum(records)
-        clients = sum(int(answer.there.sum()) for answer in found)
-        return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, clients)
-
-    def _require_new(self, number: int) -> None:
-        """Refuse a stage that the ledger has: a second release of it would cost every record again."""
-        if any(entry.round == number for entry in self._ledger.entries()):
-            raise BudgetExhausted(f"stage {number} of the sketch was charged before, and is released once")
+        """See `TrustedSums`; the round is the stage. One that the ledger has is refused."""
+        if any(entry.round == round_ for entry in self._ledger.entries()):
+            raise BudgetExhausted(f"stage {round_} of the sketch was charged before, and is released once")
+        return super().round(round_, theta)
 
 
-class LocalSketches(LocalMethod):
-    """`sketch-local`: every client sends one sketch that it has noised itself; those that came are added up.
-
-    The clients' sketches are stored, "noised" (cells, F + 1) with "sigma"; who is among them is not asked again.
-    Whoever is missing is asked whenever the run goes on, so that late clients can be added.
-    """
+class LocalSketches(LocalSums):
+    """`sketch-local`: every client sends one sketch a stage that it has noised itself; see `LocalSums`."""
 
     grows = True
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
+        super().__init__(context, messages.SKETCH, SketchSum)
         self._stored: dict[int, Releases] = {}
         self._stage = 1
 
     def __enter__(self) -> Self:
         super().__enter__()
         for number in range(2, 1 + len(self._task.experiment.sketch.shares)):
-            self._rounds |= self._of(number).rounds()
+            self._rounds |= self.stored(number).rounds()
         return self
 
     @property
-    def records(self) -> int:
-        """Records of all clients whose sketches of the last stage are there."""
-        return sum(sum(member.sizes) for member in self._there())
-
-    @property
     def records_by_client(self) -> Mapping[int, int]:
-        """Records of every client whose sketch is there."""
-        return {member.client: sum(member.sizes) for member in self._there()}
+        """Records of every client whose sketch of the last stage is there."""
+        there = self.stored(self._stage).clients
+        return {each.client: sum(each.sizes) for each in self._members if each.client in there}
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
-        self._stage, releases = round_, self._of(round_)
-        sketcher = sketcher_of(self._task, stage_with(round_, theta))
-        asked = SketchAsked(round_, attempt, self._plan.records, broadcast(self._task, theta))
+        self._stage = round_
+        return super()._attempt(round_, attempt, theta, members)
 
-        def terms(member: Member) -> Terms:
-            return Terms.of(self._task, w=sketcher.coordinates + 1)
-
-        def arrays(answer: NoisySketch) -> Mapping[str, Tensor]:
-            return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
-
-        self._collect(messages.SKETCH, round_, members, asked, terms, arrays, releases, late=True)
-        there = self._there()
-        pairs = zip(there, releases.read(), strict=True)
-        sketch = pooled(
-            [NoisedSketch(sketcher.law, own["noised"], float(own["sigma"]), sum(member.sizes)) for member, own in pairs]
-        )
-        return Outcome(sketch.value.reshape(-1), sketch.sigma, self.epsilon(), attempt, len(there))
-
-    def _there(self) -> list[Member]:
-        """The clients whose sketches of the stage are there, in client order."""
-        clients = self._of(self._stage).clients
-        return sorted((member for member in self._members if member.client in clients), key=lambda each: each.client)
-
-    def _of(self, number: int) -> Releases:
-        """What clients released in a stage: those of later ones have folders of their own."""
-        if number == 1:
+    def stored(self, round_: int) -> Releases:
+        """See `LocalSums`: those of later stages have folders of their own."""
+        if round_ == 1:
             return self._releases
-        if number not in self._stored:
+        if round_ not in self._stored:
             assert self._context.stored is not None
-            self._stored[number] = Releases(self._context.stored / f"stage-{number}")
-        return self._stored[number]
+            self._stored[round_] = Releases(self._context.stored / f"stage-{round_}")
+        return self._stored[round_]
 
 
-def stage_with(number: int, weights: Tensor) -> Stage:
-    """A stage through a classifier of these weights (z,); the first has none."""
-    return Stage(number, flat_bytes(weights) if number > 1 else b"")
-
-
-def broadcast(task: Problem, weights: Tensor) -> Broadcast | None:
-    """The weights of a stage (z,) as they are sent, none for zeros; None where a sketch has one stage."""
-    if not task.experiment.sketch.stages:
-        return None
-    size = Terms.of(task).sizes["z"]
-    return Broadcast.exact(weights if len(weights) else torch.zeros(size, dtype=torch.float64))
-
-
-def _total(answer: SiteSums) -> Tensor:
-    """A site's sum, (cells, F + 1) float64."""
-    return answer.steps.to(torch.float64) * STEP
-
-
-def _records(answer: SiteSums) -> int:
-    """How many records are in it."""
-    return int(answer.site.sizes[answer.there].sum())
+TRUSTED = Sides(make_plan, TrustedSketch, {messages.RECORDS_SUM: answer_exactly(messages.RECORDS_SUM, SketchSum)})
+LOCAL = Sides(
+    make_plan,
+    LocalSketches,
+    {messages.SKETCH: answer_noised(messages.SKETCH, SketchSum)},
+    promise=promise,
+    planned=planned,
+)

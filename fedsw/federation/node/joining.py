@@ -1,0 +1,105 @@
+"""A node in a run: what its operator agrees to is settled, then its records are read, once while the process runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from fedsw.clipping import UnsupportedModule
+from fedsw.data import BadRecords
+from fedsw.data.files import without_downloads
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.preset import same_but_for_chosen
+from fedsw.federation.budgets.moments import require_moments
+from fedsw.federation.node.limits import (
+    require_delta,
+    require_limits,
+    require_modules,
+    require_own_folder,
+    require_room,
+    withholds_records,
+)
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.partition import held_out_records, held_records, require_agreement
+from fedsw.federation.node.sample import require_units
+from fedsw.federation.node.simulated import is_simulated
+from fedsw.tasks.problem import Problem
+
+_log = logging.getLogger("fedsw.clients")
+
+_MOST_NODES_KEPT = 256
+_nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
+"""Nodes of this process, by run and number; those of the latest run stay, however many they are."""
+
+
+def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
+    """This node in a run: loaded and validated on the first message, remembered while the process runs.
+
+    Args:
+        run: the server's name for the run.
+        run_id: Flower's number for it, another one when the run is resumed.
+    """
+    part = int(node_config.get("partition-id", 0))
+    of_run = _nodes.setdefault(run_id, {})
+    _nodes.move_to_end(run_id)
+    while len(_nodes) > 1 and sum(map(len, _nodes.values())) > _MOST_NODES_KEPT:
+        _nodes.popitem(last=False)
+    known = of_run.get(part)
+    if known is None or known.settings != experiment_json:
+        of_run[part] = _load(experiment_json, run, node_config, client=part, known=known)
+    return of_run[part]
+
+
+def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
+    """What the operator agrees to is settled before a file is opened.
+
+    A server that is not trusted does not learn what is wrong with a record: an error that quotes it goes to the log.
+
+    Args:
+        known: this node under the experiment that it was asked about before; where a preset chose settings since then,
+            its records are not read again.
+    """
+    experiment = Experiment.model_validate_json(experiment_json)
+    require_limits(experiment, node_config)
+    require_own_folder(experiment, node_config)
+    require_agreement(experiment.data.columns, node_config)
+    require_modules(experiment, node_config)
+    require_room(experiment, node_config)
+    torch.set_num_threads(experiment.federation.cores)
+    try:
+        with nullcontext() if is_simulated(node_config) else without_downloads():
+            if known is not None and same_but_for_chosen(known.task.experiment, experiment):
+                task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+                require_moments(task)
+                node = known.under(task)
+            else:
+                node = _read(experiment_json, experiment, run, node_config)
+    except (ExperimentError, UnsupportedModule, FileNotFoundError):
+        raise  # of settings, and of where files are
+    except Exception as fault:
+        if not withholds_records(experiment, node_config):
+            raise
+        _log.error("%s", fault)
+        unfit = isinstance(fault, BadRecords)
+        why = "do not fit the declared columns; its own log says where" if unfit else "cannot be used; see its own log"
+        raise ValueError(f"client {client}'s records {why}") from None
+    require_delta(experiment, node_config, records=len(node.units))
+    require_room(experiment, node_config, task=node.task, records=len(node.units))
+    node.settings = experiment_json
+    return node
+
+
+def _read(experiment_json: str, experiment: Experiment, run: str, node_config: Mapping[str, Any]) -> Node:
+    task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+    require_moments(task)
+    held = held_records(task, node_config)
+    require_units(experiment, held.records)
+    node = Node.of(task, held, run)
+    if experiment.data.held_out_released:
+        node.kept = Node.of(task, held_out_records(task, node_config), run)
+    return node

@@ -1,0 +1,325 @@
+"""Sums over records that are released once: how they leave, exact for a trusted server or noised at each client."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.app import Context as Memory
+from flwr.app import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.data import Records
+from fedsw.federation.budgets.moments import Shares, SumBudget
+from fedsw.federation.budgets.split import GROUP
+from fedsw.federation.exchange.cohort import Member, Present, Site
+from fedsw.federation.messages import AnyExchange, Terms
+from fedsw.federation.messages.local import Noised
+from fedsw.federation.messages.sums import ExactSums
+from fedsw.federation.node.answers import Due, Handler, answer_together, answered, each_pays, fresh
+from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
+from fedsw.federation.trust.local import LocalMethod
+from fedsw.federation.trust.model import served
+from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
+from fedsw.randomness import Stream
+from fedsw.runs.observer import Outcome
+from fedsw.runs.releases import Releases
+from fedsw.tasks.problem import Problem
+
+
+class Sum(ABC):
+    """A sum over all records of a run, or over those that are kept out of training, in whole steps.
+
+    Whole steps add up exactly, so that a sum does not depend on how records are spread over clients and sites. Where a
+    unit is declared one row of each is in it, drawn at random.
+
+    Attributes:
+        part: what a payment calls it.
+        purpose: what the secret streams of its rows and its noise are called by.
+        step: the numbers are whole multiples of it.
+        sizes: lengths of a client's answer that the task does not say.
+        known: what a mask knows of a request for it, beside what it knows of every one.
+    """
+
+    part: ClassVar[str]
+    purpose: ClassVar[str]
+    step: ClassVar[float]
+    sizes: Mapping[str, int] = {}
+    known: Mapping[str, bytes] = {}
+
+    def __init__(self, task: Problem) -> None:
+        self.task = task
+
+    @classmethod
+    @abstractmethod
+    def asked(cls, task: Problem, request: Any) -> Self:
+        """What a request asks for.
+
+        Raises:
+            RuntimeError: in a run that releases nothing of the kind.
+        """
+
+    @classmethod
+    @abstractmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """What a server asks for in a round, at the model (r,), or through a classifier of these weights (z,)."""
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """What a request for it has beside the attempt and who is asked."""
+        return {}
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Blocks, and numbers of each."""
+
+    @abstractmethod
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """The sum over all records of a node's clients at some positions, (blocks, width) int64, WITHOUT NOISE.
+
+        Args:
+            positions: of clients; the sum over none is 0.
+            stream: decides on the rows of units; secret, but in a seeded run.
+        """
+
+    @abstractmethod
+    def at_client(self, node: Node, delta: float) -> SumBudget:
+        """What its release costs a client that has a guarantee of its own."""
+
+    @abstractmethod
+    def at_server(self, plan: Plan) -> SumBudget:
+        """What its release by a trusted server costs."""
+
+    @abstractmethod
+    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
+        """What an attempt at its release under masks costs, of so many that are planned.
+
+        Args:
+            shared: how the budget is shared between moments and rounds.
+        """
+
+    @abstractmethod
+    def most(self, records: int) -> float:
+        """The most that a coordinate of the sum over so many records of training can be."""
+
+    @abstractmethod
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """Why a sum (blocks, width) is none of so many records (blocks,); None if it can be one. Never quotes it."""
+
+    def counted(self, site: Site) -> NDArray[np.int64]:
+        """Records of each client of a site that are in the sum, by cell or group, (S, c)."""
+        return site.sizes
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """Records of some clients that are in the sum, by cell or group, (c,)."""
+        rows = [self.counted(site)[np.isin(site.clients, list(clients))] for site in sites]
+        total: NDArray[np.int64] = np.concatenate(rows).sum(axis=0)
+        return total
+
+    def numbered(self, round_: int, attempt: int) -> tuple[int, int]:
+        """The round and the attempt that a client's own ledger knows its release by."""
+        return round_, attempt
+
+    def stream(self, node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+        """A client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+        seed = node.task.experiment.seed
+        if seed is None:
+            return Stream.secure()
+        return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
+
+    def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+        """The sum of all sites, to be noised once by a server that they trust."""
+        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.at_server(plan)
+        charges = budget.charges(plan.strata, self.task.experiment)
+        return Bounded(steps.double() * self.step, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """A site's sums, in whole steps, and which of its clients are in them, (S,)."""
+
+    site: Site
+    steps: Tensor
+    there: NDArray[np.bool_]
+
+
+def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
+    """The records of a node's clients at some positions; of units, a row each, drawn anew."""
+    if len(positions) == len(node.clients):
+        return node.everybody(stream)
+    units = [node.units_of(position) for position in positions]
+    return node.rows_of(np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64), stream)
+
+
+def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
+    """What answers with the exact sum over the records of the clients that are asked and not lost.
+
+    It is for a server that is trusted, which noises the sum of all of them once.
+    """
+
+    def answer(message: Message, context: Memory) -> Message:
+        node, asked = fresh(exchange, message, context)
+        lost = node.lost(asked.round, asked.attempt)
+        positions = [int(each) for each in np.flatnonzero(asked.asked.numpy()) if each not in lost]
+        stream = Stream(batch_key(node.task, asked.round, asked.attempt))
+        steps = kind.asked(node.task, asked).steps(node, positions, stream)
+        return answered(exchange.up(steps, torch.from_numpy(lost)), node, message)
+
+    return answer
+
+
+def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
+    """What a client pays for a sum of its own.
+
+    Args:
+        place: of its ledger.
+        federation: records of the whole federation, for a delta such as "0.1/n".
+    """
+    delta, experiment = node.delta(federation), node.task.experiment
+    budget, promise = total.at_client(node, delta), served(experiment).sides.promise(node, delta)
+    charges = budget.charges((GROUP,), experiment)
+    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
+
+
+def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:
+    """The sum over all of a client's records, with noise of its own, once; of units, a row each.
+
+    Guarantee: with all else that the run releases, the client's own (epsilon, delta), for the replacement of one of its
+    records, against everybody, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
+
+    Returns:
+        What is released, float64, and the epsilon that the client's ledger has spent then (public).
+    """
+    numbered = total.numbered(round_, attempt)
+    steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
+    bounded = Bounded(steps.double() * total.step, total.at_client(node, node.delta(federation)).sensitivity)
+    return release_paid(bounded, paid, total.part, total.stream(node, *numbered, f"{total.purpose} noise"))
+
+
+def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
+    """What answers with the sum over a client's records, noised by itself, charged to its own ledger."""
+
+    def due(node: Node, asked: Any, place: Path) -> Due:
+        return own_due(kind.asked(node.task, asked), node, place, asked.round, asked.attempt, asked.records)
+
+    def release(node: Node, asked: Any, paid: Paid | None) -> Noised:
+        assert paid is not None
+        total = kind.asked(node.task, asked)
+        found = own_release(total, node, asked.round, asked.attempt, asked.records, paid)
+        noised: Noised = exchange.up(found.spent, found.value, found.sigma)
+        return noised
+
+    return answer_together(exchange, each_pays(due, release))
+
+
+@dataclass(frozen=True)
+class Once:
+    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
+
+    multiplier: float
+    plan: Plan
+
+    def noise_stream(self, round_: int, attempt: int) -> Stream:
+        """Where the noise of an attempt comes from; secret."""
+        return self.plan.noise_stream(round_, attempt)
+
+
+class TrustedSums(AtServer):
+    """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
+
+    Who does not answer is not in the sums: nothing was released or charged for an attempt before all that answer are
+    enough, so an attempt with too few is made again.
+
+    Attributes:
+        records: in the sum, by cell or group; public. Known after `round`.
+    """
+
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
+        super().__init__(context)
+        self._exchange, self._kind = exchange, kind
+        self._collector = Collector(context, kept="The ledger is kept")
+        self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,).
+
+        Raises:
+            BudgetExhausted: if it was charged for before; nothing is then released.
+            FederationError: when fewer clients than `federation.min_clients` answer.
+        """
+        plan = self._context.plan
+        total = self._kind.at(plan.task, round_, theta)
+        attempt, found = self._collected(total, round_)
+        bounded = total.bounded(found, plan, round_, attempt)
+        released = release(bounded, Once(total.at_server(plan).multiplier, plan), self._ledger)
+        clients = [int(client) for each in found for client in each.site.clients[each.there]]
+        self.records = total.records(self._context.sites, clients)
+        return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))
+
+    def _collected(self, total: Sum, round_: int) -> tuple[int, list[SiteSums]]:
+        """The attempt, and the sums of all sites that answered as they may, in client order."""
+        for attempt, present in self._collector.attempts(round_):
+            asked = [each for each in present if each.count]
+            terms = [Terms.of(total.task, S=len(each.here), **total.sizes) for each in asked]
+            flags = [torch.from_numpy(each.here.astype(np.int64)) for each in asked]
+            requests = [self._exchange.down(round=round_, attempt=attempt, asked=own, **total.sent) for own in flags]
+            found: dict[int, SiteSums] = {}
+
+            def wrong(each: Present, answer: ExactSums, found: dict[int, SiteSums] = found) -> str | None:
+                if (there := who_is_in(each, answer)) is None:
+                    return "unreadable answer: its lost clients are none of its clients"
+                if (why := total.fault(answer.steps, total.counted(each.site)[there].sum(axis=0))) is None:
+                    found[each.site.node] = SiteSums(each.site, answer.steps, there)
+                return why
+
+            self._collector.ask(self._exchange, asked, requests, terms, wrong)
+            if sum(int(each.there.sum()) for each in found.values()) >= self._collector.least:
+                return attempt, [each for each in found.values() if bool(each.there.any())]
+        raise self._collector.gave_up(round_)
+
+
+class LocalSums(LocalMethod):
+    """Every client sends a sum that it has noised itself, once; those that came are added up.
+
+    The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
+
+    Attributes:
+        grows: whether who is missing is asked whenever the run goes on, so that late clients can be added.
+        records: in the sum, by cell or group; public. Known after `round`.
+    """
+
+    grows: ClassVar[bool] = False
+
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
+        super().__init__(context)
+        self._exchanged, self._kind = exchange, kind
+        self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def stored(self, round_: int) -> Releases:
+        """What clients released in a round."""
+        return self._releases
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)
+        asked = self._exchanged.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
+        terms = Terms.of(self._task, **total.sizes)
+
+        def arrays(answer: Noised) -> Mapping[str, Tensor]:
+            return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
+
+        self._collect(self._exchanged, round_, members, asked, lambda member: terms, arrays, releases, late=self.grows)
+        found = releases.read()
+        value = torch.stack([own["noised"] for own in found]).sum(dim=0)
+        sigma = math.hypot(*(float(own["sigma"]) for own in found))
+        self.records = total.records(self._sites, releases.clients)
+        return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(releases.clients))
