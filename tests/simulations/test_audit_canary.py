@@ -89,10 +89,10 @@ def _less_noise_than_the_slack_hides(monkeypatch):
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):
-    genuine = fedsw.federation.trust.plan.sensitivities
-    halved = lambda task, batch, spread: genuine(task, [2 * n for n in batch], spread)  # noqa: E731
-    for module in (fedsw.federation.trust.plan, fedsw.federation.trust.central.rounds):
-        monkeypatch.setattr(module, "sensitivities", halved)
+    problem = fedsw.tasks.problem.Problem
+    genuine = problem.sensitivities
+    halved = lambda task, batch, spreads: genuine(task, [2 * n for n in batch], spreads)  # noqa: E731
+    monkeypatch.setattr(problem, "sensitivities", halved)
 
 
 def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
