@@ -135,6 +135,16 @@ def test_a_client_never_believes_a_batch_below_its_own(tmp_path):
     assert sigmas[0] == sigmas[1]
 
 
+def test_the_sizes_that_came_with_the_tables_stay_those_of_the_attempt(tmp_path):
+    """A smaller batch in the second request would let a record move the contribution further than was paid for."""
+    node, state, theta = node_of(), {}, flatten(node_of().model)
+    first, second = request_to(node, scale=4), request_to(node, scale=2)
+    place, means = tmp_path / "client-0.sqlite", _slot_means(node)
+    releases.table(node, place, theta, first, state)
+    other = both_answers(node, tmp_path / "client-1.sqlite", first, {})[1]
+    assert releases.contribution(node, place, theta, second, means, state).sigma == other.sigma
+
+
 def test_a_smaller_total_than_the_clients_own_records_does_not_weaken_delta(tmp_path):
     node = node_of()
     releases.table(node, tmp_path / "c.sqlite", flatten(node.model), Request(1, 0, (60, 60), 1), {})

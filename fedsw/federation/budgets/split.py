@@ -73,6 +73,17 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
     return tuple(min(size, max(1, math.floor(fraction * size))) for size in sizes)
 
 
+def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it.
+
+    Raises:
+        ValueError: if there is not one for each cell.
+    """
+    if len(sizes) != len(own):
+        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
+    return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
+
+
 def sampling_rate(sizes: Sequence[int], fraction: float) -> float:
     """p_c = the largest n'_{c,j}/N_{c,j} of a client's cells: only a client's own sampling amplifies its guarantee."""
     return max(count / size for count, size in zip(own_batch(sizes, fraction), sizes, strict=True) if size)

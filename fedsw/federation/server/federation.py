@@ -28,7 +28,7 @@ from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.moments import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.preset import settled_among
-from fedsw.federation.server.summary import describe_failure, describe_plan, summarise
+from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.server.synthesis import Synthesiser
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
@@ -39,7 +39,7 @@ from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import SKETCH, Names, total_seconds
-from fedsw.runs.observer import Ending, Outcome, Witness
+from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
 from fedsw.tasks.problem import Problem
@@ -259,34 +259,21 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if witness is not None:
                 witness.released(round_, trainer.theta.clone(), released)
             checkpoints.take(round_, released.vector)
-            record = _record(run, round_, released)
+            own = {
+                "sigma": released.sigma,
+                "snr": signal_to_noise(released.vector, released.sigma),
+                "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+            }
+            attempt, spent, clients = released.attempt, released.spent, released.clients
+            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, own)
             if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
                 record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
             if job.experiment.unsafe_metrics and released.training_loss is not None:
                 record["training_loss"] = released.training_loss
             directory.append_metrics(record)
-            log.info("round released", extra=_round_line(record))
+            log.info("round released", extra=logged(record))
             job.observer.round_done(record)
     return "completed"
-
-
-def _record(run: _Run, round_: int, released: Outcome) -> dict[str, Any]:
-    """A line of metrics.jsonl: functions of what was released, and what travelled."""
-    traffic = run.context.traffic
-    record: dict[str, Any] = {
-        "round": round_,
-        "attempt": released.attempt,
-        "epsilon": released.spent,
-        "sigma": released.sigma,
-        "snr": signal_to_noise(released.vector, released.sigma),
-        "gradient_norm": math.sqrt(float(released.vector.square().sum())),
-        "clients": released.clients,
-        "bytes_up": traffic.up,
-        "bytes_down": traffic.down,
-    }
-    if by_client := run.side.epsilon_by_client():
-        record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
-    return record
 
 
 def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
@@ -396,11 +383,6 @@ def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint
 def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
     return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
-
-
-def _round_line(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
-    return telemetry.event("round released", **{name: record[name] for name in names})
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:

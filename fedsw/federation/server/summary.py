@@ -21,8 +21,10 @@ from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.budgets.moments import PUBLIC
 from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.trust.model import Side
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.evaluation import HeldOut, measured_on
+from fedsw.runs.telemetry import event
 from fedsw.runs.verdict import signal_to_noise, warnings_of
 from fedsw.settings import FederationError
 from fedsw.text import upward
@@ -48,6 +50,30 @@ def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
         "batch": dict(zip(cells, plan.batch, strict=True)),
         "sensitivities": {cell: bound.value for cell, bound in zip(cells, plan.sensitivities, strict=True)},
     }
+
+
+def line_of(
+    side: Side, traffic: Traffic, round_: int, attempt: int, spent: float, clients: int, own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A line of metrics.jsonl: functions of what was released, and what travelled."""
+    record = {
+        "round": round_,
+        "attempt": attempt,
+        "epsilon": spent,
+        **own,
+        "clients": clients,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+    }
+    if by_client := side.epsilon_by_client():
+        record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
+    return record
+
+
+def logged(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the log says of a round, of its line of metrics.jsonl."""
+    names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
+    return event("round released", **{name: record[name] for name in names})
 
 
 def summarise(

@@ -13,6 +13,7 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
+from fedsw.federation.server.summary import line_of, logged
 from fedsw.federation.trust.model import OneRelease
 from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
@@ -22,7 +23,6 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
 from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
-from fedsw.runs.telemetry import event
 from fedsw.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.sketches.law import Sketcher
 from fedsw.sketches.learnt import Lessons, flat_bytes, taught
@@ -112,11 +112,12 @@ class Synthesiser:
         before = (number - 1) * self.job.experiment.training.rounds
 
         def done(progress: Progress) -> None:
-            record = self._record(before + progress.step, progress.distance, last)
+            own = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
+            round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
+            record = line_of(self.method, self.traffic, round_, attempt, spent, clients, own)
             record["held_out"] = self.evaluator.metrics_of(progress.network)
             self.directory.append_metrics(record)
-            names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
-            self.log.info("round released", extra=event("round released", **{name: record[name] for name in names}))
+            self.log.info("round released", extra=logged(record))
             self.job.observer.round_done(record)
 
         weights, proportions = _independent(self.task, first.stored.sketch)
@@ -190,23 +191,6 @@ class Synthesiser:
         found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
         keep(self.directory, found, number, (number - 1) * self.job.experiment.training.rounds)
         return found
-
-    def _record(self, round_: int, distance: float, stored: StoredSketch) -> dict[str, Any]:
-        """A line of metrics.jsonl: functions of the released sketch alone."""
-        record: dict[str, Any] = {
-            "round": round_,
-            "attempt": stored.attempt,
-            "epsilon": stored.spent,
-            "sigma": stored.sketch.sigma,
-            "snr": None,
-            "distance": distance,
-            "clients": stored.clients,
-            "bytes_up": self.traffic.up,
-            "bytes_down": self.traffic.down,
-        }
-        if by_client := self.method.epsilon_by_client():
-            record["epsilon_by_client"] = {str(client): epsilon for client, epsilon in by_client.items()}
-        return record
 
     def _described(self) -> dict[str, Any]:
         """What the summary says of the sketch of the first stage, and how far from each the samples are."""

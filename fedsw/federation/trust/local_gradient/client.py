@@ -34,6 +34,7 @@ from fedsw.objectives import histograms as tables
 from fedsw.privacy.release import Bounded, Paid, Part, Released, release_paid, release_paid_together
 from fedsw.randomness import Stream
 from fedsw.subnormal import flushing_to_zero
+from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import spread
 
 State = MutableMapping[str, Any]
@@ -155,7 +156,7 @@ def noised_contributions(
     Returns:
         As `noised_tables`; a RuntimeError of a client that holds no batch for the attempt.
     """
-    task, objective = node.task, objective_of(node)
+    task, objective = node.task, objective_of(node.task)
     if table is None:
         members, paid, found = _begin(node, places, request, state)
         positions = list(paid)
@@ -184,7 +185,7 @@ def noised_contributions(
 
 def _task_weights(node: Node, members: Mapping[int, _Member], positions: Sequence[int], drawn: _Drawn) -> Tensor | None:
     """Weight (n,) of every record's task loss; None where the penalty is everything."""
-    weights = [objective_of(node).task_weight(sum(members[position].sizes)) for position in positions]
+    weights = [objective_of(node.task).task_weight(sum(members[position].sizes)) for position in positions]
     return torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
 
 
@@ -196,7 +197,7 @@ def _begin(
     dues = [
         Due(
             each.place,
-            promised(node, each.divided, each.delta),
+            Promise.of(node.task.experiment, node.run, each.divided.epsilon, each.delta),
             request.round,
             request.attempt,
             [each.noise.charge(each.divided.rate), *idle(node.task.experiment)],
@@ -230,7 +231,7 @@ def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[di
                 own = split.own_batch(held, experiment.training.batch_fraction)
                 delta = node.delta(request.records, sum(held))
                 divided = split.budget_of(experiment, held, delta)
-                sizes = believed(request.sizes, own)
+                sizes = split.believed(request.sizes, own)
                 noise = _noise(node, directions, sizes, own, divided)
                 known[held] = (sizes, own, delta, divided, noise, noise.parts)
             except Exception as fault:
@@ -243,17 +244,6 @@ def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[di
     return members, refusals
 
 
-def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it.
-
-    Raises:
-        ValueError: if there is not one for each cell.
-    """
-    if len(sizes) != len(own):
-        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
-    return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
-
-
 def _noise(
     node: Node, directions: Tensor, sizes: Sequence[int], own: Sequence[int], divided: split.BudgetSplit
 ) -> split.Noise:
@@ -261,7 +251,7 @@ def _noise(
     task = node.task
     covered = 1.0 if task.dimension == 1 else spread(directions)
     return split.noise(
-        divided, objective_of(node), task.clip, sizes=sizes, own=own, spread=covered, k=directions.shape[1]
+        divided, objective_of(node.task), task.clip, sizes=sizes, own=own, spread=covered, k=directions.shape[1]
     )
 
 
@@ -391,12 +381,8 @@ answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 def promise(node: Node, delta: float) -> Promise:
     """What a client's ledger accounts for in this run, at that delta."""
-    return promised(node, split.budget_of(node.task.experiment, node.sizes, delta), delta)
-
-
-def promised(node: Node, divided: split.BudgetSplit, delta: float) -> Promise:
-    """What the ledger of a client with that split of its budget accounts for in this run."""
-    return Promise.of(node.task.experiment, node.run, divided.epsilon, delta)
+    experiment = node.task.experiment
+    return Promise.of(experiment, node.run, split.budget_of(experiment, node.sizes, delta).epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts | Cost:
@@ -410,8 +396,8 @@ def planned(node: Node, delta: float) -> Counts | Cost:
     return covering(training, held_out_budget(experiment, tally, divided.epsilon, delta))
 
 
-def objective_of(node: Node) -> Objective:
+def objective_of(task: Problem) -> Objective:
     """What the run minimises: under local trust a comparison of groups."""
-    objective = node.task.objective
+    objective = task.objective
     assert isinstance(objective, Objective)
     return objective

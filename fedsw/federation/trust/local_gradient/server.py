@@ -21,7 +21,6 @@ from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.moments import MomentSum
 from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.federation.trust.sums import LocalSums, answer_noised
-from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.runs.observer import Outcome
 from fedsw.settings import FederationError
@@ -49,7 +48,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     bounds = tuple(
         split.noise(
             divided,
-            _objective(task),
+            client.objective_of(task),
             task.clip,
             sizes=batch,
             own=[int(cell == other) for other in range(len(sizes))],
@@ -107,7 +106,7 @@ class LocalGradient(LocalMethod):
     def _tables(self, summed: Tensor, totals: Sequence[int]) -> Tensor:
         """Slot means (cells, k, bins) from the summed noisy histograms; nothing but post-processing."""
         counts = [tables.monotone(cell, total) for cell, total in zip(summed, totals, strict=True)]
-        return torch.stack(tables.matched(counts, _objective(self._task), self._task.clip.output))
+        return torch.stack(tables.matched(counts, client.objective_of(self._task), self._task.clip.output))
 
     def _require_groups(self, round_: int, totals: Sequence[int], missing: str) -> None:
         """Every distance has both of its groups.
@@ -121,12 +120,6 @@ class LocalGradient(LocalMethod):
                 f"round {round_}: no client that answered holds a record of group {name}. {missing} Mend "
                 "the clients, then resume the run"
             )
-
-
-def _objective(task: Problem) -> Objective:
-    objective = task.objective
-    assert isinstance(objective, Objective)
-    return objective
 
 
 SIDES = Sides(
