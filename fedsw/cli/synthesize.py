@@ -64,8 +64,7 @@ def synthesize_command(
     from fedsw.own_data.synthesis import learnt
     from fedsw.runs.files import is_run
 
-    beside = output.with_suffix(".md")
-    for path in (output, beside, output.with_suffix(".html")):
+    for path in (output, output.with_suffix(".md"), output.with_suffix(".html")):
         if path.exists() and not force:
             raise ExperimentError(f"{path} is there already; --force writes over it, -o names another file")
     if not output.resolve().parent.is_dir():
@@ -87,7 +86,7 @@ def synthesize_command(
     else:
         found = learnt(run, allow_module or ())
         public = _compared_with(found.experiment, held_out)
-    _write(run, found, load_held_out(public), held_out, output, beside, rows, draw, as_json=as_json, quiet=quiet)
+    _write(run, found, load_held_out(public), held_out, output, rows, draw, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
@@ -124,14 +123,12 @@ def _write(
     held_out: Records | None,
     named: Path | None,
     output: Path,
-    beside: Path,
     rows: int,
     draw: int,
     *,
     as_json: bool,
     quiet: bool,
 ) -> None:
-
     from fedsw import files
     from fedsw.data.codes import records_of_table
     from fedsw.own_data.card import card, findings
@@ -151,7 +148,7 @@ def _write(
     file = None if named is None else named.name
     said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
     described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file)
-    page = output.with_suffix(".html")
+    beside, page = output.with_suffix(".md"), output.with_suffix(".html")
     files.replace(beside, described.markdown().encode("utf-8"))
     files.replace(page, described.page().encode("utf-8"))
     if as_json:
@@ -164,14 +161,13 @@ def _write(
         echo(output)
     else:
         statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
-        Screen(highlight=False).print(
-            f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not."
-        )
+        screen = Screen(highlight=False)
+        screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
         worth = None if compared is None else compared.usefulness
         if worth is not None:
-            Screen(highlight=False).print(worth.verdict, style="bold red" if worth.useless else "")
+            screen.print(worth.verdict, style="bold red" if worth.useless else "")
         elif compared is None:
-            Screen(highlight=False).print(_UNKNOWN)
+            screen.print(_UNKNOWN)
         for sentence in said:
-            Screen(highlight=False).print(sentence)
-        Screen(highlight=False).print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")
+            screen.print(sentence)
+        screen.print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")

@@ -185,8 +185,9 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
             if fault := probe(node.superlink, node.authority):
                 why = (
                     f"the SuperLink at {node.superlink} is out of reach ({fault}); an attempt follows every "
-                    f"{RETRY_SECONDS:g} s" + _after_runs(news)
+                    f"{RETRY_SECONDS:g} s"
                 )
+                why += "; the runs that took part from here are over" if news is not None and news.all_over else ""
             else:
                 port = free_port()
                 process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
@@ -205,10 +206,6 @@ def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Ca
             say(sentence)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_SECONDS)
-
-
-def _after_runs(news: RunNotices | None) -> str:
-    return "; the runs that took part from here are over" if news is not None and news.all_over else ""
 
 
 def probe(address: str, authority: Path) -> str | None:
