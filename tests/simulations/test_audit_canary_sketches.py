@@ -32,8 +32,8 @@ def audited(*overrides: str, trials: int = 100_000):
     ids=["one", "one, clients", "two", "two, clients", "three, seeded"],
 )
 def test_whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more(overrides):
-    found = audited(*overrides)
-    assert found.passed and 0.9 * found.claimed <= found.shown <= found.claimed
+    found, least = audited(*overrides), 0.85 if THREE in overrides else 0.9
+    assert found.passed and least * found.claimed <= found.shown <= found.claimed
     assert (0.96 if THREE in overrides else 0.99) <= found.details["instance_share"] <= 1.0
 
 

@@ -184,7 +184,7 @@ def test_the_attack_catches_a_client_that_takes_rows_for_persons(tmp_path, monke
     """All rows of the canary are in a batch of all rows; what is claimed is still that of one of them."""
     genuine = Units.of
     asked = own_file(tmp_path / "data")
-    monkeypatch.setattr(nodes.Units, "of", lambda records: genuine(replace(records, unit=None)))
+    monkeypatch.setattr(Units, "of", lambda records: genuine(replace(records, unit=None)))
     assert not attacked(asked).passed
 
 
