@@ -61,7 +61,7 @@ class Step:
 
     def plain_encoder(self) -> None:
         """Autodiff of the encoder."""
-        total = (self.model.encode(self.x) * self.q.float()).sum()
+        total = (self.model.encoder(self.x) * self.q.float()).sum()
         torch.autograd.grad(total, list(self.model.encoder.parameters()))
 
     def encoder(self) -> Tensor:
