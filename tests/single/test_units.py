@@ -34,7 +34,7 @@ def plan(**other):
 def test_a_batch_holds_one_row_of_each_drawn_person_and_is_drawn_anew(seed):
     batches = [batch.records for batch in plan(seed=seed).batches(visits())]
     assert all(len(set(batch.unit.tolist())) == len(batch) == 4 for batch in batches)
-    assert len({tuple(batch.ids.tolist()) for batch in batches}) > 30
+    assert len({tuple(batch.ids.tolist()) for batch in batches}) > 20  # about 36 of 40
 
 
 def test_the_plan_speaks_of_persons_and_fits_no_records_of_nobody():
