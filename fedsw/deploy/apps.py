@@ -203,8 +203,8 @@ def work(descriptor: int, place: str) -> None:
         return
     except Exception as fault:
         print(f"the bundle was not loaded: {type(fault).__name__}: {fault}", file=sys.stderr)
-        told = f"its bundle was not loaded ({type(fault).__name__}); the client's own log says more"  # a path may be
-        load_fault = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, told)
+        reason = f"its bundle was not loaded ({type(fault).__name__}); the client's own log says more"  # a path may be
+        load_fault = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason)
     with contextlib.suppress(EOFError, OSError):
         while True:
             message, context = pipe.recv()
