@@ -116,15 +116,15 @@ def changed(definition: Definition, old: str, new: str) -> str:
         remedy = "give more of what is around it" if spans else "give what stands there now"
         raise NoPlace(f"in {definition.name} this is found {len(spans)} times, once is needed ({remedy}):\n{old}")
     start, end = spans[0]
-    result = (source[:start] + put.encode() + source[end:]).decode()
+    around, (first, last) = _whole(definition)
     try:
-        tree = ast.parse(result)
+        piece = ast.parse(source[first:start] + put.encode() + source[end:last])
     except SyntaxError as fault:
         words = f"in {definition.name} the change is no Python ({fault}), mend what is put there"
         raise NoPlace(f"{words}:\n{new}") from None
-    if _alike(tree, definition.tree, definition.node.lineno):
+    if list(map(ast.dump, piece.body)) == [ast.dump(around)]:
         raise NoPlace(f"in {definition.name} the change changes nothing, put something else there:\n{new}")
-    return result
+    return (source[:start] + put.encode() + source[end:]).decode()
 
 
 def _named(around: ast.AST, prefix: str) -> Iterator[tuple[str, ast.stmt]]:
@@ -140,12 +140,13 @@ def _named(around: ast.AST, prefix: str) -> Iterator[tuple[str, ast.stmt]]:
             yield from _named(node, prefix)
 
 
-def _alike(changed: ast.Module, was: ast.Module, line: int) -> bool:
-    """Whether two trees are the same that can only differ in the statement around a line."""
-    if len(changed.body) != len(was.body):
-        return False
-    pairs = zip(changed.body, was.body, strict=True)
-    return all(ast.dump(one) == ast.dump(other) for one, other in pairs if other.lineno <= line <= other.end_lineno)
+def _whole(definition: Definition) -> tuple[ast.stmt, Span]:
+    """The statement of the module that a definition is in, and its lines: all that a change has to be read again in."""
+    line = definition.node.lineno
+    around = next(each for each in definition.tree.body if each.lineno <= line <= each.end_lineno)
+    start, end = _place(definition.text, around, around)
+    source = definition.text.encode()
+    return around, (source.rfind(b"\n", 0, start) + 1, source.find(b"\n", end) + 1 or len(source))
 
 
 def _by_tree(definition: Definition, old: str, new: str) -> tuple[list[Span], str]:
