@@ -117,8 +117,9 @@ def test_no_epsilon_and_no_delta_is_written_to_the_nearest_digit():
         f"{path}:{line}: {text}"
         for path in SOURCES
         if str(path) not in NOT_PRINTED
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
         for search in (rounded_to_the_nearest, drawn_to_the_nearest)
-        for line, text in search(ast.parse(path.read_text(encoding="utf-8")))
+        for line, text in search(tree)
     ]
     assert SOURCES and not found, "\n".join(found)
 

@@ -32,7 +32,7 @@ def test_rounding_in_sigma_over_sensitivity_cannot_break_the_budget(target):
 
 
 @few
-@given(st.floats(-3, 0).map(lambda exponent: 10.0**exponent), st.floats(0.5, 5.0), st.floats(0.3, 8.0))
+@given(st.floats(-2, 0).map(lambda exponent: 10.0**exponent), st.floats(0.5, 5.0), st.floats(0.3, 8.0))
 def test_the_steps_fit_and_one_more_does_not(p, multiplier, target):
     count = steps(target, 1e-6, sampling_rate=p, noise_multiplier=multiplier)
     step = Step(p, 1 / multiplier)

@@ -75,13 +75,14 @@ def test_importing_the_library_loads_no_framework(module: str) -> None:
 def test_a_run_begins_without_what_it_does_not_need_to_begin(tmp_path: Path) -> None:
     """Torch's compiler and scipy's statistics take longer to load than all of fedsw."""
     code = """
-import sys, pathlib, gc
+import sys, os, pathlib, gc
 from fedsw.engines.driver import run
 from fedsw.runs.observer import NoObserver
 class First(NoObserver):
     def started(self, plan):
         late = "torch._dynamo", "scipy.special", "scipy.stats", "scipy.optimize", "scipy.fft"
-        print([name for name in late if name in sys.modules], gc.isenabled())
+        print([name for name in late if name in sys.modules], gc.isenabled(), flush=True)
+        os._exit(0)
 few = "training.rounds=1", "federation.clients=2"
 run("fair-classification", *few, runs=pathlib.Path(sys.argv[1]), observer=First())
 """

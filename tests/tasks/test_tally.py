@@ -96,7 +96,7 @@ def _released(shares, records, sigma: float, law: np.random.Generator) -> Tallie
     [
         (SHARES, (400, 400), 0.0),
         pytest.param(SHARES, (400, 400), 10.0, marks=pytest.mark.slow),
-        (SHARES, (30, 60), 3.0),
+        pytest.param(SHARES, (30, 60), 3.0, marks=pytest.mark.slow),
         (RARE, (300, 80), 8.0),
     ],
 )
@@ -135,8 +135,20 @@ def test_more_noise_means_wider_intervals():
     assert widths[0] < widths[1] < widths[2] / 2
 
 
-@pytest.mark.parametrize("shares", [[0.963, 0.0, 0.037, 0.0], [0.25, 0.25, 0.25, 0.25], [0.45, 0.05, 0.45, 0.05]])
-@pytest.mark.parametrize(("records", "sigma"), [(150, 8.0), (60, 0.0), (2000, 20.0)])
+CONSTANT, EVEN, LIKELY = [0.963, 0.0, 0.037, 0.0], [0.25, 0.25, 0.25, 0.25], [0.45, 0.05, 0.45, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("records", "sigma", "shares"),
+    [
+        *((150, 8.0, CONSTANT), (60, 0.0, EVEN), (60, 0.0, LIKELY), (2000, 20.0, EVEN)),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((150, 8.0, EVEN), (150, 8.0, LIKELY), (60, 0.0, CONSTANT))
+        ),
+        *(pytest.param(2000, 20.0, shares, marks=pytest.mark.slow) for shares in (CONSTANT, LIKELY)),
+    ],
+)
 def test_on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant(shares, records, sigma):
     """The class that is most frequent is chosen on the noised counts themselves, and makes no claim more likely."""
     task, law = Problem.from_experiment(small()), np.random.default_rng(3)
