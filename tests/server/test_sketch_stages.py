@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.accounting import BudgetExhausted, Ledger, Step
+from fedsw.accounting.lifetime import composed_epsilon
+from fedsw.accounting.lifetime.composing import counted, uncovered
 from fedsw.audit.bounds import shown_epsilon, shown_mu
 from fedsw.audit.record import audit, noise, promise, spent
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets.local import sketch_budget
+from fedsw.federation.budgets.local import sketch_budget, stage_costs
+from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.trust.sketch.sides import SketchSum, stage_with
+from fedsw.federation.server.job import planned_cost
+from fedsw.federation.trust.sketch.sides import SketchSum, make_plan, stage_with
 from fedsw.models.initial import count_parameters, flatten
 from fedsw.privacy.noise import noised
 from fedsw.randomness import Stream
@@ -81,6 +86,17 @@ def test_every_stage_is_charged_with_its_share_and_the_ledgers_replay_is_the_eps
     assert replayed <= 5.0 * (1 + 1e-6) and replayed == pytest.approx(5.0, rel=2e-3)
     assert summary["epsilon_spent"] == replayed and summary["status"] == "completed"
     assert rows[0].sensitivity == pytest.approx(2.002) and rows[1].sensitivity < 1.43
+
+
+@pytest.mark.parametrize("stages", [TWO, THREE])
+def test_an_account_has_room_for_all_stages_before_the_first_is_released(stages):
+    """One release as dear as all of them would cover the first stage alone."""
+    task = Problem.from_experiment(staged(stages))
+    plan = make_plan(task, [Site(0, np.zeros(1, dtype=np.int64), np.array([[600]]), None, None)])
+    asked = planned_cost(plan).counted().steps
+    charged = Counter(Step(1.0, each.mu) for each in stage_costs(task, plan.delta))
+    assert not uncovered(counted(charged.items()), asked)
+    assert 4.98 < composed_epsilon([asked], plan.delta) <= 5.0 * (1 + 1e-6)
 
 
 def test_shares_have_sum_one_and_those_that_say_none_are_equal():
