@@ -37,7 +37,7 @@ def test_every_ledger_has_every_attempt_and_replays_to_what_the_run_says(federat
 
 @pytest.mark.parametrize("overrides", [(), ("local.bins=auto",), ("objective.alpha=0.0",), ("federation.sites=1",)])
 def test_masks_change_no_bit_of_a_run(federation, monkeypatch, overrides):
-    experiment = small(*TRUST, "seed=3", *overrides)
+    experiment = small(*TRUST, "seed=3", "training.rounds=2", *overrides)
     federation.run(experiment)
     monkeypatch.setattr(MaskKey, "mask", lambda self, others, asked, length: np.zeros(length, dtype=np.uint64))
     federation.run(experiment)

@@ -75,7 +75,7 @@ def test_a_run_of_every_task_is_charged_as_planned_and_passes_its_audit(federati
     assert main(["audit", str(folder), "--output", str(federation.folder / "audit"), *allowed]) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["several penalties", "generator", "adaptation"])  # a mask sees words alone
 def test_masks_change_no_bit_of_any_task(federation, monkeypatch, kind):
     experiment = made(kind, "seed=3")
     federation.run(experiment)
