@@ -10,7 +10,7 @@ import torch
 
 import fedsw
 from fedsw.accounting import Ledger
-from fedsw.cli.app import main
+from fedsw.audit.record import audit
 from fedsw.engines import driver
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import messages
@@ -191,11 +191,11 @@ def test_the_audit_recomputes_a_run_from_what_is_written(federation, overrides):
     app = Saboteur(Loses(messages.MASKED_SUM.kind)) if "local.failing=1.0" in overrides else None
     federation.run(experiment, app=app)
     folder = federation.folder / "run1"
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     less = [json.dumps({**(line := json.loads(text)), "sigma": line["sigma"] / 2}) for text in lines]
     (folder / "metrics.jsonl").write_text("\n".join(less) + "\n")
-    assert main(["audit", str(folder), "--output", str(federation.folder / "again")]) == 1
+    assert not audit(folder).passed
 
 
 def test_a_run_goes_on_where_it_was_stopped(federation):
