@@ -63,8 +63,9 @@ class Declared(BaseModel):
 class Number(Declared):
     """A column of finite numbers.
 
-    With public bounds `low` and `high` a value outside them is refused, and those inside are mapped linearly to
-    [0, 1] (`scale` "unit") or [-1, 1] ("signed"). Without bounds values are taken as they are.
+    With public bounds `low` and `high` values inside them are mapped linearly to [0, 1] (`scale` "unit") or [-1, 1]
+    ("signed"). One outside them is refused, or counts as the nearer bound where `outside` is "cut". Without bounds
+    values are taken as they are.
 
     `kind` "integer" refuses what is not whole; "boolean" reads true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0;
     "date" reads dates, as `format` writes them (see `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as
@@ -82,6 +83,7 @@ class Number(Declared):
     format: str | None = None
     since: datetime.date | None = None
     edges: tuple[Bound, ...] = ()
+    outside: Literal["refuse", "cut"] = "refuse"
 
     @model_validator(mode="before")
     @classmethod
@@ -98,6 +100,8 @@ class Number(Declared):
             raise ValueError(f"column {self.name!r} has low = {self.low} and high = {self.high}; give both or neither")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"column {self.name!r} has low = {self.low}, not below high = {self.high}")
+        if self.low is None and self.outside == "cut":
+            raise ValueError(f"column {self.name!r} has outside 'cut' and no bounds; give low and high")
         if self.low is None and self.scale != "unit":
             raise ValueError(f"column {self.name!r} has scale {self.scale!r} and no bounds; give low and high")
         if self.edges:

@@ -260,6 +260,7 @@ class Checked:
         absent: cells that do not fit because they seem to be missing, by column and as messages show them, in place of
             a fault for each.
         missing: missing cells by column, where the declaration allows some.
+        cut: numbers outside their bounds by column, where the declaration cuts them.
         names: the numbers of the units, which are the same in every file, ascending; none where no unit is declared.
         records: all of them, where they were to be kept and every cell fits; their ids are 0, 1, ...
     """
@@ -274,6 +275,7 @@ class Checked:
     names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
     absent: dict[str, dict[str, int]] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
 
 
 _ABSENT = frozenset(map(shown, MISSING))
@@ -311,8 +313,9 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
                 labelled.add(units[fine], labels[fine], encoder.numbered[fine])
         if keep:
             gathered.add(features, groups, labels)
-        for name, count in encoder.missing.items():
-            totals.missing[name] = totals.missing.get(name, 0) + count
+        for counts, more in ((totals.missing, encoder.missing), (totals.cut, encoder.cut)):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0) + count
         _note(totals, encoder.faults, kept)
     if columns.sensitive is not None:
         totals.faults += owned.changing(columns.unit, columns.sensitive.name, columns.groups, most=MOST_FAULTS)

@@ -106,18 +106,24 @@ def by_value(cells: Any) -> Any:
 class CellFault:
     """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
 
-    `value` may quote a record: it is for whoever holds the records.
+    `value` may quote a record: it is for whoever holds the records. `remedy` is what to declare if the cell is right.
     """
 
     row: int
     column: str
     value: str
     declared: str
+    remedy: str = ""
 
     @property
     def words(self) -> str:
         """Column, value and limit."""
         return f"column {self.column!r} is {self.value}; {self.declared}"
+
+    @property
+    def advice(self) -> str:
+        """The same, and the remedy."""
+        return f"{self.words}; {self.remedy}" if self.remedy else self.words
 
 
 _STEP = 1.125

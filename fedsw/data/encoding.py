@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ MAX_VALUES = 2**28
 
 _DECIMAL = re.compile(r"-?\d+,\d+")
 _COMMA = '; for decimal commas set decimal = "," in [data.columns]'
+_CUT = 'outside = "cut" in the declaration counts such a value as the nearer bound'
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -75,7 +77,7 @@ class Gathered:
             self.add(features, group, encoder.target(columns))
             if encoder.faults:
                 first = min(encoder.faults, key=lambda fault: fault.row)
-                raise BadRecords(f"{where}: row {first.row} ({counted}), {first.words}")
+                raise BadRecords(f"{where}: row {first.row} ({counted}), {first.advice}")
             if (len(self._groups) - self._ends[-1]) * columns.inputs > MAX_VALUES:
                 raise BadRecords(
                     f"{where} has more than {MAX_VALUES // columns.inputs} records of {columns.inputs} inputs, the "
@@ -128,7 +130,10 @@ def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDA
 
 
 class Encoder:
-    """Numbers from the cells of a chunk; `faults` are those that do not fit, or the first of each column."""
+    """Numbers from the cells of a chunk; `faults` are those that do not fit, or the first of each column.
+
+    `missing` and `cut` count, by column, missing cells and numbers that were cut at a bound, where that is declared.
+    """
 
     def __init__(self, chunk: Chunk, decimal: str, *, every: bool) -> None:
         self._chunk, self._cells, self._first = chunk, chunk.cells, chunk.first_row
@@ -136,6 +141,7 @@ class Encoder:
         self.rows = len(next(iter(chunk.cells.values())))
         self.faults: list[CellFault] = []
         self.missing: dict[str, int] = {}
+        self.cut: dict[str, int] = {}
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
         """All inputs (rows, inputs)."""
@@ -173,7 +179,7 @@ class Encoder:
         if group.values:
             return self._declared(group.name, group.values)
         number = Number(name=group.name, low=group.low, high=group.high)
-        within = self._finite(group.name, number)
+        within = self._finite(group.name, number, remedy="")
         return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
 
     def unit(self, column: str | None) -> NDArray[np.int64]:
@@ -223,7 +229,9 @@ class Encoder:
         unit = (values - number.low) / (number.high - number.low)
         return unit if number.scale == "unit" else 2 * unit - 1
 
-    def _finite(self, column: str, number: Number, absent: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    def _finite(
+        self, column: str, number: Number, absent: NDArray[np.bool_] | None = None, *, remedy: str = _CUT
+    ) -> NDArray[np.float64]:
         """A column's numbers as they are, within the bounds, or within float32's; its least one for faults."""
         cells = self._cells[column]
         values = read_numbers(cells, number, decimal=self._decimal)
@@ -232,8 +240,14 @@ class Encoder:
         bad = ~((values >= least) & (values <= most))
         if absent is not None:
             bad &= ~absent
+        beyond = bad & np.isfinite(values)
+        if number.outside == "cut" and beyond.any():
+            self.cut[column] = int(beyond.sum())
+            values = np.where(beyond, np.clip(values, least, most), values)
+            bad &= ~beyond
         if bad.any():
-            self._note(column, bad, _expected(number, self._decimal), numeric=True)
+            remedies = {} if low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
+            self._note(column, bad, _expected(number, self._decimal), numeric=True, remedies=remedies)
         values[bad if absent is None else bad | absent] = least
         return values
 
@@ -248,12 +262,21 @@ class Encoder:
             self._note(column, bad, f"declared are {known}", numeric=False)
         return np.maximum(codes, 0)
 
-    def _note(self, column: str, bad: NDArray[np.bool_], expected: str, *, numeric: bool) -> None:
+    def _note(
+        self,
+        column: str,
+        bad: NDArray[np.bool_],
+        expected: str,
+        *,
+        numeric: bool,
+        remedies: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         cells, commas = self._chunk.as_written(column), numeric and self._decimal == "."
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
             hint = _COMMA if commas and isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) else ""
-            self.faults.append(CellFault(self._first + int(place), column, shown(cell), expected + hint))
+            row, remedy = self._first + int(place), remedies.get(int(place), "")
+            self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
 def _unit_name(cell: Any) -> str | None:

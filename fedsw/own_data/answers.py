@@ -166,6 +166,7 @@ class ColumnAnswer:
         kind: "number", "integer", "boolean", "date", "text" or None.
         low, high: bounds, as they are written in TOML.
         categories: the values of a column of text.
+        cut: whether a number outside the bounds counts as the nearer one.
         source: where that came from, for a comment.
     """
 
@@ -176,6 +177,7 @@ class ColumnAnswer:
     format: str | None = None
     missing: tuple[str, ...] = ()
     fill: str | None = None
+    cut: bool = False
     source: str = ""
 
 

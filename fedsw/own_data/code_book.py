@@ -15,10 +15,13 @@ from fedsw.own_data.examine import named_as_identifier
 from fedsw.settings import ExperimentError
 from fedsw.text import nearest
 
-FIELDS = ("column", "role", "kind", "low", "high", "categories", "edges", "format", "missing", "fill", "unit")
+FIELDS = (
+    "column", "role", "kind", "low", "high", "categories", "edges", "format", "missing", "fill", "outside", "unit",
+)  # fmt: skip
 """What a code book says of a column; all but the first may be left out or empty."""
 ROLES = ("input", "group", "target", "person", "leave out")
 KINDS = ("number", "integer", "boolean", "date", "text")
+OUTSIDE = ("refuse", "cut")
 
 _LISTS = ("categories", "edges", "missing")
 _BETWEEN = "|"
@@ -147,7 +150,9 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     column, role, kind = text["column"], text["role"] or "input", text["kind"]
     if not column:
         raise ExperimentError(f"{where} names no column")
-    for value, known, what in ((role, ROLES, "role"), (kind or KINDS[0], KINDS, "kind")):
+    outside = text["outside"] or OUTSIDE[0]
+    fixed = ((role, ROLES, "role"), (kind or KINDS[0], KINDS, "kind"), (outside, OUTSIDE, "outside"))
+    for value, known, what in fixed:
         if value not in known:
             raise ExperimentError(f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(known)}")
     _require_consistent(column, kind, text, lists, where)
@@ -158,6 +163,7 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
         text["high"] or None,
         lists["categories"],
         text["format"] or None,
+        cut=outside == "cut",
         source=f"{text['unit']}; from {book}" if text["unit"] else f"from {book}",
     )
     if lists["missing"] and form is not None:
@@ -180,6 +186,8 @@ def _require_consistent(
             f"{where}: column {column!r} has one category, {lists['categories'][0]!r}, which tells nothing; write all, "
             f"parted by {_BETWEEN!r}, or give it the role 'leave out'"
         )
+    if text["outside"] and not low:
+        raise ExperimentError(f"{where}: column {column!r} has outside and no bounds; give low and high")
     if bool(low) != bool(high):
         raise ExperimentError(f"{where}: column {column!r} has one bound; give low and high")
     if low and lists["categories"]:

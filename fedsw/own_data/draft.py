@@ -21,6 +21,7 @@ preset = "auto"            # rounds, batches, learning rate and clips by rule, f
 """
 
 
+_CUT = 'outside = "cut"'
 _KEPT = """\
 held_out_fraction = 0.2    # of each client's records, never trained on ...
 held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
@@ -172,6 +173,7 @@ def _feature(column: str, found: ColumnAnswer, *, drop: bool) -> str:
         parts.append(f'kind = "{BLANK}"')
     else:
         parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}"]
+        parts += [_CUT] * found.cut
     if found.missing:
         parts.append(f"missing = {_listed(found.missing)}")
         if found.kind != "text":
@@ -217,8 +219,8 @@ def _values(role: str, column: str, found: ColumnAnswer) -> str:
 
 
 def _targets(column: str, found: ColumnAnswer) -> str:
-    bounds = f"low = {_bound(found.low)}, high = {_bound(found.high)}"
-    return f"targets = [{{name = {_text(column)}, {bounds}}}]   # {_comment(found)}"
+    bounds = [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}", *[_CUT] * found.cut]
+    return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(found)}"
 
 
 def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) -> list[str]:

@@ -287,7 +287,13 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
         said.append(f"{place.table} holds no records; a client takes part with at least one")
     if said:
         examined.records = None
-    return _of(place, counted, examined, columns, said[0] if said else None, tuple(repeats.warnings())), examined
+    warnings = (*repeats.warnings(), *(_cut_words(place, examined, name) for name in examined.cut))
+    return _of(place, counted, examined, columns, said[0] if said else None, warnings), examined
+
+
+def _cut_words(place: Place, examined: Checked, column: str) -> str:
+    count = examined.cut[column]
+    return f"{place.table}: column {column!r}: {count:,} of {examined.rows:,} outside the bounds, cut there"
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:

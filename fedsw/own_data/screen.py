@@ -170,6 +170,8 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
         yield f"{file.file}: column {name!r}: {cells}; {_remedy(feature, counts)}"
     for fault in file.faults:
         yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
+    for column, remedy in dict.fromkeys((fault.column, fault.remedy) for fault in file.faults if fault.remedy):
+        yield f"{file.file}: column {column!r}: if they are right, {remedy}"
     if file.more:
         yield f"{file.file}: and {file.more} more faults in these columns"
     if file.broken is not None:

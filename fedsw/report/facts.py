@@ -134,6 +134,8 @@ def _words(column: Number) -> Iterator[str]:
         yield f"date, {number(column.low, 6)} to {number(column.high, 6)} days after {column.since}"
     else:
         yield f"{column.kind} from {number(column.low, 6)} to {number(column.high, 6)}"
+    if column.outside == "cut":
+        yield "cut at these bounds"
     if isinstance(column, Feature) and column.count is not None:
         yield f"{column.count} columns {column.name}0, {column.name}1, ..."
     if isinstance(column, Feature) and column.missing:

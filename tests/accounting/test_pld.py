@@ -107,9 +107,9 @@ def test_moments_for_the_window_bound_those_of_the_even_grid():
                 up = spacing * torch.arange(1, len(above) + 1, dtype=torch.float64)
                 losses = torch.cat([down, torch.zeros(1, dtype=torch.float64), up])
                 mass = torch.cat([below, centre.reshape(1), above])
-                rate = 10.0 ** torch.linspace(-3, 8, 111, dtype=torch.float64)
+                rate = 10.0 ** torch.linspace(-3, 8, 111, dtype=torch.float64)[::5]
                 exact = torch.logsumexp(rate[:, None] * losses + mass.log(), dim=1)
-                bound = step_moments(step, side, spacing, CPU).tails[0]
+                bound = step_moments(step, side, spacing, CPU).tails[0][::5]
                 assert bool((bound >= exact - 1e-12 * exact.abs() - 1e-14).all())
 
 

@@ -118,6 +118,7 @@ def test_a_point_in_a_number_with_decimal_commas_is_refused_for_it_may_part_thou
         ({"name": "a", "kind": "boolean", "low": 0, "high": 1}, "truth values"),
         ({"name": "a", "since": "2000-01-01"}, "belong to dates"),
         ({"name": "a", "kind": "integer", "categories": ["x", "y"]}, "leave them out"),
+        ({"name": "a", "outside": "cut"}, "no bounds; give low and high"),
     ],
 )
 def test_declarations_that_do_not_hold_together_are_refused(feature, said):
@@ -156,6 +157,43 @@ def test_python_tables_are_read_under_the_same_kinds():
         {"age": [30, None, 50], "m": [True, False, True]}, features=[AGE, {"name": "m", "kind": "boolean"}]
     )
     np.testing.assert_allclose(found.features.numpy(), [[0.3, 0, 1], [0.4, 1, 0], [0.5, 0, 1]], rtol=1e-6)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1), st.sampled_from(["number", "date"]))
+def test_a_number_outside_is_the_nearer_bound_where_that_is_declared_and_no_other_moves(cells, kind):
+    bounds = {"low": -3.0, "high": 5.0, "scale": "signed"}
+    if kind == "date":
+        cells = [str(datetime.date(2000, 1, 1) + datetime.timedelta(days=int(cell % 40) - 20)) for cell in cells]
+        bounds = {"low": datetime.date(1999, 12, 29), "high": datetime.date(2000, 1, 6), "since": "2000-01-01"}
+    feature = {"name": "x", "kind": kind, "outside": "cut"} | bounds
+    inside = [datetime.date.fromisoformat(each).toordinal() - 730120 if kind == "date" else each for each in cells]
+    unit = np.clip((np.clip(inside, -3, 5) + 3) / 8, 0, 1)
+    expected = unit if kind == "date" else 2 * unit - 1
+    assert one(feature, cells)[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    counted = checked([Chunk(1, {"x": cells})], Columns.model_validate({"features": [feature]}))
+    outside = sum(not -3 <= each <= 5 for each in inside)
+    assert counted.cut == ({"x": outside} if outside else {}) and not counted.faults
+
+
+@pytest.mark.parametrize("cell", ["inf", float("-inf"), "nan", "x", ""])
+def test_what_is_no_finite_number_is_refused_though_numbers_outside_are_cut(cell):
+    with pytest.raises(BadRecords, match="column 'x'"):
+        one({"name": "x", "low": 0, "high": 1, "outside": "cut"}, [cell])
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell", "named"),
+    [
+        ({"features": [{"name": "x", "low": 0, "high": 1}]}, "2", True),
+        ({"features": [{"name": "x", "low": 0, "high": 1}]}, "x", False),
+        ({"features": [{"name": "x"}]}, "1e39", False),
+        ({"features": [{"name": "y"}], "sensitive": {"name": "x", "edges": [0.5], "low": 0, "high": 1}}, "2", False),
+    ],
+)
+def test_the_setting_that_cuts_is_named_where_it_would_mend_the_cell(columns, cell, named):
+    with pytest.raises(BadRecords) as fault:
+        encoded([Chunk(2, {"x": [cell], "y": ["0"]})], Columns.model_validate(columns), where="w", counted="c")
+    assert ('outside = "cut"' in str(fault.value)) == named
 
 
 def test_every_fault_is_found_once_and_what_fits_is_counted():

@@ -1,4 +1,7 @@
-"""`python -m tests.mutants`: apply each mutant to a copy, run the tests that should notice, print who did."""
+"""`python -m tests.mutants`: apply each mutant to a copy, run the tests that should notice, print who did.
+
+Whoever did must pass on a copy without a mutant: that is looked at last, and of those tests alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import datetime
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -25,7 +29,7 @@ from tests.mutants.trial import Nursery, Outcome, copies
 ROOT = Path(__file__).parents[2]
 _COLOURS = {"killed": "green", "survived": "bold red", "error": "bold red"}
 _ALL_TESTS = 1200.0
-"""Seconds that the tests of all mutants together may take on a tree without one."""
+"""Seconds that the tests which noticed a mutant may take together on a tree without one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,14 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for copy in stack.enter_context(copies(ROOT, asked.jobs)):
             free.put(stack.enter_context(Nursery(copy)))
         pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
-        if not asked.unsure:
-            parts = _parts(mutants, asked.jobs)
-            every = partial(_unharmed, free)
-            unharmed = list(pool.map(every, parts))
-            if broken := [outcome for outcome in unharmed if outcome.verdict != "survived"]:
-                console.print(f"without any mutant: {broken[0].by}", style="bold red", markup=False)
-                return 2
-            console.print(f"{len(table)} mutants apply; the tests of {len(mutants)} pass without them", highlight=False)
         outcomes = {}
         for mutant, outcome in zip(mutants, pool.map(partial(_tried, free), mutants), strict=True):
             outcomes[mutant.name] = outcome
@@ -60,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 highlight=False,
                 soft_wrap=True,
             )
+        if not asked.unsure and (failed := _failed_anyway(free, pool, _parts(outcomes.values(), asked.jobs))):
+            console.print(f"without any mutant: {failed}", style="bold red", markup=False)
+            return 2
     console.print(_report(mutants, outcomes))
     _conclude(console, mutants, outcomes, time.monotonic() - began)
     if asked.json:
@@ -69,9 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2 if "error" in verdicts else int("survived" in verdicts)
 
 
-def _unharmed(free: SimpleQueue[Nursery], tests: Sequence[str]) -> Outcome:
-    """What tests say without any mutant."""
-    return _borrowed(free, lambda nursery: nursery.ran(tests, patience=_ALL_TESTS))
+def _failed_anyway(free: SimpleQueue[Nursery], pool: ThreadPoolExecutor, parts: Sequence[Sequence[str]]) -> str:
+    """The first of the tests that noticed a mutant which fails without one, too; empty if none does."""
+    alone = list(pool.map(lambda tests: _borrowed(free, lambda copy: copy.ran(tests, patience=_ALL_TESTS)), parts))
+    return next((outcome.by for outcome in alone if outcome.verdict != "survived"), "")
 
 
 def _chosen(table: Sequence[Mutant], asked: argparse.Namespace, console: Console) -> list[Mutant]:
@@ -102,12 +102,21 @@ def _tried(free: SimpleQueue[Nursery], mutant: Mutant) -> Outcome:
     return _borrowed(free, lambda nursery: nursery.tried(mutant))
 
 
-def _parts(mutants: Sequence[Mutant], jobs: int) -> list[list[str]]:
-    """The tests of all of them, each once, in parts of about the same number of files."""
-    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
-    whole = {test for test in tests if "::" not in test}
-    wanted = sorted(test for test in tests if test in whole or test.partition("::")[0] not in whole)
-    parts = [wanted[start::jobs] for start in range(jobs)]
+def _parts(outcomes: Iterable[Outcome], jobs: int) -> list[list[str]]:
+    """The tests that noticed a mutant, each once and those of a file together, in parts that take about as long."""
+    files: dict[str, set[str]] = {}
+    seconds: Counter[str] = Counter()
+    for outcome in outcomes:
+        if outcome.verdict == "killed":
+            file = outcome.by.partition("::")[0]
+            files.setdefault(file, set()).add(outcome.by)
+            seconds[file] += outcome.seconds
+    parts: list[list[str]] = [[] for _ in range(jobs)]
+    loads = [0.0] * jobs
+    for file, taken in seconds.most_common():
+        lightest = loads.index(min(loads))
+        parts[lightest] += sorted(files[file])
+        loads[lightest] += taken
     return [part for part in parts if part]
 
 
@@ -140,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--sample", type=int, metavar="N", help="the named ones and N of the others, in turn")
     parser.add_argument("--of", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DATE")
-    parser.add_argument("--unsure", action="store_true", help="do not run the tests without a mutant first")
+    parser.add_argument("--unsure", action="store_true", help="do not run the tests that noticed a mutant without one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the outcomes")
     return parser

@@ -64,6 +64,20 @@ def test_cells_that_seem_to_be_missing_have_one_line_a_column_with_the_setting(t
     assert shown.count("cell is") + shown.count("cells are") == 4 and "a run cannot start" in shown
 
 
+def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_once_cut(tmp_path, capsys):
+    write(tmp_path / "0", [*FINE, [101, "a", "male", "low"], [102, "a", "male", "low"]])
+    write(tmp_path / "1", FINE)
+    cut = json.loads(json.dumps(RAW))
+    cut["data"]["columns"]["features"][0]["outside"] = "cut"
+    for raw, verdict in ((RAW, "a run cannot start"), (cut, "a run can start")):
+        Console(width=400).print(
+            examination_view(parse_experiment(raw), examine(parse_experiment(raw), tmp_path), None)
+        )
+        assert verdict in (shown := capsys.readouterr().out)
+        assert shown.count("column 'age': if they are right, outside = \"cut\"") == (raw is RAW)
+        assert shown.count("column 'age': 2 of 22 outside the bounds, cut there") == (raw is cut)
+
+
 def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):
     write(tmp_path / "0", FINE, header=("age", "work", "sex", "pay"))
     write(tmp_path / "1", [*FINE[:5], ["x", "a", "male", "low"], [1, "a"]])

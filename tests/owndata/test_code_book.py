@@ -87,13 +87,15 @@ def test_a_template_has_every_column_of_the_tables_and_reads_as_a_code_book_of_b
 
 
 def test_a_target_with_bounds_is_a_number_to_predict_and_edges_cut_a_group(tmp_path):
-    text = "column,role,low,high,edges\nage,group,,,30|50\nincome,target,0,100,\nrooms,,1,4,\n"
+    text = "column,role,low,high,edges,outside\nage,group,,,30|50,\nincome,target,0,100,,cut\nrooms,,1,4,,cut\n"
     data, own = tables(tmp_path), tmp_path / "own.toml"
     assert main(["init", str(data), "--code-book", str(book(tmp_path, text)), "-o", str(own)]) == 0
     found = tomllib.loads(own.read_text())
     assert found["objective"]["task"] == "regression"
     assert found["data"]["columns"]["sensitive"] == {"name": "age", "edges": [30, 50]}
-    assert found["data"]["columns"]["targets"] == [{"name": "income", "low": 0, "high": 100}]
+    assert found["data"]["columns"]["targets"] == [{"name": "income", "low": 0, "high": 100, "outside": "cut"}]
+    (rooms,) = (each for each in found["data"]["columns"]["features"] if each["name"] == "rooms")
+    assert rooms == {"name": "rooms", "low": 1, "high": 4, "outside": "cut"}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,8 @@ def test_a_target_with_bounds_is_a_number_to_predict_and_edges_cut_a_group(tmp_p
         ('column,categories\njob,"a, b"\n', r"one value with ',' in it; part several by '\|': a\|b"),
         ("column,categories\njob,clerk\n", "column 'job' has one category, 'clerk', which tells nothing"),
         ("column,kind,missing\nage,number,NA;?\n", r"missing of 'age' are 'NA;\?', one value with ';'"),
+        ("column,low,high,outside\nage,1,2,clip\n", "the outside of 'age' is 'clip'; write one of refuse, cut"),
+        ("column,outside\nage,cut\n", "column 'age' has outside and no bounds"),
         ("column,low\n", "describes no column"),
         ("column,low,high\n,1,2\n", "line 2 names no column"),
     ],
