@@ -33,7 +33,6 @@ from fedsw.report.facts import description
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import read_run
 from fedsw.runs.releases import stored_classifier, stored_sketch
-from fedsw.sketches import learnt
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.needs import parts_of
@@ -50,14 +49,6 @@ THREE = (
     "{bandwidths=[1.0], pairs=4, weight=0.5}]}]"
 )
 SMALL = ("sketch.hidden=5", "training.rounds=3", "sketch.averaging=0.5")
-
-
-@pytest.fixture(autouse=True)
-def few_lessons(monkeypatch):
-    monkeypatch.setattr(learnt.Lessons, "__init__", lambda self: vars(self).update(BRIEF))
-
-
-BRIEF = {"steps": 4, "batch": 30, "shifts": 1, "noise": 0.1, "smoothing": 0.1, "learning_rate": 0.003}
 
 
 def staged(*settings: str):
