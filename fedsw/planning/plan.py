@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsw.experiment import Experiment, parse_experiment, planned_releases
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
 from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.local import StageCost, stage_costs
@@ -29,6 +29,7 @@ from fedsw.planning.law import (
     scaled,
     with_rare_class,
 )
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import Short, upward
 
@@ -347,14 +348,17 @@ def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
     """The plan that the run itself makes, for clients and classes that have as many records each of a group.
 
     Raises:
-        FederationError, ValueError: as the run would.
+        ExperimentError, ValueError: where the run would be refused.
     """
     clients, cells = problem.experiment.federation.clients, len(problem.objective.cells)
     sizes = np.array([max(1, size) for size in by_group.values()])
     classes, apart = cells // len(sizes), cells % len(sizes) == 0
     whole = np.tile(sizes // classes, classes) if apart else np.full(cells, sizes.sum() // cells)
     held = np.maximum(1, whole // clients + (np.arange(clients)[:, None] < whole % clients))
-    return served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    try:
+        return served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    except FederationError as fault:
+        raise ExperimentError(str(fault)) from None
 
 
 def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:

@@ -213,3 +213,8 @@ def test_the_epsilon_of_a_plan_is_that_of_what_the_run_charges(overrides, steps)
     assert found.multiplier == 2.0 and found.epsilon == pytest.approx(epsilon_by("pld", steps, found.delta), rel=1e-6)
     failing = "as many attempts that fail as 50 % of them" in dict(words.rows(found))["noise"]
     assert failing == ("local.failing=0.5" in overrides)
+
+
+def test_a_plan_refuses_a_batch_that_the_run_would_refuse():
+    with pytest.raises(ExperimentError, match="batch of 500 records asked from group"):
+        planned(small("training.batch_size=500"), {"a": 300, "b": 300}, untold="not asked for")
