@@ -18,7 +18,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsw.engines import inprocess
@@ -83,7 +82,7 @@ class Pretended(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[str, Seen] = defaultdict(Seen)
-        self._part = "outside"
+        self._part, self._single = "outside", set[Any]()
 
     @contextmanager
     def entered(self) -> Iterator[Pretended]:
@@ -115,11 +114,13 @@ class Pretended(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, seen, name = dict(kwargs or {}), self.seen[self._part], func.overloadpacket.__name__
-        with self:  # in inference mode, operations that are made of others arrive whole
-            found = func.decompose(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
-        leaves = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if func not in self._single:
+            with self:  # in inference mode, operations that are made of others arrive whole
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+            self._single.add(func)
+        leaves = [each for each in _leaves((args, kwargs)) if isinstance(each, Tensor)]
         _refuse_empty(name, leaves)
         device = kwargs.get("device")
         there = any(isinstance(each, There) for each in leaves)
@@ -136,10 +137,10 @@ class Pretended(TorchDispatchMode):
             there = torch.device(device) == ELSEWHERE
             kwargs["device"] = "cpu"
         wrappers = {id(each.held): each for each in leaves if isinstance(each, There)}
-        found = func(*pytree.tree_map(_held, args), **pytree.tree_map(_held, kwargs))
-        if wrappers and any(isinstance(each, bool | int | float) for each in pytree.tree_leaves(found)):
+        found = func(*_mapped(_held, args), **_mapped(_held, kwargs))
+        if wrappers and any(isinstance(each, bool | int | float) for each in _leaves(found)):
             seen.reads.append(name)
-        return pytree.tree_map(lambda value: _chosen(value, wrappers, there), found)
+        return _mapped(lambda value: _chosen(value, wrappers, there), found)
 
     def _copied(self, seen: Seen, name: str, args: Any, device: Any) -> None:
         """Note a copy to the other side."""
@@ -181,6 +182,22 @@ def _chosen(value: Any, wrappers: dict[int, There], there: bool) -> Any:
     if not isinstance(value, Tensor) or not there:
         return value
     return wrappers[id(value)] if id(value) in wrappers else There(value)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    """What lists, tuples and dicts of an operation hold; torch's own `_pytree` takes several times as long."""
+    if isinstance(tree, list | tuple | dict):
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(each)
+    else:
+        yield tree
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """The same lists, tuples and dicts of changed leaves."""
+    if isinstance(tree, dict):
+        return {name: _mapped(change, each) for name, each in tree.items()}
+    return type(tree)([_mapped(change, each) for each in tree]) if isinstance(tree, list | tuple) else change(tree)
 
 
 def _held(value: Any) -> Any:

@@ -29,10 +29,10 @@ from fedsw.planning.law import PublicRows, public_columns
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import PLAN, read_json
 from fedsw.single.objective import Batch, Objective
-from fedsw.tasks.moment_facts import constant_of
-from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
+from fedsw.tasks.moments import STEP, layout_of, sums_of
 from fedsw.tasks.preparation import prepare, residual_of, started, whitening_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments, constant_of
 from fedsw.text import number
 from fedsw.transport.sliced import orthogonal_spread
 

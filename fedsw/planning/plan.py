@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsw.experiment import Experiment, parse_experiment, planned_releases, resolve_delta
+import numpy as np
+
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
 from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.budgets.local import StageCost, sketch_budget, stage_costs
-from fedsw.federation.budgets.moments import shares
+from fedsw.federation.budgets.local import StageCost, stage_costs
+from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.federation.trust.model import served
+from fedsw.federation.trust.plan import Plan
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
 from fedsw.planning.law import (
     LAWS,
@@ -25,8 +29,7 @@ from fedsw.planning.law import (
     scaled,
     with_rare_class,
 )
-from fedsw.privacy.plan import by_fraction, calibrated
-from fedsw.tasks.measures import law_of_problem
+from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import Short, upward
 
@@ -225,12 +228,12 @@ def planned(
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
     elif experiment.privacy.sketch:
         ready = settled(experiment)
-    delta = resolve_delta(ready.privacy.delta, records=sum(by_group.values()))
-    releases = planned_releases(ready)
-    rate, batch = _batch(ready, by_group)
-    multiplier, epsilon = _noise(ready, delta, rate, releases)
-    noised = ready.privacy.sketch and ready.privacy.noisy
-    stages = stage_costs(Problem.from_experiment(ready), delta) if noised else ()
+    made, privacy = Problem.from_experiment(ready), ready.privacy
+    plan = _plan_of(made, by_group)
+    multiplier = plan.multiplier
+    if privacy.local and max(plan.rates) < 1 and ready.federation.clients > 1:
+        assumed = "; ".join(filter(None, [assumed, "clients of one size are assumed"]))
+    stages = stage_costs(made, plan.delta) if privacy.sketch and privacy.noisy else ()
     reason = reason or untold
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
@@ -259,12 +262,12 @@ def planned(
         assumed=assumed,
         inputs=problem.features,
         parameters=problem.parameters,
-        batch=batch,
-        releases=releases,
-        epsilon=epsilon,
-        delta=delta,
+        batch=_batch(plan, by_group),
+        releases=planned_releases(ready),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
         multiplier=multiplier,
-        sensitivity=_sensitivity(ready, by_group, batch),
+        sensitivity=None if privacy.local or privacy.sketch else plan.sensitivity.value,
         forecast=found,
         why_not=reason,
         stages=stages,
@@ -341,40 +344,26 @@ def _least(strength: Callable[[float], float], needed: float, low: float, high: 
     return high
 
 
-def _noise(experiment: Experiment, delta: float, rate: float, releases: int) -> tuple[float, float]:
-    """Noise multiplier of a release, and the epsilon of all of them."""
-    privacy = experiment.privacy
-    if not privacy.noisy:
-        return 0.0, math.inf
-    if privacy.sketch:
-        budget = sketch_budget(experiment, law_of_problem(Problem.from_experiment(experiment)), delta)
-        return budget.whole, budget.epsilon
-    if privacy.moments:
-        shared = shares(experiment, rate=rate, delta=delta)
-        return shared.rounds, shared.epsilon
-    asked = privacy.epsilon, privacy.noise_multiplier
-    return calibrated(*asked, delta=delta, rate=rate, rounds=releases, accountant="pld")
+def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
+    """The plan that the run itself makes, for clients and classes that have as many records each of a group.
+
+    Raises:
+        ExperimentError, ValueError: where the run would be refused.
+    """
+    clients, cells = problem.experiment.federation.clients, len(problem.objective.cells)
+    sizes = np.array([max(1, size) for size in by_group.values()])
+    classes, apart = cells // len(sizes), cells % len(sizes) == 0
+    whole = np.tile(sizes // classes, classes) if apart else np.full(cells, sizes.sum() // cells)
+    held = np.maximum(1, whole // clients + (np.arange(clients)[:, None] < whole % clients))
+    try:
+        return served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    except FederationError as fault:
+        raise ExperimentError(str(fault)) from None
 
 
-def _batch(experiment: Experiment, by_group: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
-    """Sampling rate, and records of every group in a batch; all of them where they leave once."""
-    sizes, training = [max(1, size) for size in by_group.values()], experiment.training
-    if experiment.privacy.sketch or planned_releases(experiment) < training.rounds:
-        return 1.0, tuple(sizes)
-    if training.batch_size is None:
-        batch = by_fraction(training.batch_fraction, sizes)
-        return max(training.batch_fraction, *(taken / size for taken, size in zip(batch, sizes, strict=True))), batch
-    batch = tuple(min(size, training.batch_size) for size in sizes)
-    return max(taken / size for taken, size in zip(batch, sizes, strict=True)), batch
-
-
-def _sensitivity(experiment: Experiment, by_group: Mapping[str, int], batch: Sequence[int]) -> float | None:
-    """Delta of a release under trust 'central'; None where clients add noise, each of its own."""
-
-    problem = Problem.from_experiment(experiment)
-    cells = len(problem.objective.cells)
-    if experiment.privacy.local or experiment.privacy.sketch or cells % len(by_group):
-        return None
-    classes = cells // len(by_group)
-    sizes = [max(1, size // classes) for size in batch] * classes
-    return max(each.value for each in problem.sensitivities(sizes, problem.planned_spreads()))
+def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:
+    """Records of every group in a batch; all of them where they leave once."""
+    groups = len(by_group)
+    if len(plan.batch) % groups == 0:
+        return tuple(sum(plan.batch[place::groups]) for place in range(groups))
+    return tuple(round(size * sum(plan.batch) / sum(plan.sizes)) for size in by_group.values())

@@ -131,6 +131,8 @@ def short(kept: float) -> str:
 
 def _noise(found: Planned) -> str:
     several = f"all {len(found.stages)} stages together" if len(found.stages) > 1 else f"{found.releases} releases"
+    if failing := getattr(found.experiment.local, "failing", 0.0):
+        several += f" and as many attempts that fail as {100 * failing:g} % of them"
     spent = f"ε = {upward(found.epsilon)} at δ = {upward(found.delta)} over {several}"
     if (unit := found.experiment.data.unit) is not None:
         spent += f" of {of_unit(unit)}"

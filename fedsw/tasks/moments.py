@@ -2,7 +2,7 @@
 
 What one record adds is the outer product of a vector of norm at most 1 with itself, whatever the record holds, so that
 the bound trusts no column. The sums are whole numbers of steps: exact, in any order and however records are spread over
-clients. What is read off them, noised, is in `fedsw.tasks.preparation`.
+clients. What is read off them, noised, is in `fedsw.tasks.released_moments`.
 """
 
 from __future__ import annotations
@@ -158,6 +158,25 @@ class Layout:
         first, second = _places(self.side)
         return whole[:, first] * whole[:, second] * _weights(self.side) * STEP
 
+    def matrix(self, values: Tensor) -> NDArray[np.float64]:
+        """Products of (1, x - c, y - d), (D, D) and symmetric, from numbers (w,) in the units of `vectors`."""
+        first, second = _places(self.side)
+        products = torch.zeros((self.side, self.side), dtype=torch.float64)
+        plain = values * (_WEIGHTS[0] / _weights(self.side)) * self.bound**2
+        products[first, second] = plain
+        products[second, first] = plain
+        matrix: NDArray[np.float64] = products.numpy() / np.outer(self.weights, self.weights)
+        return matrix
+
+    @property
+    def rounded(self) -> NDArray[np.float64]:
+        """What coordinates (D,) that are 0 or their weight in every record were rounded down by: the 1, and classes."""
+        rounded = np.ones(self.side)
+        places = [0, *range(1 + self.features, self.side)] if self.classes else [0]
+        whole = _ONE * self.weights[places] / self.bound
+        rounded[places] = whole / np.trunc(whole)
+        return rounded
+
     def fits(self, totals: Tensor, records: Tensor) -> bool:
         """Whether sums (cells, w) in whole steps can be those of so many records of each cell, (cells,).
 
@@ -281,156 +300,3 @@ def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
             total[number] += (rows.T @ rows).cpu().to(torch.int64)
     first, second = _places(layout.side)
     return total[:, first, second] * _weights(layout.side).long()
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Moments as they were released, or exact ones; whatever is read off them is post-processing.
-
-    Attributes:
-        layout: what was summed.
-        values: sums (cells, w) float64 with their noise, in the units of `Layout.vectors`.
-        sigma: standard deviation of the noise in each of them; 0 for exact ones.
-        records: how many records each cell has; public.
-    """
-
-    layout: Layout
-    values: Tensor
-    sigma: float
-    records: tuple[int, ...]
-
-    @classmethod
-    def exact(cls, layout: Layout, totals: Tensor, records: tuple[int, ...]) -> Moments:
-        """Moments without noise from sums in whole steps (cells, w) int64."""
-        return cls(layout, totals.double() * STEP, 0.0, records)
-
-    @property
-    def count(self) -> int:
-        """n, the number of records."""
-        return sum(self.records)
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of the noise in the mean square of an input over all records."""
-        return self.sigma * math.sqrt(self.layout.cells) * self.layout.bound**2 / max(1, self.count)
-
-    @property
-    def noise_of_targets(self) -> float:
-        """Standard deviation of the noise in the mean of a target, or in the share of a class."""
-        return self.noise / math.sqrt(2) / (self.layout.constant * self.layout.emphasis)
-
-    @property
-    def noise_of_inputs(self) -> float:
-        """Standard deviation of the noise in the mean of an input."""
-        return self.noise / math.sqrt(2) / self.layout.constant
-
-    @property
-    def noise_of_products(self) -> float:
-        """Standard deviation of the noise in the mean of an input times a target."""
-        return self.noise / math.sqrt(2) / self.layout.emphasis
-
-    @property
-    def noise_of_squares(self) -> float:
-        """Standard deviation of the noise in the mean square of a target."""
-        return self.noise / self.layout.emphasis**2
-
-    @property
-    def hidden(self) -> float:
-        """lambda: half the largest eigenvalue that noise alone gives a matrix of mean products, noise * sqrt(2D)."""
-        return self.noise * math.sqrt(self.layout.side / 2)
-
-    def block(self, cell: int) -> NDArray[np.float64]:
-        """Sums of products of (1, x - c, y - d) over a cell's records, (D, D); symmetric."""
-        return self._matrix(self.values[cell])
-
-    def _matrix(self, values: Tensor) -> NDArray[np.float64]:
-        side = self.layout.side
-        first, second = _places(side)
-        found = torch.zeros((side, side), dtype=torch.float64)
-        plain = values * (_WEIGHTS[0] / _weights(side)) * self.layout.bound**2
-        found[first, second] = plain
-        found[second, first] = plain
-        matrix: NDArray[np.float64] = found.numpy() / np.outer(self.layout.weights, self.layout.weights)
-        return matrix
-
-    @functools.cached_property
-    def products(self) -> NDArray[np.float64]:
-        """Means of products of (1, x - c, y - d) over all records, (D, D); the first is 1."""
-        products: NDArray[np.float64] = self._matrix(self.values.sum(0)) / max(1, self.count)
-        products *= np.outer(self._rounded, self._rounded)
-        products[0, 0] = 1.0
-        return products
-
-    @property
-    def _rounded(self) -> NDArray[np.float64]:
-        """What coordinates (D,) that are 0 or their weight in every record were rounded down by: the 1, and classes."""
-        rounded = np.ones(self.layout.side)
-        places = [0, *range(1 + self.layout.features, self.layout.side)] if self.layout.classes else [0]
-        whole = _ONE * self.layout.weights[places] / self.layout.bound
-        rounded[places] = whole / np.trunc(whole)
-        return rounded
-
-    @property
-    def _inputs(self) -> slice:
-        return slice(1, 1 + self.layout.features)
-
-    @property
-    def _predicted(self) -> slice:
-        return slice(1 + self.layout.features, self.layout.side)
-
-    @functools.cached_property
-    def shift(self) -> NDArray[np.float64]:
-        """Mean of x - c, (p,)."""
-        return self.products[0, self._inputs]
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean of the inputs, (p,)."""
-        mean: NDArray[np.float64] = self.shift + np.array(self.layout.centre)
-        return mean
-
-    @functools.cached_property
-    def target_mean(self) -> NDArray[np.float64]:
-        """Mean of the targets, (t,); of classes their shares, which are at least a little and have sum 1."""
-        mean = self.products[0, self._predicted] + self.layout.middle
-        if not self.layout.classes:
-            return np.clip(mean, 0.0, 1.0)
-        least = min(max(self.noise_of_targets, 1 / max(1, self.count)), 0.5 / self.layout.targets)
-        shares: NDArray[np.float64] = np.maximum(mean, least)
-        shares /= shares.sum()
-        return shares
-
-    @functools.cached_property
-    def covariance(self) -> NDArray[np.float64]:
-        """Of the inputs, (p, p); noised, so it may have eigenvalues below 0."""
-        return self.products[self._inputs, self._inputs] - np.outer(self.shift, self.shift)
-
-    @functools.cached_property
-    def cross(self) -> NDArray[np.float64]:
-        """Covariance of inputs and targets, (p, t)."""
-        predicted = self.products[0, self._predicted]
-        return self.products[self._inputs, self._predicted] - np.outer(self.shift, predicted)
-
-    @functools.cached_property
-    def target_covariance(self) -> NDArray[np.float64]:
-        """Of the targets, (t, t)."""
-        predicted = self.products[0, self._predicted]
-        return self.products[self._predicted, self._predicted] - np.outer(predicted, predicted)
-
-    @functools.cached_property
-    def class_shifts(self) -> NDArray[np.float64]:
-        """Mean of the inputs in every class less the mean of all, (classes, p)."""
-        return self.cross.T / self.target_mean[:, None]
-
-    @functools.cached_property
-    def within(self) -> NDArray[np.float64]:
-        """Covariance (p, p) of the inputs within classes, pooled over them; of a regression that of all."""
-        if not self.layout.classes:
-            return self.covariance
-        return self.covariance - self.class_shifts.T @ (self.class_shifts * self.target_mean[:, None])
-
-    def shares_of(self, cell: int) -> NDArray[np.float64]:
-        """Means of the targets (t,) among a cell's records, as they were released, by its public number of records."""
-        row = (self.block(cell)[0] * self._rounded * self._rounded[0])[self._predicted]
-        shares: NDArray[np.float64] = row / max(1, self.records[cell]) + self.layout.middle
-        return shares

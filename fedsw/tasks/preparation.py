@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fedsw import models
 from fedsw.randomness import Stream
-from fedsw.tasks.moments import Moments
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments
 
 LEAST_EIGENVALUE = 1e-6
 """Of a covariance, as a part of the average: no direction is stretched as if it varied less."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 import re
+import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -16,7 +18,6 @@ from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import client as handlers
@@ -98,8 +99,8 @@ class Client:
         place = self.folder / "client-0.sqlite"
         if not place.exists():
             return 0
-        with Ledger.open(place, read_only=True) as ledger:
-            return ledger.released_rounds()
+        with contextlib.closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True)) as ledger:
+            return int(ledger.execute("SELECT COUNT(*) FROM rows").fetchone()[0])
 
     def _ask(self, kind: str, content: dict) -> RecordDict:
         (node,) = self._grid.get_node_ids()
@@ -147,18 +148,18 @@ def start(found: Client, seed: int, spread: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "model, size",
+    "model, size, seeds",
     [
-        ("logistic", 9e41),
-        pytest.param("mlp", 1.5e43, marks=SLOW),
-        pytest.param("mlp", 2**60, marks=SLOW),
-        ("mlp", 2**40),
-        ("logistic", 2**39),
+        ("logistic", 9e41, range(48)),
+        pytest.param("mlp", 1.5e43, range(48), marks=SLOW),
+        pytest.param("mlp", 2**60, range(48), marks=SLOW),
+        ("mlp", 2**40, range(0, 48, 3)),
+        ("logistic", 2**39, range(0, 48, 3)),
     ],
 )
-def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(model, size):
+def test_no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim(model, size, seeds):
     found = client(model, 0.0)
-    for seed in range(48):
+    for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         features = torch.randn(FEATURES, generator=generator) * 10.0 ** (seed % 8 / 2)
         if seed % 2:  # one feature, of all magnitudes at which a backprop is one or two of the smallest numbers

@@ -73,7 +73,7 @@ def test_it_learns_from_columns_that_use_a_small_part_of_their_bounds_where_the_
 
 def test_under_a_penalty_it_is_the_same_objective_at_rest(tmp_path):
     problem = Problem.from_experiment(of_narrow(narrow(tmp_path), alpha=0.3))
-    twins = drawn(problem.experiment.data.columns, {"female": 400, "male": 400}, LAWS[2], seed=0)
+    twins = drawn(problem.experiment.data.columns, {"female": 150, "male": 150}, LAWS[2], seed=0)
     found = converged(problem, twins)
     assert found.still
     again = converged(problem, twins)

@@ -12,110 +12,38 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
-from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of, trusts_of
 from fedsw.settings import FederationError
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
+from tests.clients.runs import NOISE, RUNS, SMALLEST, Watched, watched_run
 from tests.federations import SMALL, Federation, digits_for_images
-from tests.server.kept_runs import CLASSES
-from tests.server.sketch_runs import LOCAL, SKETCH
 from tests.server.test_matching_runs import ADAPTATION
-
-GENERATION: dict[str, Any] = {
-    **SMALL,
-    "data": {"source": "gaussians", "records": 300, "test_records": 100},
-    "model": {"kind": "generator", "latent": 2, "hidden": [4]},
-    "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
-    "slicing": {"directions": 4},
-}
-KEPT: dict[str, Any] = {
-    **SMALL,
-    "data": {
-        "source": "tests.server.kept_runs:everybody",
-        "columns": CLASSES,
-        "held_out_fraction": 0.25,
-        "held_out_to": "everybody",
-    },
-}
-PRESET: dict[str, Any] = {**SMALL, "clip": {}, "training": {"preset": "auto"}}
-OWN = "data.records=30000"  # the default: records of one's own are as many as they are
-SMALLEST = ("training.rounds=2", "data.records=300", "federation.clients=2")
-NOISE = "privacy.noise_multiplier=2"
-MOMENTS = "privacy.moments=0.2"
-STAGES = "sketch.stages=[{parts=[{kind='moments', columns=[0, 1], radius=3.0}]}]"
-RUNS = {
-    "central": (SMALL, ("privacy.trust=central", NOISE)),
-    "central, seeded": (SMALL, ("privacy.trust=central", NOISE, "seed=3")),
-    "central, unsafe metrics": (SMALL, ("privacy.trust=central", NOISE, "unsafe_metrics=true")),
-    "central, equality of odds": (SMALL, ("privacy.trust=central", NOISE, "objective.penalty=equality-of-odds")),
-    "central, no penalty": (SMALL, ("privacy.trust=central", NOISE, "objective.alpha=0.0", "unsafe_metrics=true")),
-    "none": (SMALL, ("privacy.trust=none",)),
-    "distributed": (SMALL, ("privacy.trust=distributed", NOISE)),
-    "distributed, no penalty": (SMALL, ("privacy.trust=distributed", NOISE, "objective.alpha=0.0")),
-    "distributed, a sketch": (SKETCH, ("privacy.trust=distributed", STAGES)),
-    "local-gradient": (SMALL, ("privacy.trust=local-gradient", NOISE)),
-    "local-slices": (GENERATION, ("privacy.trust=local-slices", NOISE)),
-    "local-slices, own directions": (GENERATION, ("privacy.trust=local-slices", NOISE, "slicing.scheme=iid")),
-    "local-release": (GENERATION, ("privacy.trust=local-release", "privacy.epsilon=10")),
-    "sketch": (SKETCH, ()),
-    "sketch-local": (SKETCH, (LOCAL,)),
-    "sketch, stages": (SKETCH, (STAGES,)),
-    "sketch-local, stages": (SKETCH, (LOCAL, STAGES)),
-    "central, moments": (SMALL, ("privacy.trust=central", NOISE, MOMENTS)),
-    "central, moments, no penalty": (SMALL, ("privacy.trust=central", NOISE, MOMENTS, "objective.alpha=0.0")),
-    "distributed, moments": (SMALL, ("privacy.trust=distributed", NOISE, MOMENTS)),
-    "local-gradient, moments": (SMALL, ("privacy.trust=local-gradient", NOISE, MOMENTS)),
-    "central, a preset": (PRESET, ("privacy.trust=central", NOISE, "privacy.moments=0")),
-    "local-gradient, a preset": (PRESET, ("privacy.trust=local-gradient", NOISE, "privacy.moments=0")),
-    "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
-    "distributed, kept records released": (KEPT, ("privacy.trust=distributed", NOISE, OWN)),
-    "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
-}
 
 THROUGH_MODEL = ("privacy.trust=local-slices", NOISE, "training.rounds=1", "federation.clients=2")
 """With `ADAPTATION`, the only local run in which features pass through the model; it needs files of images."""
 
 
-class Watched:
-    """The ClientApp with an inspector at its door; `leak` may spoil what leaves."""
-
-    def __init__(self, inspector: Inspector, leak=None) -> None:
-        self._inspector, self._leak = inspector, leak
-
-    def __call__(self, message, context):
-        self._inspector.request(message, context)
-        reply = client_app(message, context)
-        if self._leak is not None and message.metadata.message_type != "query.hello":
-            self._leak(reply)
-        self._inspector.reply(message, reply, context)
-        return reply
-
-
 def watched(tmp_path, chosen: Experiment, leak=None) -> Inspector:
     inspector = Inspector(chosen)
     with contextlib.suppress(*([FederationError] if leak else [])):  # the server refuses what leaks
-        Federation(tmp_path).run(chosen, app=Watched(inspector, leak))
+        Federation(tmp_path).run(chosen, app=Watched(inspector, leak=leak))
     return inspector
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_only_what_the_table_allows_travels(tmp_path, name):
-    raw, overrides = RUNS[name]
-    chosen = parse_experiment(raw, (*SMALLEST, *overrides))
-    inspector = watched(tmp_path, chosen)
-    assert inspector.faults == []
-    assert inspector.kinds == set(exchanges_of(chosen))
+    seen = watched_run(name, tmp_path)
+    assert seen.inspector.faults == []
+    assert seen.inspector.kinds == set(exchanges_of(seen.experiment))
 
 
 def test_every_field_of_the_table_travels_in_some_run(tmp_path, monkeypatch):
     """A table that says more than what travels would hide what is new in it."""
+    runs = [watched_run(name, tmp_path / name) for name in RUNS]
     digits_for_images(monkeypatch)
     through = watched(tmp_path / "through", parse_experiment(ADAPTATION, THROUGH_MODEL))
     assert through.faults == [] and (SLICES.down, "theta") in through.seen
-    seen = set(through.seen)
-    for name, (raw, overrides) in RUNS.items():
-        inspector = watched(tmp_path / name, parse_experiment(raw, (*SMALLEST, *overrides)))
-        seen |= inspector.seen
+    seen = through.seen.union(*(each.inspector.seen for each in runs))
     kinds = {kind for exchange in EXCHANGES for kind in (exchange.down, exchange.up)}
     assert {(kind, attribute) for kind in kinds for attribute in fields_of(kind)} == seen
 

@@ -17,7 +17,7 @@ from fedsw.privacy import release as door
 from fedsw.privacy.noise import NOISES
 from fedsw.subnormal import flushes
 from fedsw.tasks.problem import Problem
-from tests.clients.test_messages import RUNS
+from tests.clients.runs import RUNS
 from tests.federations import Federation
 
 COMPUTED = {

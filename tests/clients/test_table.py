@@ -14,7 +14,6 @@ from flwr.common.serde import recorddict_to_proto
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsw.experiment import parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Malformed, Message, Terms, fields_of, trusts_of
@@ -24,8 +23,8 @@ from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAske
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.clients.messages import exchanges_of
-from tests.clients.test_messages import RUNS, SMALLEST
-from tests.federations import Federation, Saboteur, array_record, small
+from tests.clients.runs import RUNS, watched_run
+from tests.federations import array_record, small
 from tests.fuzz.test_messages import arrays, metrics, require_declared, texts
 
 NUMBER = Whole(record="config", name="x", seen=Seen.PUBLIC, about="a number", limits=Limits(0))
@@ -52,25 +51,11 @@ class Sent:
 @pytest.fixture(scope="module", params=RUNS)
 def traffic(request, tmp_path_factory) -> list[Sent]:
     """One message of every kind and direction of a run."""
-    raw, overrides = RUNS[request.param]
-    chosen = parse_experiment(raw, (*SMALLEST, *overrides))
-    task, known = Problem.from_experiment(chosen), exchanges_of(chosen)
-    found: dict[type[Message], Sent] = {}
-
-    def keep(kind: type[Message], content: RecordDict) -> None:
-        copy = RecordDict({name: type(record)(dict(record)) for name, record in content.items()})
-        found.setdefault(kind, Sent(kind, copy, Terms.of(task)))
-
-    def down(message, context):
-        keep(known[message.metadata.message_type].down, message.content)
-
-    def up(message, reply):
-        keep(known[message.metadata.message_type].up, reply.content)
-        return reply
-
-    Federation(tmp_path_factory.mktemp("traffic")).run(chosen, app=Saboteur(down, up))
-    assert set(found) == {kind for exchange in known.values() for kind in (exchange.down, exchange.up)}
-    return list(found.values())
+    run = watched_run(request.param, tmp_path_factory.mktemp("traffic"))
+    first, known = run.kept.first, exchanges_of(run.experiment).values()
+    assert set(first) == {kind for exchange in known for kind in (exchange.down, exchange.up)}
+    terms = Terms.of(Problem.from_experiment(run.experiment))
+    return [Sent(kind, content, terms) for kind, content in first.items()]
 
 
 def _field(sent: Sent, record: str, key: str):

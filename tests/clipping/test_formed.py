@@ -80,7 +80,7 @@ class Difference(nn.Module):
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize("power", [-44, -20, -3, 0, 8, 18, 30])
 def test_one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways(power, d, dtype, way):
-    for seed in range(10):
+    for seed in range(5):
         torch.manual_seed(seed)
         model = Difference(d).to(dtype)
         x = (10.0**power * (1 + 1e-3 * torch.randn(1, 2, 3, 3, dtype=torch.float64))).to(dtype)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.brief import brief  # noqa: F401
 from tests.distributed.sites import Sites
 from tests.federations import Federation
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from fedsw.federation.messages import MASKED_TABLES
+from fedsw.federation.node.answered import AlreadyAnswered
+from fedsw.federation.trust.distributed import client
 from fedsw.federation.trust.distributed.cohort import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.randomness import Stream
@@ -156,6 +160,21 @@ def test_the_second_sum_is_among_the_sites_of_the_first(sites):
     sites.table(0, cohort)
     other = cohort.model_copy(update={"records": cohort.records + 1})
     refused(sites, lambda: sites.contribution(0, other), "not that of the attempt's first sum")
+
+
+def test_a_request_that_was_answered_leaves_the_sample_as_it_is(sites, monkeypatch):
+    """Of a site of several clients one that was not in the first request pays for a second, and is refused then."""
+    state, node = {"key": b"of the first sum"}, SimpleNamespace(task=sites.task, batch="of the first sum")
+    asked = SimpleNamespace(round=1, attempt=0)
+
+    def answered(*given) -> None:
+        raise AlreadyAnswered
+
+    monkeypatch.setattr(client, "charged", lambda *given: None)
+    monkeypatch.setattr(client, "note", answered)
+    with pytest.raises(AlreadyAnswered):
+        client._charged(MASKED_TABLES, node, asked, None, state)
+    assert state == {"key": b"of the first sum"} and node.batch == "of the first sum"
 
 
 def test_fewer_clients_than_the_noise_is_for_are_refused(sites):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsw.cli.app import main
+from fedsw.audit.record import audit
 from fedsw.experiment.sections import AUTO_BINS
 from fedsw.federation import messages
 from fedsw.federation.trust.distributed import budget, client, ranked, server
@@ -133,7 +133,7 @@ def test_server_and_sites_choose_one_number_and_the_run_passes_its_audit(federat
     assert summary["status"] == "completed" and summary["released_rounds"] == 2
     assert len(chosen) == 2 * (1 + 3 * 2) and len(set(chosen)) == 1
     assert chosen[0] != 32 and lengths == {2 * chosen[0]}
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 def test_only_masked_sums_have_their_bins_chosen():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsw.accounting import Ledger, Step, epsilon_by
-from fedsw.cli.app import main
+from fedsw.audit.record import audit
 from fedsw.federation import messages
 from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, moments_layout
 from fedsw.federation.budgets.moments import TALLY_PART as TALLY
@@ -61,7 +61,7 @@ def test_a_run_on_moments_is_charged_as_planned_everywhere_and_passes_its_audit(
     assert stored["sigma"] == pytest.approx(shared.moments * entries[0].sensitivity * math.sqrt(3 / 2), rel=1e-9)
     added = (stored["values"] - test_moments_first.exact(experiment)).reshape(-1) / stored["sigma"]
     assert 0.7 < float(added.std()) < 1.3
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 @pytest.mark.parametrize("sites", [1, 3])
@@ -88,7 +88,7 @@ def test_an_attempt_at_moments_that_fails_is_charged_and_the_budget_is_for_it(fe
     folder = federation.folder / "run1"
     assert summary["status"] == "completed" and summary["epsilon_spent"] <= 2.0
     assert attempts_in(folder, 0) == [(0, 0), (0, 1), (1, 0), (2, 0)]
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -109,7 +109,7 @@ def test_kept_records_are_charged_whole_and_once_and_training_costs_them_nothing
     assert found["sigma"] == pytest.approx(budget.sigma * math.sqrt(3 / 2), rel=1e-9)
     off = (found["values"] - kept_runs.exact(chosen, folder)).reshape(-1) / found["sigma"]
     assert float(off.abs().max()) < 6 and float(off.std()) > 0.3
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 def test_of_a_person_one_row_is_in_every_sum(tmp_path, federation, exact):
@@ -128,7 +128,7 @@ def test_of_a_person_one_row_is_in_every_sum(tmp_path, federation, exact):
     assert float(moments[:, 0].sum()) == pytest.approx(136 * one)
     assert float(sum(vectors[3:6]).sum()) <= 0.2 * 136
     assert float(sum(vectors[-3:]).sum()) == 44
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 def test_an_attempt_at_a_tally_that_fails_is_charged_to_kept_records_alone(tmp_path, federation):
@@ -140,7 +140,7 @@ def test_an_attempt_at_a_tally_that_fails_is_charged_to_kept_records_alone(tmp_p
     assert [(entry.round, entry.attempt) for entry in kept] == [(3, 0), (3, 1)]
     assert by_group[HELD_OUT] <= summary["epsilon"] * (1 + 1e-9) and summary["held_out_release"]["clients"] == 2
     folder = federation.folder / "run1"
-    assert main(["audit", str(folder), "--output", str(federation.folder / "audit")]) == 0
+    assert audit(folder).passed
 
 
 def test_a_mask_of_a_tally_is_for_the_very_model_that_is_measured(tmp_path, federation, monkeypatch):

@@ -30,7 +30,6 @@ from fedsw.privacy.masks import MaskKey
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.settings import FederationError
-from fedsw.sketches import learnt
 from fedsw.sketches.law import Law
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.sketches.parts import GaussianKernel
@@ -48,12 +47,6 @@ from tests.simulations.test_audit_recorded import change_lines, failed
 
 TRUST = "privacy.trust=distributed"
 TWO = ("sketch.stages=[{share=0.3}]", "sketch.hidden=5", "training.rounds=3")
-
-
-@pytest.fixture(autouse=True)
-def few_lessons(monkeypatch):
-    brief = {"steps": 4, "batch": 30, "shifts": 1, "noise": 0.1, "smoothing": 0.1, "learning_rate": 0.003}
-    monkeypatch.setattr(learnt.Lessons, "__init__", lambda self: vars(self).update(brief))
 
 
 def stored(experiment, directory, number: int = 1):

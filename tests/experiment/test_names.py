@@ -21,19 +21,23 @@ WORDS = {"none", "central", "sketch"}
 
 def compared(source: str) -> Iterator[int]:
     """Lines in which a name of a trust model decides something."""
-    return within(ast.parse(source), "")
+    return within(ast.parse(source), None)
 
 
-def within(node: ast.AST, statement: str) -> Iterator[int]:
+def within(node: ast.AST, statement: ast.stmt | None) -> Iterator[int]:
     """The same of a part of a program, which stands in a statement."""
-    if isinstance(node, ast.stmt):
-        own = (each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.stmt | ast.match_case))
-        statement = " ".join(ast.unparse(each) for each in own if not isinstance(each, ast.excepthandler)).lower()
+    statement = node if isinstance(node, ast.stmt) else statement
     for name in names_in(node):
-        if name not in WORDS or "trust" in statement:
+        if name not in WORDS or (statement is not None and "trust" in own_text(statement)):
             yield getattr(node, "lineno", 0)
     for each in ast.iter_child_nodes(node):
         yield from within(each, statement)
+
+
+def own_text(statement: ast.stmt) -> str:
+    """A statement without those that stand in it, in small letters."""
+    own = (each for each in ast.iter_child_nodes(statement) if not isinstance(each, ast.stmt | ast.match_case))
+    return " ".join(ast.unparse(each) for each in own if not isinstance(each, ast.excepthandler)).lower()
 
 
 def names_in(node: ast.AST) -> Iterator[str]:

@@ -17,8 +17,9 @@ from fedsw.engines.driver import resume
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.planning.after_moments import after_moments, hidden_by_noise, twins_of
 from fedsw.planning.law import public_columns
-from fedsw.tasks.moments import STEP, Moments, layout_of, sums_of
+from fedsw.tasks.moments import STEP, layout_of, sums_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments
 
 pytestmark = pytest.mark.slow
 

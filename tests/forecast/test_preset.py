@@ -9,13 +9,17 @@ import pytest
 import torch
 
 import fedsw
+from fedsw.accounting import Slicing, Step, epsilon_by
 from fedsw.data import as_records
 from fedsw.engines.driver import resume, run
 from fedsw.engines.records import at_hand
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import CHOSEN, Numbers, left_open
 from fedsw.federation.server.preset import multiplier_of_one, numbers_of, settled, sizes_at_hand
+from fedsw.planning import words
+from fedsw.planning.plan import planned
 from fedsw.runs.directory import RunDirectory
+from tests.federations import small
 
 FEATURES = [{"name": "x", "low": 0, "high": 1}, {"name": "job", "categories": ["a", "b", "c"]}]
 COLUMNS = {
@@ -182,3 +186,35 @@ def test_what_is_chosen_counts_persons_that_are_trained_on_and_not_their_rows():
 def test_a_preset_of_the_file_is_taken_back_on_the_command_line():
     raw = asked().model_dump()
     assert left_open(parse_experiment(raw)) and not left_open(parse_experiment(raw, ["training.preset=none"]))
+
+
+SLICED = (
+    "objective.task=generation",
+    "objective.penalty=distribution-matching",
+    "objective.alpha=1.0",
+    "model={kind='generator', latent=2}",
+    "data.source=ring",
+    "slicing.directions=2",
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (["privacy.trust=distributed", "local.failing=0.5"], {Step(0.2, 0.5): 6}),
+        (["privacy.trust=local-gradient", "federation.clients=300"], {Step(1.0, 0.5): 4}),
+        (["privacy.trust=local-slices", *SLICED], {Step(0.2, 0.5, slicing=Slicing(2, 2, "orthogonal")): 4}),
+    ],
+    ids=["attempts that fail", "small clients", "slices"],
+)
+def test_the_epsilon_of_a_plan_is_that_of_what_the_run_charges(overrides, steps):
+    """With a given multiplier: all attempts that the budget is for, at the rates of the clients."""
+    found = planned(small("privacy.noise_multiplier=2.0", *overrides), {"a": 300, "b": 300}, untold="not asked for")
+    assert found.multiplier == 2.0 and found.epsilon == pytest.approx(epsilon_by("pld", steps, found.delta), rel=1e-6)
+    failing = "as many attempts that fail as 50 % of them" in dict(words.rows(found))["noise"]
+    assert failing == ("local.failing=0.5" in overrides)
+
+
+def test_a_plan_refuses_a_batch_that_the_run_would_refuse():
+    with pytest.raises(ExperimentError, match="batch of 500 records asked from group"):
+        planned(small("training.batch_size=500"), {"a": 300, "b": 300}, untold="not asked for")

@@ -73,7 +73,7 @@ def _of(name: str) -> type:
 @pytest.mark.parametrize(("kind", "terms"), KINDS, ids=lambda each: getattr(each, "__name__", ""))
 def test_whatever_comes_is_a_message_of_the_table_or_malformed(kind, terms):
     @given(content=contents(kind, terms))
-    @settings(max_examples=90, deadline=None, derandomize=True)
+    @settings(max_examples=30, deadline=None, derandomize=True)
     def read(content: RecordDict) -> None:
         try:
             found = messages.decode(kind, content, terms)

@@ -300,7 +300,7 @@ def test_what_is_advised_is_admitted_and_two_per_cent_more_is_not(account, shape
 
     def sized(epsilon):
         low, high = 0.0, 50.0
-        for _ in range(50):
+        for _ in range(30):
             middle = (low + high) / 2
             steps = {replace(step, mu=step.mu * middle): times for step, times in shape.items()}
             low, high = (middle, high) if composed_epsilon([steps], DELTA) <= epsilon else (low, middle)

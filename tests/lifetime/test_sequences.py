@@ -37,8 +37,8 @@ def release(account: DatasetAccount, place: Path, accountant, rate, mu, times, *
     return {step: times}
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(GAUSSIAN | LAPLACE | SELECTION, KILLED), min_size=2, max_size=5))
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(GAUSSIAN | LAPLACE | SELECTION, KILLED), min_size=2, max_size=4))
 def test_of_any_releases_one_after_the_other_the_account_has_the_epsilon_of_all_their_charges(releases):
     with tempfile.TemporaryDirectory() as folder:
         account, fresh = DatasetAccount(Path(folder), "people"), Composition()

@@ -7,6 +7,7 @@ import copy
 import math
 import pickle
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -185,10 +186,18 @@ def test_what_is_not_paid_for_keeps_nothing_else_that_is_released_with_it():
     assert isinstance(again, ValueError) and "left already" in str(again)
 
 
+def naming(names: Collection[str]) -> Iterator[tuple[Path, str]]:
+    """Files of the package, and their text, in which one of the names stands at all."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if any(name in text for name in names):
+            yield path, text
+
+
 def test_no_other_file_of_the_package_adds_noise_or_spends():
     found = {name: set() for name in (*NOISE, "spend", "spend_together")}
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, text in naming(found):
+        for node in ast.walk(ast.parse(text)):
             looked_up = isinstance(node, ast.Subscript)
             if isinstance(node, ast.Call) or looked_up:
                 function = node.value if looked_up else node.func
@@ -201,12 +210,9 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
 
 
 def test_no_other_file_of_the_package_imports_what_adds_noise():
-    for path in PACKAGE.rglob("*.py"):
+    for path, text in naming(NOISE):
         names = {
-            alias.name
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
+            alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) for alias in node.names
         }
         if path != THE_DOOR and path.parent != PACKAGE / "privacy":
             assert names.isdisjoint(NOISE), path

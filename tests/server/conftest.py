@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.brief import brief  # noqa: F401
 from tests.federations import Federation
 from tests.server.local_runs import Runs
 

@@ -300,7 +300,7 @@ def test_outputs_outside_the_ball_are_projected_again_by_the_server(federation, 
     assert max(largest) <= 0.5 * (2 / 50) * 2  # alpha * (2/n) * 2M at the least batch of about 60 a group
 
 
-@pytest.mark.parametrize("client", [0, 1, 2])
+@pytest.mark.parametrize("client", [0, 2])
 def test_a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left(federation, client):
     release = threading.Event()
 

@@ -44,10 +44,14 @@ LOCAL = {
 BASES = {"local-slices": SLICES, "local-slices, own directions": SLICES, "local-release": RELEASE}
 
 
-@pytest.mark.parametrize("trust", LOCAL)
-@pytest.mark.parametrize("seed", [("seed=5",), ()])
+UNSEEDED = ("local-gradient", "local-slices", "local-release")
+
+
+@pytest.mark.parametrize(
+    ("trust", "seed"), [*((trust, ("seed=5",)) for trust in LOCAL), *((trust, ()) for trust in UNSEEDED)]
+)
 def test_under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise(federation, trust, seed):
-    common = (*LOCAL[trust], *seed, "federation.clients=4", "training.precision=float64")
+    common = (*LOCAL[trust], *seed, "federation.clients=4", "training.precision=float64", "training.rounds=2")
     alone, apart, first = _model(federation, *common, base=BASES.get(trust))
     together, summary, second = _model(federation, *common, "federation.sites=1", base=BASES.get(trust))
     kept = sorted(path.name for path in (second / "clients").glob("*.sqlite"))
@@ -120,6 +124,7 @@ def test_a_client_of_a_site_that_is_lost_between_the_exchanges_takes_only_its_ow
 def test_a_site_answers_for_a_batch_once_and_draws_it_again_where_it_is_not_at_hand(federation, monkeypatch):
     """As a site that is rebuilt between the exchanges does: the batch follows from the key alone."""
     common = (*LOCAL["local-gradient"], "seed=5", "training.precision=float64", "federation.clients=4")
+    common = (*common, "training.rounds=2")
     kept, *_ = _model(federation, *common, "federation.sites=1")
 
     def forget(message, context):
@@ -175,7 +180,7 @@ def test_at_a_site_all_clients_have_noise_of_their_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", [("seed=5",), ()])
 def test_with_more_clients_than_ledgers_may_be_open_the_least_recently_used_are_closed(federation, monkeypatch, seed):
     most, opened = 0, account._open
-    monkeypatch.setattr(account, "most_open", lambda: 4)
+    monkeypatch.setattr(account, "most_open", lambda: 3)
 
     def counting(path, promise):
         nonlocal most
@@ -184,9 +189,15 @@ def test_with_more_clients_than_ledgers_may_be_open_the_least_recently_used_are_
         return ledger
 
     monkeypatch.setattr(account, "_open", counting)
-    common = (*LOCAL["local-gradient"], *seed, "federation.clients=11", "training.precision=float64")
+    common = (
+        *LOCAL["local-gradient"],
+        *seed,
+        "federation.clients=6",
+        "training.precision=float64",
+        "training.rounds=2",
+    )
     few, summary, directory = _model(federation, *common, "federation.sites=1")
-    assert most == 4
+    assert most == 3
     monkeypatch.setattr(account, "most_open", lambda: 200)
     many, apart, _ = _model(federation, *common, "federation.sites=1")
     assert summary["epsilon_spent_by_client"] == pytest.approx(apart["epsilon_spent_by_client"], rel=1e-9)

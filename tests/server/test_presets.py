@@ -20,7 +20,7 @@ from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.runs.directory import RunDirectory
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
-from tests.clients.test_messages import GENERATION
+from tests.clients.runs import GENERATION
 from tests.federations import SMALL, Federation, Saboteur
 from tests.server.sketch_runs import SKETCH
 

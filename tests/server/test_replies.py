@@ -19,7 +19,7 @@ from fedsw.federation.messages.common import Joined
 from fedsw.federation.messages.local import NoisedContribution, NoisedSlices
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
-from tests.clients.test_messages import GENERATION
+from tests.clients.runs import GENERATION
 from tests.federations import Saboteur, array, numbers, small
 
 LOST = "federation.min_clients=2"

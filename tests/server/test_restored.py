@@ -230,14 +230,17 @@ def test_a_restored_sketch_is_not_made_again(machines, tmp_path):
     assert rows(directory) == [(1, 0, True)]
 
 
+ONE_ROUND = ("training.rounds=1",)
+
+
 @pytest.mark.parametrize(
     ("raw", "settings"),
     [
-        (SMALL, ()),
-        (SMALL, ("objective.alpha=0",)),
-        (SMALL, ("privacy.trust=none",)),
-        (SMALL, ("privacy.trust=local-gradient",)),
-        (SLICES, ()),
+        (SMALL, ONE_ROUND),
+        (SMALL, ("objective.alpha=0", *ONE_ROUND)),
+        (SMALL, ("privacy.trust=none", *ONE_ROUND)),
+        (SMALL, ("privacy.trust=local-gradient", *ONE_ROUND)),
+        (SLICES, ONE_ROUND),
         (SKETCH, ()),
         (SKETCH, ("privacy.trust=sketch-local",)),
     ],
@@ -345,8 +348,10 @@ class Liar:
         monkeypatch.setattr(Answered, "all", forged)
 
 
-@pytest.mark.parametrize("said", [[[1, 2**40, 2]], [[1, 0, 2]], [[0, 0, 1]]])
-@pytest.mark.parametrize("trust", ["central", "local-gradient"])
+@pytest.mark.parametrize(
+    ("said", "trust"),
+    [([[1, 2**40, 2]], "central"), ([[1, 0, 2]], "central"), ([[0, 0, 1]], "central"), ([[1, 0, 2]], "local-gradient")],
+)
 def test_who_says_that_it_answered_in_a_new_run_is_lost_alone_and_by_name(
     machines, tmp_path, monkeypatch, caplog, said, trust
 ):

@@ -17,8 +17,9 @@ APART = ("runs/files.py", "audit/record/")  # the owner, and the reader that is 
 
 
 def _literals(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    text = path.read_text(encoding="utf-8")
+    nodes = ast.walk(ast.parse(text)) if any(name in text for name in NAMES) else ()
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def test_only_their_owner_spells_the_names_of_a_run_s_files():

@@ -19,7 +19,6 @@ from fedsw.federation.server.preset import settled
 from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
 from fedsw.runs.directory import RunDirectory
-from fedsw.sketches import learnt
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import least_noise_shares, sketch_sensitivity
@@ -47,12 +46,6 @@ TABLE = {
     "privacy": {"trust": "sketch", "epsilon": 2.0, "delta": 1e-6},
     "federation": {"clients": 1},
 }
-
-
-@pytest.fixture(autouse=True)
-def few_lessons(monkeypatch):
-    brief = {"steps": 4, "batch": 30, "shifts": 1, "noise": 0.1, "smoothing": 0.1, "learning_rate": 0.003}
-    monkeypatch.setattr(learnt.Lessons, "__init__", lambda self: vars(self).update(brief))
 
 
 def kernel(pairs: int, weight: float = 1.0) -> PartOfSketch:

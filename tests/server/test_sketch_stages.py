@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.accounting import BudgetExhausted, Ledger, Step
+from fedsw.accounting.lifetime import composed_epsilon
+from fedsw.accounting.lifetime.composing import counted, uncovered
 from fedsw.audit.bounds import shown_epsilon, shown_mu
 from fedsw.audit.record import audit, noise, promise, spent
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets.local import sketch_budget
+from fedsw.federation.budgets.local import sketch_budget, stage_costs
+from fedsw.federation.exchange import cohort
+from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.participation import begun
 from fedsw.federation.node.partition import held_records
-from fedsw.federation.trust.sketch.sides import SketchSum, stage_with
+from fedsw.federation.server.job import planned_cost
+from fedsw.federation.trust.sketch.sides import SketchSum, make_plan, stage_with
 from fedsw.models.initial import count_parameters, flatten
 from fedsw.privacy.noise import noised
 from fedsw.randomness import Stream
@@ -26,7 +33,6 @@ from fedsw.report.facts import description
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import read_run
 from fedsw.runs.releases import stored_classifier, stored_sketch
-from fedsw.sketches import learnt
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.needs import parts_of
@@ -43,14 +49,6 @@ THREE = (
     "{bandwidths=[1.0], pairs=4, weight=0.5}]}]"
 )
 SMALL = ("sketch.hidden=5", "training.rounds=3", "sketch.averaging=0.5")
-
-
-@pytest.fixture(autouse=True)
-def few_lessons(monkeypatch):
-    monkeypatch.setattr(learnt.Lessons, "__init__", lambda self: vars(self).update(BRIEF))
-
-
-BRIEF = {"steps": 4, "batch": 30, "shifts": 1, "noise": 0.1, "smoothing": 0.1, "learning_rate": 0.003}
 
 
 def staged(*settings: str):
@@ -81,6 +79,27 @@ def test_every_stage_is_charged_with_its_share_and_the_ledgers_replay_is_the_eps
     assert replayed <= 5.0 * (1 + 1e-6) and replayed == pytest.approx(5.0, rel=2e-3)
     assert summary["epsilon_spent"] == replayed and summary["status"] == "completed"
     assert rows[0].sensitivity == pytest.approx(2.002) and rows[1].sensitivity < 1.43
+
+
+@pytest.mark.parametrize("stages", [TWO, THREE])
+def test_an_account_has_room_for_all_stages_before_the_first_is_released(stages):
+    """One release as dear as all of them would cover the first stage alone."""
+    task = Problem.from_experiment(staged(stages))
+    plan = make_plan(task, [Site(0, np.zeros(1, dtype=np.int64), np.array([[600]]), None, None)])
+    asked = planned_cost(plan).counted().steps
+    charged = Counter(Step(1.0, each.mu) for each in stage_costs(task, plan.delta))
+    assert not uncovered(counted(charged.items()), asked)
+    assert 4.98 < composed_epsilon([asked], plan.delta) <= 5.0 * (1 + 1e-6)
+
+
+def test_a_node_has_answered_all_when_it_has_answered_the_last_stage_and_may_say_so_of_each():
+    """However few steps the generator takes."""
+    task = Problem.from_experiment(staged(THREE, "training.rounds=1"))
+    part = begun(task.experiment, "run", (0,))
+    assert not part.after(1).after(2).over and part.after(1).after(2).after(3).over
+    answered = np.array([[number, 1, 2] for number in (1, 2, 3)])
+    site = Site(0, np.zeros(1, dtype=np.int64), np.array([[600]]), None, None, None, answered)
+    cohort._refuse_invented(site, task, {1: 1, 2: 1, 3: 1})
 
 
 def test_shares_have_sum_one_and_those_that_say_none_are_equal():
@@ -223,6 +242,11 @@ def test_the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_
     directory = tmp_path / "run"
     Federation(tmp_path).run(staged(TWO, *trust), directory=directory)
     assert failed(audit(directory)) == [] and audit(directory).details["not_checked"] == []
+    sketch, task = directory / "sketch.safetensors", Problem.from_experiment(staged(TWO, *trust))
+    content, released = load_file(sketch), sketch.read_bytes()
+    save_file({**content, "sketch": sketch_of_records(task, all_records(task.experiment))}, sketch)
+    assert noise.NAME in failed(found := audit(directory)) and "not on the grid" in str(found.rows)
+    sketch.write_bytes(released)
     path = directory / ("clients/client-1.sqlite" if trust else "ledger.sqlite")
     database = sqlite3.connect(path)
     (body,) = database.execute("SELECT body FROM rows WHERE sequence = (SELECT MAX(sequence) FROM rows)").fetchone()

@@ -22,8 +22,14 @@ from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
 SLOW = pytest.mark.slow
 
 SERVER, OUTPUTS, GRADIENTS = "server", "train.outputs", "train.gradients"
-ROUNDS = 3
-ONE_SITE = ("federation.clients=4", "federation.sites=1", f"training.rounds={ROUNDS}", "seed=5", "evaluate_every=1")
+ROUNDS = 2
+ONE_SITE = (
+    "federation.clients=4",
+    "federation.sites=1",
+    f"training.rounds={ROUNDS}",
+    "seed=5",
+    f"evaluate_every={ROUNDS}",
+)
 ALSO = (
     "objective.task=tests.single.examples:ScoreTask",
     "model.kind=tests.single.examples:TwoHeads",
@@ -79,7 +85,7 @@ def _each_round(seen, part):
         (),
         pytest.param(("data.records=1500",), marks=SLOW),
         ("training.batch_fraction=0.6",),
-        ("federation.clients=40",),
+        pytest.param(("federation.clients=40",), marks=SLOW),
         ("model.kind=mlp", "model.hidden=[5]", "training.precision=float64"),
         ("objective.penalty=equality-of-odds",),  # four strata
         pytest.param(("slicing.ties=stable", "slicing.memory_limit_mb=1"), marks=SLOW),

@@ -101,7 +101,7 @@ def test_micro_batches_change_nothing(name):
     torch.testing.assert_close(whole, parts, rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(list(SETS)),
     seed=st.integers(0, 10**6),

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import Records
-from fedsw.tasks.moments import GRID, STEP, Layout, Moments, layout_of, sums_of
+from fedsw.tasks.moments import GRID, STEP, Layout, layout_of, sums_of
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments
 from tests.federations import small
 
 ANYTHING = st.one_of(

@@ -14,8 +14,8 @@ from torch import nn
 from fedsw import models
 from fedsw.columns.declaration import Columns
 from fedsw.runs.trainer import Trainer
-from fedsw.tasks.moment_facts import columns_used, constant_of
 from fedsw.tasks.preparation import Preparation, closed_form, foldable, folded, prepare, started, whitening_of
+from fedsw.tasks.released_moments import columns_used, constant_of
 from tests.tasks.test_moments import problem_and_records, released
 
 REGRESSION = "objective.task='regression'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 
@@ -20,6 +21,7 @@ from fedsw.randomness import Stream
 from fedsw.settings import FederationError
 from tests.federations import SMALL
 from tests.owndata.test_check import write
+from tests.server.sketch_runs import sketched
 from tests.tuning.test_search import OWN
 
 LAW = Repetitions(0.0, 0.05)
@@ -186,6 +188,19 @@ def test_runs_that_release_several_things_are_not_taken_for_runs_that_release_th
     monkeypatch.setattr(private, "planned_cost", lambda plan: cost)
     with pytest.raises(ExperimentError, match="releases more than its rounds"):
         private.cost_of(candidates(), LAW)
+
+
+def test_of_runs_on_a_sketch_in_stages_all_stages_are_charged_and_stages_that_differ_are_refused(account, monkeypatch):
+    monkeypatch.setattr(private, "Evaluator", lambda task: None)  # it would train a classifier
+
+    def runs(*stages: str) -> list[Candidate]:
+        return [Candidate((), sketched("data.account=people", *stages))]
+
+    ((step, times),) = private.cost_of(runs("sketch.stages=[{}, {}]"), LAW).steps[0].items()
+    assert times == 3 and epsilon({Step(1.0, math.sqrt(3) * step.mu): 1}, 1e-5) == pytest.approx(5.0, rel=1e-2)
+    with pytest.raises(ExperimentError, match="stages of a sketch with unequal shares"):
+        private.cost_of(runs("sketch.stages=[{share=0.3}]"), LAW)
+    assert not account.state().runs
 
 
 def test_a_search_on_records_leaves_out_the_moments_that_nobody_wrote(account):

@@ -21,9 +21,10 @@ from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.runs.files import require_no_links
 from fedsw.runs.recovery import is_running
 from fedsw.settings import ExperimentError
-from fedsw.tasks.moments import Moments, layout_of
+from fedsw.tasks.moments import layout_of
 from fedsw.tasks.preparation import Preparation, prepare
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments
 
 LAPLACE = "laplace"
 HELD_OUT = "held out"

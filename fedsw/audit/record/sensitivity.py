@@ -165,6 +165,8 @@ def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:
 
 
 _TITLE = b"fedsw generator 1 "
+_STEPS = 12
+"""Noise of a scale is released on a grid of at most 2^12 steps of it."""
 _FACTS = "sigma, records, clients, attempt and epsilon"
 _NEVER_NEGATIVE = ("features", "moments", "code", "table")
 
@@ -249,13 +251,16 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
     if not path.is_file():
         faults.require(not lines, "there are lines of metrics, and no sketch that they are about")
         return
-    sigma, _, clients, attempt, _ = tensors_of(path)[_FACTS].tolist()
+    stored = tensors_of(path)
+    sigma, _, clients, attempt, _ = stored[_FACTS].tolist()
     for line in lines:
         where = f"step {line.get('round')} of metrics.jsonl"
         faults.require(math.isclose(float(line.get("sigma") or 0.0), sigma), f"{where} has another σ than the sketch")
     if not folder.noisy:
         faults.require(sigma == 0.0, "no noise was asked for, and the sketch has some")
         return
+    on_grid = _on_grid(stored["sketch"], sigma / math.sqrt(clients if folder.local else 1.0))
+    faults.require(on_grid, f"the sketch is not on the grid that noise of σ = {sigma:.6g} leaves: it has none, or less")
     rows = [row for book in folder.books for row in book.rows if row.round == number]
     if folder.model.masked:
         _masked(folder, faults, [row for row in rows if row.attempt == int(attempt)], sigma, clients)
@@ -270,6 +275,14 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
         rows = [row for row in rows if row.attempt == int(attempt)]
     total = math.hypot(*(row.sigma for row in rows))
     faults.require(math.isclose(sigma, total, rel_tol=1e-6), f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")
+
+
+def _on_grid(values: Tensor, least: float) -> bool:
+    """Whether numbers are whole steps of a grid that noise of at least such a scale leaves; exact sums hardly are."""
+    steps = values * 2.0 ** (
+        _STEPS - math.frexp(least / 2)[1]
+    )  # half of it: clients may add noise that differs a little
+    return bool((steps == steps.round()).all())
 
 
 def _masked(folder: Folder, faults: Faults, rows: Sequence[Row], sigma: float, clients: float) -> None:

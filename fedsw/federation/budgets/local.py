@@ -7,7 +7,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from fedsw.accounting import Charge, Slicing, Step, epsilon_by, noise_multiplier
+from fedsw.accounting import Charge, Slicing, Step, epsilon_by, lifetime, noise_multiplier
+from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.experiment.trust import trust_model
@@ -18,7 +19,7 @@ from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
-from fedsw.tasks.measures import sketcher_of
+from fedsw.tasks.measures import law_of_problem, sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
 
@@ -214,6 +215,17 @@ def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
         multiplier = sketch_budget(experiment, sketcher.law, delta, number, attempts=attempts).multiplier
         found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
     return tuple(found)
+
+
+def planned_stages(task: Problem, delta: float) -> Counts:
+    """What an account sets aside for a sketch with noise: all planned attempts at every stage, as they are charged."""
+    experiment, found = task.experiment, Counter[Step]()
+    attempts = experiment.privacy.model.attempts(experiment)
+    for number in range(1, 1 + len(experiment.sketch.shares)):
+        law = law_of_problem(task, Stage(number))
+        multiplier = sketch_budget(experiment, law, delta, number, attempts=attempts).multiplier
+        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts))
+    return found
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedsw.experiment import planned_stages
 from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
@@ -266,7 +267,7 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
     who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
     if known is None and len(site.answered):
         raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
-    last = task.experiment.training.rounds + 1  # that of records kept out of training
+    last = max(task.experiment.training.rounds, planned_stages(task.experiment)) + 1  # that of kept records
     for round_, attempt, _ in site.answered.tolist():
         if round_ > last:
             raise FederationError(f"{who} says that it has answered in round {round_} of a run of {last - 1}")

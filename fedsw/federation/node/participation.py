@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedsw import files
-from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment import Experiment, planned_releases, planned_stages
 
 _PATTERN = "run-*.json"
 
@@ -26,7 +26,7 @@ class Participation:
         clients: the numbers of the node's clients.
         trust, epsilon, delta, nominal: what the experiment asks for; epsilon is infinite without noise, and None where
             it follows from a noise multiplier.
-        rounds: how many rounds with an answer of clients are planned.
+        rounds: how many rounds, or stages of a sketch, with an answer of clients are planned.
         answered: how many rounds this node answered in.
         last: number of the last of them; 0 before the first.
         agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
@@ -73,7 +73,7 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: st
         privacy.epsilon if privacy.noisy else float("inf"),
         privacy.delta,
         experiment.seed is not None,
-        planned_releases(experiment),
+        max(planned_releases(experiment), planned_stages(experiment)),
         agreed=agreed,
     )
 

@@ -22,6 +22,7 @@ from fedsw.accounting.lifetime import (
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
+from fedsw.federation.budgets.local import planned_stages
 from fedsw.federation.budgets.moments import covering, planned_moments
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.accounts import Budgeted, reserving
@@ -77,9 +78,11 @@ def planned_cost(plan: Plan) -> Cost:
 
 
 def _of_rounds(plan: Plan) -> Counts:
-    """Moments and all rounds, at the largest rate that an attempt of the plan may have."""
+    """Moments and all rounds, at the largest rate that an attempt of the plan may have; or all stages of a sketch."""
     if not plan.multiplier:
         return {step: plan.rounds + bool(plan.task.experiment.privacy.moments) for step in NO_NOISE}
+    if plan.task.experiment.privacy.sketch:
+        return planned_stages(plan.task, plan.delta)
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
     rounds = planned(Step(max(largest, *plan.rates), 1 / plan.multiplier), plan.rounds)

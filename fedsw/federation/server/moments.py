@@ -23,10 +23,9 @@ from fedsw.runs.files import MOMENTS, read_json, write_json
 from fedsw.runs.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
-from fedsw.tasks.moment_facts import columns_used, constant_of
-from fedsw.tasks.moments import Moments
 from fedsw.tasks.preparation import Preparation, folded, prepare, started
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.released_moments import Moments, columns_used, constant_of
 
 
 def release_moments(

@@ -97,7 +97,7 @@ class DistributedSketch(Distributed):
     gradients = False
     law = "sum of waves"
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
-    leaves = "a masked sum of all records' cosines and sines, once"
+    leaves = "one masked sum a stage, of what is measured of all records"
     covers = (
         "every record, its label and group included, against everybody: the server and local.colluding clients, too"
     )

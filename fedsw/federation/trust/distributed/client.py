@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.messages import Broadcast
+from fedsw.federation.messages import AnyExchange, Broadcast
 from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
@@ -33,8 +33,7 @@ def masked_tables(message: Message, context: Context) -> Message:
     if not ranked.compares(node.task):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
-    here = _charged(node, asked, context, state)
-    note(messages.MASKED_TABLES, asked, node, context)
+    here = _charged(messages.MASKED_TABLES, node, asked, context, state)
     bound = here.attempt.noise.of_table
     assert bound is not None
     bounded = Bounded(_tables(here, asked.theta.tensor(), asked.round, asked.attempt, state), bound)
@@ -49,8 +48,8 @@ def masked_sum(message: Message, context: Context) -> Message:
     if not ranked.contributes(node.task):
         raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
-    here = (_charged if asked.tables is None else _charged_before)(node, asked, context, state)
-    note(messages.MASKED_SUM, asked, node, context)
+    first = asked.tables is None
+    here = (_charged if first else _charged_before)(messages.MASKED_SUM, node, asked, context, state)
     table = None if asked.tables is None else asked.tables.tensor()
     vector = _contribution_of(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)
     state.clear()
@@ -58,14 +57,20 @@ def masked_sum(message: Message, context: Context) -> Message:
     return masked_reply(here, masked(here, bounded, "contribution", asked, _sent(asked)), message)
 
 
-def _charged(node: Node, asked: Request, context: Context, state: State) -> Answering[Attempt]:
-    """Check and charge an attempt's first sum, and settle the key of the sample."""
+def _charged(exchange: AnyExchange, node: Node, asked: Request, context: Context, state: State) -> Answering[Attempt]:
+    """Check and charge an attempt's first sum, and settle the key of the sample: once, whoever of the site is in it.
+
+    A request that was answered leaves the key as it is: both sums of an attempt are of one sample.
+    """
     here = charged(node, asked, context, state, _agree(node, asked))
-    state["key"] = batch_key(node.task, asked.round, asked.attempt)
+    note(exchange, asked, node, context)
+    state["key"], node.batch = batch_key(node.task, asked.round, asked.attempt), None
     return here
 
 
-def _charged_before(node: Node, asked: Request, context: Context, state: State) -> Answering[Attempt]:
+def _charged_before(
+    exchange: AnyExchange, node: Node, asked: Request, context: Context, state: State
+) -> Answering[Attempt]:
     """The same attempt's second sum: what was checked and paid for with the first."""
     here = checked(node, asked, context, state, _agree(node, asked))
     if "key" not in state or "epsilons" not in state:
@@ -78,6 +83,7 @@ def _charged_before(node: Node, asked: Request, context: Context, state: State) 
         raise RuntimeError("features were prepared otherwise than for the attempt's first sum; start a fresh attempt")
     part = next(each for each in here.attempt.parts if each.name == "contribution")
     here.paid.extend(Paid(asked.round, asked.attempt, float(each), {part.name: part}) for each in state["epsilons"])
+    note(exchange, asked, node, context)
     return here
 
 

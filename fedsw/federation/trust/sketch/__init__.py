@@ -24,7 +24,7 @@ class Sketched(Served):
         "one sum of all records leaves, once, and labelled samples are learnt from it (use objective.task 'synthesis')"
     )
     trusted_with = "server and clients follow the protocol and keep what they receive"
-    leaves = "the exact sum of all records' cosines and sines, once"
+    leaves = "one exact sum a stage, of what is measured of all records"
     adds_noise = "server"
     protects = "readers of the sketch, of the generator and its samples, and of the record"
     covers = "every record, its label and group included, against whoever sees the table, the generator or the run"
@@ -52,7 +52,7 @@ class SketchedLocally(Sketched):
         "'synthesis')"
     )
     trusted_with = "nobody but the client itself"
-    leaves = "that sum, noised, once"
+    leaves = "one sum a stage, of what is measured of its records, noised"
     adds_noise = "client"
     protects = "everybody"
     covers = "every record, its label and group included, against everybody, the server too"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -13,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import BudgetExhausted, Step, lifetime
+from fedsw.accounting import BudgetExhausted
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.federation import messages
-from fedsw.federation.budgets.local import PART, SketchBudget, sketch_budget
+from fedsw.federation.budgets.local import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.budgets.moments import Shares
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
@@ -151,11 +150,7 @@ def promise(node: Node, delta: float) -> Promise:
 
 def planned(node: Node, delta: float) -> Counts:
     """What all planned attempts at every stage cost a client's records at that delta, or a smaller one."""
-    experiment, found = node.task.experiment, Counter[Step]()
-    for number in range(1, 1 + len(experiment.sketch.shares)):
-        multiplier = budget_of(experiment, law_of_problem(node.task, Stage(number)), delta, number).multiplier
-        found.update(lifetime.planned(Step(1.0, 1 / multiplier), experiment.privacy.model.attempts(experiment)))
-    return found
+    return planned_stages(node.task, delta)
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
