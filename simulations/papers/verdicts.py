@@ -78,7 +78,7 @@ def verdicts(page: Page, studies: Mapping[str, Study]) -> str:
     """The table of all claims, in Markdown.
 
     Raises:
-        ExperimentError: if a claim names a figure, a row or a series that has no number.
+        ExperimentError: if a claim names a figure or a row that there is not, or a number that all results do not give.
     """
     lines = [
         (_linked(claim, studies), claim.claim, f"*{claim.verdict}*", _reason(claim, studies)) for claim in page.claims
@@ -90,10 +90,13 @@ def _reason(claim: Claim, studies: Mapping[str, Study]) -> str:
     return claim.reason.format_map({name: str(_number(claim, at, studies)) for name, at in claim.numbers.items()})
 
 
-def _number(claim: Claim, at: tuple[str, str, str], studies: Mapping[str, Study]) -> Measurement:
+def _number(claim: Claim, at: tuple[str, str, str], studies: Mapping[str, Study]) -> Measurement | str:
+    """What was measured; a dash where a figure's results are missing, as those of a quick run of another figure are."""
     figure, what, series = at
     rows = [row for row in studies[figure].figure.rows if row.what == what] if figure in studies else []
     number = measured(studies[figure], rows[0], series) if rows else None
+    if rows and number is None and studies[figure].absent:
+        return "–"
     if number is None:
         raise ExperimentError(f"{claim.where}: no number of {series!r} in row {what!r} of {figure}")
     return number

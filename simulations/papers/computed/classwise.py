@@ -26,7 +26,7 @@ from simulations.papers.computed.parallel import device, side_by_side
 from simulations.papers.measures.labelled import as_bytes, logistic_accuracy
 from simulations.papers.store import Measured
 
-_SOURCES = {"mnist": mnist, "fashion-mnist": fashion_mnist, "digits": lambda: resized(digits(), 28)}
+SOURCES = {"mnist": mnist, "fashion-mnist": fashion_mnist, "digits": lambda: resized(digits(), 28)}
 _ACCOUNTANTS = {"published": "bernstein-published", "exact": "pld"}
 _COUNTS_SIGMA = 50.0
 _MARGIN = 6 * _COUNTS_SIGMA  # a normal variable is below minus six deviations with probability 1e-9
@@ -100,7 +100,7 @@ def _generator(
     case: Mapping[str, Any],
 ) -> Measured:
     """One case of `generators`."""
-    data = _SOURCES[source]()
+    data = SOURCES[source]()
     counts = torch.bincount(data.train.target)
     noise = torch.from_numpy(Stream.seeded(seed, "class counts").normals(len(counts)))
     least = math.floor(float((counts + _COUNTS_SIGMA * noise).min()) - _MARGIN)

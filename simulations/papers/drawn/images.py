@@ -102,18 +102,6 @@ def codes(study: Study) -> Mapping[str, Figure]:
     return {"": figure}
 
 
-def labelled(study: Study) -> Mapping[str, Figure]:
-    """Generated images of each label, a column a label; needs `pictures`, sorted by label."""
-    (result,) = study.results
-    images = _unit(result.arrays["pictures"])
-    each = len(images) // 10
-    columns = images.reshape(10, each, -1).transpose(1, 0, 2).reshape(10 * each, -1)
-    figure, (axes,) = new_panels(1, 1, size=(4.2, 0.4 * each + 0.5))
-    title = measured_of(dict(result.values), "accuracy_generated")
-    draw_images(axes, columns, f"{name_of('epsilon', result.values['epsilon'])}, {title}", columns=10)
-    return {"": figure}
-
-
 def _scatter(axes: Axes, result: Result) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Circle
