@@ -42,6 +42,7 @@ from fedsw.federation.messages.codec import fields_of
 from fedsw.federation.server.summary import within
 from fedsw.planning import search
 from fedsw.privacy import release
+from fedsw.privacy.noise import spacing
 from tests.federations import Federation
 from tests.server.sketch_runs import sketched
 
@@ -194,9 +195,10 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 def same_numbers(value: torch.Tensor, part: release.Part, stream: Any) -> torch.Tensor:
-    """What leaves in both runs: numbers of the noise's size that were drawn long ago."""
+    """What leaves in both runs: numbers of the noise's size, on its grid, that were drawn long ago."""
     drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    return (part.scale or 0.01) * drawn
+    scale = part.scale or 0.01
+    return (scale * drawn / spacing(scale)).round() * spacing(scale)
 
 
 @dataclass
