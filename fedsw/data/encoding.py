@@ -242,7 +242,7 @@ class Encoder:
             bad &= ~absent
         beyond = bad & np.isfinite(values)
         if number.outside == "cut" and beyond.any():
-            self.cut[column] = int(beyond.sum())
+            self.cut[number.name] = self.cut.get(number.name, 0) + int(beyond.sum())
             values = np.where(beyond, np.clip(values, least, most), values)
             bad &= ~beyond
         if bad.any():

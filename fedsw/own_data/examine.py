@@ -292,8 +292,7 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
 
 
 def _cut_words(place: Place, examined: Checked, column: str) -> str:
-    count = examined.cut[column]
-    return f"{place.table}: column {column!r}: {count:,} of {examined.rows:,} outside the bounds, cut there"
+    return f"{place.table}: column {column!r}: numbers outside the bounds, cut there: {examined.cut[column]:,}"
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:

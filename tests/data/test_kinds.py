@@ -175,6 +175,11 @@ def test_a_number_outside_is_the_nearer_bound_where_that_is_declared_and_no_othe
     assert counted.cut == ({"x": outside} if outside else {}) and not counted.faults
 
 
+def test_what_is_cut_of_several_columns_declared_at_once_is_counted_together():
+    columns = Columns.model_validate({"features": [{"name": "x", "count": 2, "low": 0, "high": 1, "outside": "cut"}]})
+    assert checked([Chunk(1, {"x0": ["2", "0"], "x1": ["-1", "3"]})], columns).cut == {"x": 3}
+
+
 @pytest.mark.parametrize("cell", ["inf", float("-inf"), "nan", "x", ""])
 def test_what_is_no_finite_number_is_refused_though_numbers_outside_are_cut(cell):
     with pytest.raises(BadRecords, match="column 'x'"):

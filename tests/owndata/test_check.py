@@ -75,7 +75,7 @@ def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_o
         )
         assert verdict in (shown := capsys.readouterr().out)
         assert shown.count("column 'age': if they are right, outside = \"cut\"") == (raw is RAW)
-        assert shown.count("column 'age': 2 of 22 outside the bounds, cut there") == (raw is cut)
+        assert shown.count("column 'age': numbers outside the bounds, cut there: 2") == (raw is cut)
 
 
 def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):

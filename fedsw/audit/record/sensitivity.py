@@ -279,9 +279,8 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
 
 def _on_grid(values: Tensor, least: float) -> bool:
     """Whether numbers are whole steps of a grid that noise of at least such a scale leaves; exact sums hardly are."""
-    steps = values * 2.0 ** (
-        _STEPS - math.frexp(least / 2)[1]
-    )  # half of it: clients may add noise that differs a little
+    half = math.frexp(least / 2)[1]  # clients may add noise that differs a little
+    steps = values * 2.0 ** (_STEPS - half)
     return bool((steps == steps.round()).all())
 
 
