@@ -131,12 +131,9 @@ def _clients(asked: BaselineTask, losses: Callable[[int], Losses], *, penalised:
 
 @dataclass
 class Weighted:
-    """A client's loss: (1 - weight) times the task's plus weight times the disparity; the weight may move.
+    """A client's loss: (1 - weight) times the task's plus weight in [0, 1] times the disparity.
 
-    Attributes:
-        weight: in [0, 1].
-        target: the disparity that the weight works towards; None for a fixed weight.
-        rate, momentum: of the weight's steps.
+    The weight works towards a target of the disparity, by steps of that rate and momentum; None fixes it.
     """
 
     problem: Problem

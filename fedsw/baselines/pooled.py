@@ -37,11 +37,7 @@ def installed() -> bool:
 
 
 def load(module: str = "opacus") -> Any:
-    """A module of Opacus.
-
-    Raises:
-        ModuleNotFoundError: if Opacus is not installed, with the remedy.
-    """
+    """A module of Opacus; without it, the error has the remedy."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as fault:
@@ -81,26 +77,13 @@ def calibrated(epsilon: float, delta: float, rate: float, steps: int, accountant
 
 @dataclass(frozen=True)
 class Private:
-    """A model that Opacus trains.
-
-    Attributes:
-        module: gives gradients per record.
-        optimizer: clips them, adds noise, divides by the expected batch and steps.
-        loader: Poisson batches, `1 / rate` of them an epoch.
-        engine: knows the accountant, which counts every step.
-        multiplier: standard deviation of the noise over the clip.
-    """
+    """A model that Opacus trains, by an accountant that counts every step; the noise's deviation over the clip."""
 
     module: Any
     optimizer: Any
     loader: Any
     engine: Any
     multiplier: float
-
-    @property
-    def rate(self) -> float:
-        """The probability with which a record is in a batch."""
-        return 1 / len(self.loader)
 
     def epsilon(self, delta: float) -> float:
         """What Opacus' accountant says of the steps so far; infinite without noise."""
@@ -170,17 +153,11 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """A baseline's task.
+    """A baseline's task on everybody's private records; epsilon is infinite without noise, seed None for a fresh one.
 
-    Attributes:
-        problem: model, loss and settings; of these a baseline reads data, partition, model, objective.alpha, clip.loss
-            (the norm to which a record's whole gradient is clipped) and training's rounds, batch_fraction,
-            learning_rate, momentum and averaging.
-        records: everybody's, private.
-        epsilon, delta: what to guarantee; epsilon may be infinite: no noise then.
-        seed: of sampling and noise; None for a fresh one of the operating system.
-        arguments: the method's own.
-        folder: where a baseline that keeps an account of fedsw's own puts it.
+    Of the problem a baseline reads data, partition, model, objective.alpha, clip.loss (the norm to which a record's
+    whole gradient is clipped) and training's rounds, batch_fraction, learning_rate, momentum and averaging. One that
+    keeps an account of fedsw's own puts it into the folder.
     """
 
     problem: Problem
@@ -216,13 +193,8 @@ ADD_REMOVE = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
 class BaselineGuarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
 
-    Attributes:
-        public: what the guarantee takes as known.
-        accountant: by its name in Opacus.
-        multiplier: standard deviation of the noise over the clip; the largest of the clients'.
-        local: whether every client protects its own records, from the server too.
-        holds: whether the accountant's epsilon is a bound.
-        nominal: whether sampling or noise is not from a secure generator; `randomness` says which it is from.
+    The multiplier is the noise's deviation over the clip, the largest of the clients'; `local` says that every client
+    protects its own records, `holds` that epsilon is a bound, `nominal` that sampling or noise is not secure.
     """
 
     protects: str
@@ -243,15 +215,10 @@ class BaselineGuarantee:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a baseline trained.
+    """What a baseline trained: flat parameters (r,), the worst epsilon of all steps, and bytes of all clients.
 
-    Attributes:
-        theta: flat parameters (r,) of the problem's model.
-        epsilon: what the accountant says of all steps; the worst of the clients.
-        epsilon_by_client: for baselines whose clients account for themselves.
-        bytes_up, bytes_down: from and to all clients.
-        notes: what else is worth a look, by name; released with the model.
-        processed: fair scores (n,) of the model's scores (n,) and groups (n,), where the scores are changed afterwards.
+    Notes are released with the model. Where scores are changed afterwards, `processed` makes fair ones (n,) of scores
+    (n,) and groups (n,).
     """
 
     theta: Tensor

@@ -7,8 +7,8 @@ import ipaddress
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -43,8 +43,7 @@ _PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seriali
 _OPENSSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-@dataclass(frozen=True)
-class ServerCertificates:
+class ServerCertificates(NamedTuple):
     """Paths: the authority's certificate and the public signing key go to every machine, the others stay at the server.
 
     `signing` is the key with which the server signs its requests, `signing_public` what clients check them with.
@@ -57,15 +56,10 @@ class ServerCertificates:
     signing_public: Path
 
     @classmethod
-    def of(cls, folder: Path) -> ServerCertificates:
+    def of(cls, folder: Path) -> Self:
         """The names of the files in a folder."""
         names = ("ca.crt", "server.pem", "server.key", SIGNING, SIGNING_PUBLIC)
         return cls(*(folder / name for name in names))
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every one of them."""
-        return (self.authority, self.certificate, self.key, self.signing, self.signing_public)
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) -> ServerCertificates:
@@ -81,7 +75,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
         raise ValueError("a certificate needs at least one host name or IP address that clients will connect to")
     names = [_host(host) for host in dict.fromkeys(hosts)]
     files = ServerCertificates.of(private_folder(folder))
-    for path in files.all:
+    for path in files:
         if path.exists():
             raise FileExistsError(f"{path} exists; choose another folder, or remove what must not be used any more")
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -199,24 +193,16 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(digital_signature=own, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False))
 
 
-@dataclass(frozen=True)
-class NodeKey:
-    """Paths of a key pair in OpenSSH's format, as `flower-supernode` and `flwr supernode register` read it."""
-
-    private: Path
-    public: Path
-
-
-def write_node_key(path: Path) -> NodeKey:
-    """Make an EC P-384 key pair: `path` (mode 0600) and `path`.pub.
+def write_node_key(path: Path) -> Path:
+    """Make an EC P-384 key pair in OpenSSH's format, which Flower reads: `path` (mode 0600) and `path`.pub, returned.
 
     Raises:
         FileExistsError: if there is a key already.
     """
     private_folder(path.parent)
-    pair = NodeKey(path, path.with_name(path.name + ".pub"))
     key = ec.generate_private_key(ec.SECP384R1())
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    write_secret(pair.private, key.private_bytes(*form))
-    pair.public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
-    return pair
+    write_secret(path, key.private_bytes(*form))
+    public = path.with_name(path.name + ".pub")
+    public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
+    return public

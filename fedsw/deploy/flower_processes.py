@@ -52,10 +52,7 @@ class SuperLink:
     def start(
         cls, processes: Processes, certificates: ServerCertificates, home: Path, *, host: str, port: int, stock: bool
     ) -> SuperLink:
-        """Start one and wait until it listens.
-
-        Args:
-            home: its FLWR_HOME, where apps are unpacked and the profile of `flwr` is kept.
+        """Start one and wait until it listens; `home` is its FLWR_HOME.
 
         Raises:
             RuntimeError: with what it printed, if it does not start.
@@ -228,11 +225,7 @@ class NodeSettings:
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
-    """The command that starts a SuperNode.
-
-    Args:
-        port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
-            one has none.
+    """The command that starts a SuperNode; `port` is the stock one's own, on the loopback interface.
 
     Raises:
         ValueError: for a stock SuperNode that is to demand a bundle.

@@ -378,11 +378,7 @@ ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in
 
 
 def main(arguments: list[str]) -> None:
-    """Play the role the first argument names.
-
-    Raises:
-        SystemExit: for an unknown role, or another Flower than those this module was tested with.
-    """
+    """Play the role the first argument names."""
     if why := _APPS.refusal("SuperLink"):
         if arguments[:1] == ["stock"]:  # of a Flower whose insides nobody has looked at: as it is, without guards
             os.execv(Path(sys.executable).with_name("flower-superlink"), ["flower-superlink", *arguments[1:]])

@@ -77,11 +77,7 @@ class RunDirectory:
         return self.path / SUMMARY
 
     def name(self) -> str:
-        """The name by which the clients know the run: the stored one, else a fresh one.
-
-        Raises:
-            ValueError: if what is stored is no name of a run.
-        """
+        """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
         path = self.path / NAME
         if not path.exists():
             return secrets.token_hex(16)
@@ -103,10 +99,7 @@ class RunDirectory:
         write_json(self.path / CONFIG, jsonable(content))
 
     def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
-        """The experiment and engine of a run that was started here.
-
-        Args:
-            allow_modules: modules that the experiment may name, whose code then runs.
+        """The experiment and engine of a run that was started here, with code of the allowed modules alone.
 
         Raises:
             FileNotFoundError: if there is no run. ValueError: naming the file, if it is damaged.
@@ -127,11 +120,7 @@ class RunDirectory:
         return experiment, engine
 
     def read_selection(self) -> Selection | None:
-        """What the run costs as the best of several, by its config.json; None for any other run.
-
-        Raises:
-            ValueError: if that is damaged.
-        """
+        """What the run costs as the best of several, by its config.json; None for any other run."""
         stored = (read_json(self.path / CONFIG) or {}).get("selection")
         try:
             return None if stored is None else Selection.of(stored)

@@ -20,12 +20,7 @@ PLAIN = ("sgd", "adam")
 
 
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
-    """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name.
-
-    Raises:
-        ExperimentError: if torch.optim has none of that name, it does not take its arguments, or it cannot step along a
-            vector.
-    """
+    """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name."""
     rate = settings.learning_rate
     if settings.optimizer == "adam":
         betas = (settings.momentum or 0.9, settings.second_moment)
@@ -40,11 +35,7 @@ def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.opt
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """The scheduler of an optimizer, which steps once a round; None where the settings name none.
-
-    Raises:
-        ExperimentError: if torch has none of that name, it does not take its arguments, or it asks for a loss.
-    """
+    """The scheduler of an optimizer, which steps once a round; None where the settings name none."""
     if settings.scheduler is None:
         return None
     place = torch.optim.lr_scheduler
@@ -61,11 +52,7 @@ def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.
 
 
 def require_steps(settings: Training) -> None:
-    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back.
-
-    Raises:
-        ExperimentError: naming what cannot step, or what cannot be kept in a checkpoint.
-    """
+    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back."""
     parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = optimizer_of(parameter, settings)
     scheduler = scheduler_of(optimizer, settings)
@@ -124,9 +111,6 @@ class Trainer:
 
     They are on the host, wherever the model runs: released vectors arise there, and checkpoints and messages take the
     parameters from there, so that a step moves nothing to or from a device.
-
-    Raises:
-        ExperimentError: if the settings' optimizer or scheduler is unknown or cannot be used; see `optimizers`.
     """
 
     def __init__(self, theta: Tensor, settings: Training) -> None:

@@ -127,11 +127,8 @@ def noise(
 ) -> Noise:
     """Standard deviations of one attempt's noise, at the sensitivity of the worst cell that the client holds.
 
-    Args:
-        sizes: records of every cell in the batch of the whole federation.
-        own: the client's own.
-        spread: of the attempt's directions.
-        k: number of directions.
+    Sizes are records of every cell in the batch of the whole federation, of which `own` are the client's, on k
+    directions of that spread.
     """
     bound = SLACK * worst(
         contribution_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
@@ -142,11 +139,7 @@ def noise(
 
 
 def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: Sensitivity) -> Noise:
-    """Standard deviations of one attempt's noise, at given sensitivities of its table and its contribution.
-
-    Args:
-        of_contribution: 0 where tables are all that leaves.
-    """
+    """Standard deviations of one attempt's noise, at given sensitivities; the contribution's is 0 where none leaves."""
     if of_table is None:
         return Noise(0.0, of_contribution.value / split.contribution, of_contribution, None, of_contribution)
     table = of_table.value / split.table

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
+from fedsw.federation.exchange.cohort import Present, Site, clients_of, greeting, site_of
 from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
@@ -29,11 +29,7 @@ class Spending:
         self._reported: dict[int, float] = {}
 
     def recall(self, before: Iterable[Mapping[int, float]]) -> None:
-        """Remember what clients reported to earlier processes of the run.
-
-        Args:
-            before: epsilon by client, a mapping for every record of it.
-        """
+        """Remember what clients reported to earlier processes of the run, in one mapping or several."""
         for report in before:
             for client, epsilon in report.items():
                 self._reported[client] = max(epsilon, self._reported.get(client, 0.0))
@@ -136,11 +132,7 @@ class Availability:
     greeted as in the beginning, and asked again once it answers with the records it had. The round does not wait for
     it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
     away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
-    public sizes.
-
-    Args:
-        run: the run's name.
-        spending: what clients report from ledgers of their own.
+    public sizes. public sizes.
     """
 
     def __init__(
@@ -165,15 +157,13 @@ class Availability:
         """The sites with a client that can be asked now; those that are away are greeted meanwhile.
 
         Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire.
-
-        Args:
-            without: sites and clients that do not count, whether they are there or not.
+        Those `without` do not count, whether they are there or not.
         """
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
         found = self._found(here, without)
-        while _clients(found) < least and self._awaited(here, without):
+        while clients_of(found) < least and self._awaited(here, without):
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
@@ -181,7 +171,7 @@ class Availability:
         return found
 
     def _online(self) -> frozenset[int]:
-        here = online(self._grid, self._sites)
+        here = frozenset(self._grid.get_node_ids()) & {site.node for site in self._sites}
         for site in self._sites:
             if site.node not in here:
                 self.away.sites.setdefault(site.node, "it is offline")
@@ -247,10 +237,6 @@ class Availability:
         if site.spent is not None:
             for client, epsilon in zip(site.clients, site.spent, strict=True):
                 self.spending.hear(int(client), float(epsilon))
-
-
-def _clients(present: Sequence[Present]) -> int:
-    return sum(each.count for each in present)
 
 
 def _same(one: Site, other: Site) -> bool:

@@ -63,13 +63,8 @@ def exchange(
     Replies are matched by the id of the message they answer (a reply the network made up for a dead node names
     another sender), and returned in the order of the requests whatever order they came in.
 
-    Args:
-        group: label of the round and attempt, for the network's own logs.
-        timeout: seconds, how long the server waits, and how long messages are valid.
-        arrived: is called with every reply as it comes, while others may still be awaited.
-
-    Returns:
-        For every node, in request order, its reply or the fault.
+    The `group` is a label of round and attempt for the network's own logs; the server waits `timeout` seconds, as long
+    as messages are valid. `arrived` is called with every reply as it comes. Of a node without one there is the fault.
     """
     messages = [Message(r.content, r.node, kind, group_id=group, ttl=timeout) for r in requests]
     traffic.down += sum(bytes_of(request.content) for request in requests)
@@ -95,9 +90,6 @@ def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | F
 
     A reply counts only as that of the node that the request went to. One of another node answers nothing, whatever it
     says of itself; the request stays open.
-
-    Args:
-        asked: the node that each request went to, by the request's id.
     """
     found = dict[str, RecordDict | Fault]()
     for answered, message in _pulled(grid, list(asked)):
@@ -112,16 +104,12 @@ def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | F
 
 
 def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fault]]:
-    """The replies that are there, with the id of the request that each says it answers.
-
-    Flower's own grid reads all replies in one go and fails at the first that does not decode, with the others lost:
-    there each is asked for alone, and one that is unreadable is a fault of its sender.
-    """
+    """The replies that are there, with the request that each says it answers; an unreadable one is a `Fault`."""
     if not type(carrier_of(grid)).pull_messages.__module__.startswith("flwr."):
         yield from ((message.metadata.reply_to_message_id, message) for message in grid.pull_messages(ids))
         return
     undecodable: Any = importlib.import_module("google.protobuf.message").DecodeError
-    for asked in ids:
+    for asked in ids:  # Flower reads all replies in one go, and at the first that does not decode all others are lost
         try:
             replies = list(grid.pull_messages([asked]))
             yield from [(message.metadata.reply_to_message_id, message) for message in replies]

@@ -10,7 +10,7 @@ import functools
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_type_hints
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -36,15 +36,18 @@ _CALLED: Mapping[Record, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Message:
-    """A message in one direction. Every attribute of a subclass is annotated with its `Field`.
+    """A message in one direction, a frozen dataclass; every attribute of a subclass is annotated with its `Field`.
 
     Attributes:
         nonce: the record that holds a nonce, so that it equals no other (`fedsw.federation.wire`).
     """
 
     nonce: ClassVar[Record | None] = None
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
 
 Down = TypeVar("Down", bound=Message)
@@ -53,13 +56,7 @@ Up = TypeVar("Up", bound=Message)
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
-    """A message to clients, and their answer.
-
-    Attributes:
-        kind: Flower's type of both messages.
-        down, up: classes of the two messages.
-        about: what it is for.
-    """
+    """A message to clients, and their answer: Flower's type of both, their classes, and what they are for."""
 
     kind: str
     down: type[Down]
@@ -101,9 +98,7 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
 class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
     """The records of a message, made when somebody looks at them: who decodes it in this process reads the parts.
 
-    Args:
-        parts: what each record holds; never changed.
-        nonce: the record that gets one.
+    What the `parts` hold is never changed.
     """
 
     def __init__(self, parts: Mapping[str, Mapping[str, Any]], nonce: Record | None) -> None:
@@ -200,11 +195,7 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
 
 
 def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
-    """Decode one field of a message, and ignore the others.
-
-    Raises:
-        Malformed: as `decode`.
-    """
+    """Decode one field of a message as `decode` does, and ignore the others."""
     field = fields_of(kind)[attribute]
     return field.take(_getter(cast(Any, content), field), terms)
 
@@ -270,12 +261,7 @@ class Refusal:
 
 
 def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
-    """A request to some of a node's clients.
-
-    Args:
-        content: the request, encoded once for all nodes.
-        positions: of the clients among those of the node, ascending.
-    """
+    """A request, encoded once for all nodes, to the clients at some positions of a node, ascending."""
     return RecordDict({**content, CLIENTS: ConfigRecord({_POSITIONS: [int(each) for each in positions]})})
 
 

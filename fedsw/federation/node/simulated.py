@@ -33,11 +33,7 @@ def substituted(records: Records) -> Iterator[None]:
     """Nodes that this process loads inside the context hold these records in place of those with the same ids.
 
     Sampling, clipping, ledgers and noise are those of any run. Only code that runs in the client's own process gets
-    here: no message of a server, no setting of an experiment and no configuration of a node leads to it. One at a
-    time.
-
-    Raises:
-        RuntimeError: within another substitution.
+    here: no message of a server, no setting of an experiment and no configuration of a node leads to it.
     """
     global _substitutes
     if _substitutes is not None:
@@ -50,11 +46,7 @@ def substituted(records: Records) -> Iterator[None]:
 
 
 def with_substitutes(records: Records) -> Records:
-    """A node's records with the substitutes in place; the same object outside a substitution.
-
-    Raises:
-        ValueError: if a substitute has another group than the record that it takes the place of: groups are public.
-    """
+    """A node's records with the substitutes in place; the same object outside a substitution."""
     if _substitutes is None:
         return records
     return exchanged(records, _substitutes)

@@ -69,11 +69,6 @@ class LocalMethod(AtClients, ABC):
         """Who is away, one sentence each."""
         return self._availability.away.describe(self._sites)
 
-    @property
-    def _releases(self) -> Releases:
-        """What clients released once, stored in the run's folder."""
-        return self._context.releases
-
     def _ask(
         self,
         kind: Exchange[_Down, _Up],
@@ -82,15 +77,7 @@ class LocalMethod(AtClients, ABC):
         asked: _Down,
         terms: Callable[[Member], Terms],
     ) -> dict[Member, _Up]:
-        """One exchange: what the clients that answer released, in client order.
-
-        Args:
-            asked: the same of every client.
-            terms: what is known of a client's answer beforehand; one that is otherwise means that the client is lost.
-
-        Raises:
-            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
-        """
+        """One exchange: what the clients that answer released, in client order; others are lost. Raises as `round`."""
         answers: dict[Member, _Up] = {}
         self._exchange(kind, round_, members, asked, terms, answers.__setitem__)
         self._require_enough(round_, list(answers), describe(self._lost))
@@ -108,16 +95,9 @@ class LocalMethod(AtClients, ABC):
         *,
         late: bool = False,
     ) -> None:
-        """Ask the clients that have not released yet, until enough have.
+        """Ask the clients that have not released yet, until enough have (all, if `late`), and keep `arrays` of each.
 
         Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
-
-        Args:
-            arrays: what of an answer is kept.
-            late: whether clients that are missing are asked even if enough have released.
-
-        Raises:
-            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
         """
         if not late and len(releases.clients) >= self._least:
             return

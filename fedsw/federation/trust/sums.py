@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -87,9 +87,7 @@ class Sum(ABC):
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """The sum over all records of a node's clients at some positions, (blocks, width) int64, WITHOUT NOISE.
 
-        Args:
-            positions: of clients; the sum over none is 0.
-            stream: decides on the rows of units; secret, but in a seeded run.
+        The `stream` decides on the rows of units; secret, but in a seeded run.
         """
 
     @abstractmethod
@@ -102,11 +100,7 @@ class Sum(ABC):
 
     @abstractmethod
     def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
-        """What an attempt at its release under masks costs, of so many that are planned.
-
-        Args:
-            shared: how the budget is shared between moments and rounds.
-        """
+        """What an attempt at its release under masks costs, of so many that are planned; `shared` with the rounds."""
 
     @abstractmethod
     def most(self, records: int) -> float:
@@ -162,10 +156,7 @@ def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
 
 
 def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
-    """What answers with the exact sum over the records of the clients that are asked and not lost.
-
-    It is for a server that is trusted, which noises the sum of all of them once.
-    """
+    """What answers a trusted server with the exact sum over the records of the clients that are asked and not lost."""
 
     def answer(message: Message, context: Memory) -> Message:
         node, asked = fresh(exchange, message, context)
@@ -179,12 +170,7 @@ def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
 
 
 def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
-    """What a client pays for a sum of its own.
-
-    Args:
-        place: of its ledger.
-        federation: records of the whole federation, for a delta such as "0.1/n".
-    """
+    """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
     delta, experiment = node.delta(federation), node.task.experiment
     budget, promise = total.at_client(node, delta), served(experiment).sides.promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
@@ -196,9 +182,6 @@ def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: i
 
     Guarantee: with all else that the run releases, the client's own (epsilon, delta), for the replacement of one of its
     records, against everybody, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
-
-    Returns:
-        What is released, float64, and the epsilon that the client's ledger has spent then (public).
     """
     numbered = total.numbered(round_, attempt)
     steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
@@ -220,18 +203,6 @@ def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
         return noised
 
     return answer_together(exchange, each_pays(due, release))
-
-
-@dataclass(frozen=True)
-class Once:
-    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
-
-    multiplier: float
-    plan: Plan
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where the noise of an attempt comes from; secret."""
-        return self.plan.noise_stream(round_, attempt)
 
 
 class TrustedSums(AtServer):
@@ -261,7 +232,7 @@ class TrustedSums(AtServer):
         total = self._kind.at(plan.task, round_, theta)
         attempt, found = self._collected(total, round_)
         bounded = total.bounded(found, plan, round_, attempt)
-        released = release(bounded, Once(total.at_server(plan).multiplier, plan), self._ledger)
+        released = release(bounded, replace(plan, multiplier=total.at_server(plan).multiplier), self._ledger)
         clients = [int(client) for each in found for client in each.site.clients[each.there]]
         self.records = total.records(self._context.sites, clients)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))
@@ -293,9 +264,7 @@ class LocalSums(LocalMethod):
 
     The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
 
-    Attributes:
-        grows: whether who is missing is asked whenever the run goes on, so that late clients can be added.
-        records: in the sum, by cell or group; public. Known after `round`.
+    With `grows`, who is missing is asked whenever the run goes on, so that late clients can be added.
     """
 
     grows: ClassVar[bool] = False
@@ -307,7 +276,7 @@ class LocalSums(LocalMethod):
 
     def stored(self, round_: int) -> Releases:
         """What clients released in a round."""
-        return self._releases
+        return self._context.releases
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)

@@ -23,14 +23,7 @@ Digits = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Party(BaseModel):
-    """A site in a masked sum.
-
-    Attributes:
-        site: the number of its node's first client.
-        key: its public key. nonce: its own of this attempt.
-        clients: the numbers of its clients in the sum, ascending.
-        sizes: records of every cell of each of them.
-    """
+    """A site in a masked sum: its first client, key and nonce; clients in the sum, ascending, with records by cell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -42,11 +35,7 @@ class Party(BaseModel):
 
 
 class Cohort(BaseModel):
-    """All sites in a masked sum.
-
-    Attributes:
-        records: of the whole federation, for a delta such as "0.1/n".
-    """
+    """All sites in a masked sum; `records` are of the whole federation, for a delta such as "0.1/n"."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -55,11 +44,7 @@ class Cohort(BaseModel):
 
     @classmethod
     def read(cls, text: str) -> Cohort:
-        """The cohort in a request.
-
-        Raises:
-            ValueError: if it is none.
-        """
+        """The cohort in a request; ValueError if it is none."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as fault:
@@ -86,12 +71,7 @@ class Cohort(BaseModel):
 
 @dataclass(frozen=True)
 class Own:
-    """A node as it takes part: what must be in the cohort.
-
-    Attributes:
-        clients: numbers of its clients, ascending; sizes: their records by cell, (S, c).
-        nonce: its own of the attempt.
-    """
+    """A node as it takes part: its clients, ascending, with records by cell (S, c), and its nonce of the attempt."""
 
     site: int
     clients: Sequence[int]
@@ -151,11 +131,7 @@ def own_party(cohort: Cohort, experiment: Experiment, ring: Keyring, own: Own) -
 
 
 def require_honest(experiment: Experiment, colluding: int) -> None:
-    """Refuse noise that would be short where as many clients collude as a site's operator takes into account.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
+    """Refuse noise that would be short where as many clients collude as a site's operator takes into account."""
     planned = experiment.own(MaskedSettings).colluding
     if planned < colluding:
         raise _refused(
@@ -166,11 +142,7 @@ def require_honest(experiment: Experiment, colluding: int) -> None:
 
 
 def require_alike(cohort: str, before: str) -> None:
-    """Refuse a second masked sum of an attempt among other sites, or of other batches, than the first.
-
-    Raises:
-        RuntimeError: if it is.
-    """
+    """Refuse a second masked sum of an attempt among other sites, or of other batches, than the first."""
     if cohort != before:
         raise RuntimeError("the cohort is not that of the attempt's first sum; the server must start a fresh attempt")
 

@@ -39,11 +39,7 @@ from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss
 
 
 def require_ready(node: Node) -> None:
-    """Refuse, at the greeting, a run whose guarantee this client could not give.
-
-    Raises:
-        ValueError: naming the setting.
-    """
+    """Refuse, at the greeting, a run whose guarantee this client could not give."""
     release_of(node.task.experiment, node.delta(0))
 
 
@@ -127,12 +123,12 @@ class LocalRelease(LocalMethod):
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         if self._target is None:
             self._ask_all(round_, attempt, members)
-            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._releases.read()]))
+            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._context.releases.read()]))
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
         vector = self._gradient(theta, target, round_, attempt)
-        return Outcome(vector, None, self.epsilon(), attempt, len(self._releases.clients))
+        return Outcome(vector, None, self.epsilon(), attempt, len(self._context.releases.clients))
 
     def _gradient(self, theta: Tensor, target: Tensor, round_: int, attempt: int) -> Tensor:
         """The flat gradient (r,) at a batch (m, p) of what was released and prepared."""
@@ -176,7 +172,7 @@ class LocalRelease(LocalMethod):
         def arrays(answer: ReleasedRecords) -> Mapping[str, Tensor]:
             return {"released": answer.released.double()}
 
-        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._releases)
+        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._context.releases)
 
 
 SIDES = Sides(

@@ -45,8 +45,7 @@ _ONLY = 0
 class SketchSum(Sum):
     """The sketch of all records in a stage, by cell: (cells, F + 1).
 
-    Args:
-        weights: (z,), of the stage, as a server sends them; whatever they are, what is made of a record is bounded.
+    Whatever weights (z,) of the stage a server sends, what is made of a record is bounded.
     """
 
     part, purpose, step = PART, "sketch", STEP
@@ -219,7 +218,7 @@ class LocalSketches(LocalSums):
     def stored(self, round_: int) -> Releases:
         """See `LocalSums`: those of later stages have folders of their own."""
         if round_ == 1:
-            return self._releases
+            return self._context.releases
         if round_ not in self._stored:
             assert self._context.stored is not None
             self._stored[round_] = Releases(self._context.stored / f"stage-{round_}")
