@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsw import models
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private, poisson
+from fedsw.baselines.pooled import Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem
@@ -31,23 +31,10 @@ class Client:
         self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool
     ) -> None:
         problem = asked.problem
-        training = problem.experiment.training
         self.size, self._losses = len(records), losses
         self.scored = Scored(problem.build_model(), problem, follows=penalised)
-        loader = poisson(
-            Rows(problem.inputs(records), contrast, records.target), training.batch_fraction, asked.generator()
-        )
-        self._private = made_private(
-            self.scored,
-            torch.optim.SGD(list(self.scored.groups(training))),
-            loader,
-            epsilon=asked.epsilon,
-            delta=asked.delta,
-            steps=training.rounds * len(loader),
-            clip=problem.experiment.clip.loss,
-            accountant=str(asked.arguments.get("accountant", "rdp")),
-            noise=asked.generator(),
-        )
+        rows, accountant = Rows(problem.inputs(records), contrast, records.target), asked.arguments.get("accountant")
+        self._private = made_private(asked, self.scored, rows, str(accountant or "rdp"), epochs=True)
         self._delta = asked.delta
 
     def round(self, theta: Tensor) -> Tensor:

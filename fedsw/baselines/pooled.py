@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedsw import models
@@ -108,33 +108,25 @@ class Private:
                 yield batch
 
 
-def made_private(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loader: DataLoader[Any],
-    *,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    clip: float,
-    accountant: str,
-    noise: torch.Generator,
-) -> Private:
-    """A model under Opacus' PrivacyEngine, with the noise that `steps` batches need.
+def made_private(asked: BaselineTask, scored: Scored, rows: Rows, accountant: str, *, epochs: bool = False) -> Private:
+    """A model under Opacus' PrivacyEngine, with the noise that all rounds need, each a batch or an epoch of the rows.
 
-    Guarantee: (epsilon, delta) of all iterates together for adding or removing one record of the loader, if the loss
-    is a mean of terms that each depend on one record. The number of records and the rate are public.
+    Guarantee: (epsilon, delta) of all iterates together for adding or removing one of the rows, if the loss is a mean
+    of terms that each depend on one record. The number of records and the rate are public.
     """
-    multiplier = calibrated(epsilon, delta, 1 / len(loader), steps, accountant)
+    experiment = asked.problem.experiment
+    loader = poisson(rows, experiment.training.batch_fraction, asked.generator())
+    steps = experiment.training.rounds * (len(loader) if epochs else 1)
+    multiplier = calibrated(asked.epsilon, asked.delta, 1 / len(loader), steps, accountant)
     with quiet():
         engine = load().PrivacyEngine(accountant=accountant)
         module, optimizer, loader = engine.make_private(
-            module=module,
-            optimizer=optimizer,
+            module=scored,
+            optimizer=torch.optim.SGD(list(scored.groups(experiment.training))),
             data_loader=loader,
             noise_multiplier=multiplier,
-            max_grad_norm=clip,
-            noise_generator=noise,
+            max_grad_norm=experiment.clip.loss,
+            noise_generator=asked.generator(),
         )
     return Private(module, optimizer, loader, engine, multiplier)
 
@@ -270,21 +262,8 @@ def train(asked: BaselineTask) -> Trained:
     accountant = str(asked.arguments.get("accountant", "prv"))
     contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else torch.zeros(len(records))
     scored = Scored(problem.build_model(), problem, follows=penalised)
-    private = made_private(
-        scored,
-        torch.optim.SGD(list(scored.groups(training))),
-        poisson(
-            Rows(problem.inputs(records), contrast.to(problem.dtype), records.target),
-            training.batch_fraction,
-            asked.generator(),
-        ),
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        steps=training.rounds,
-        clip=experiment.clip.loss,
-        accountant=accountant,
-        noise=asked.generator(),
-    )
+    rows = Rows(problem.inputs(records), contrast.to(problem.dtype), records.target)
+    private = made_private(asked, scored, rows, accountant)
     average = Average(asked.averaged_after)
     for features, sides, target in private.batches(training.rounds):
         private.step(squared(scored, problem, private.module(features, sides), target))

@@ -20,11 +20,7 @@ from fedsw.files import private_folder
 
 
 def write_secret(path: Path, content: bytes) -> Path:
-    """Write a new file (mode 0600 from its first byte on).
-
-    Raises:
-        FileExistsError: if there is one already; a key is never replaced.
-    """
+    """Write a new file (mode 0600 from its first byte on); a key is never replaced."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -111,11 +107,7 @@ def write_signing_key(files: ServerCertificates) -> None:
 
 
 def read_signing_key(path: Path) -> str:
-    """A server's public signing key, in 64 hexadecimal digits.
-
-    Raises:
-        FileNotFoundError, ValueError: naming the file and where it comes from.
-    """
+    """A server's public signing key, in 64 hexadecimal digits; an error says where the file comes from."""
     if not path.is_file():
         raise FileNotFoundError(
             f"no key of the server at {path}; the server's operator has it as {SIGNING_PUBLIC}, made by `fedsw certs`"
@@ -130,11 +122,7 @@ def read_signing_key(path: Path) -> str:
 
 
 def valid_until(certificate: Path) -> datetime.datetime:
-    """When a certificate ends, in UTC.
-
-    Raises:
-        ValueError: if the file holds no certificate.
-    """
+    """When a certificate ends, in UTC; ValueError if the file holds no certificate."""
     try:
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError as fault:
@@ -142,11 +130,7 @@ def valid_until(certificate: Path) -> datetime.datetime:
 
 
 def warn_of_expiry(certificates: Sequence[Path]) -> None:
-    """Warn of certificates that end within 30 days, before anything is started with them.
-
-    Raises:
-        ValueError: for one that has ended, with the remedy.
-    """
+    """Warn of certificates that end within 30 days, and refuse those that have ended, with the remedy."""
     now = datetime.datetime.now(datetime.UTC)
     for path in certificates:
         end = valid_until(path)
@@ -194,11 +178,7 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def write_node_key(path: Path) -> Path:
-    """Make an EC P-384 key pair in OpenSSH's format, which Flower reads: `path` (mode 0600) and `path`.pub, returned.
-
-    Raises:
-        FileExistsError: if there is a key already.
-    """
+    """Make an EC P-384 key pair for Flower: `path` (mode 0600), never replaced, and `path`.pub, returned."""
     private_folder(path.parent)
     key = ec.generate_private_key(ec.SECP384R1())
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())

@@ -120,11 +120,7 @@ def script(name: str) -> str:
 
 
 def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
-    """Wait until a process that was started here listens on a port of this machine.
-
-    Raises:
-        RuntimeError: with what it printed, if it ends or takes more than `limit` seconds.
-    """
+    """Wait until a process listens on a port of this machine, `limit` seconds; an error has what it printed."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

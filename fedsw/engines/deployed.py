@@ -97,11 +97,7 @@ class LocalFederation:
         return not self.processes.ended(name) and _ONLINE in self.processes.said(name, _MOST_SAID)
 
     def wait_until_online(self, clients: Iterable[int]) -> None:
-        """Return when all of these are.
-
-        Raises:
-            RuntimeError: with what it printed, if one ends, or is not there after two minutes.
-        """
+        """Return when all of these are; one that ends, or is not there in two minutes, is an error with its words."""
         deadline = time.monotonic() + _ONLINE_SECONDS
         waiting = set(clients)
         while waiting := {client for client in waiting if not self.is_online(client)}:
@@ -170,11 +166,7 @@ def run(
 
 
 def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
-    """Submit the prepared job of a folder to a running SuperLink, show its rounds, and return when it is done.
-
-    Raises:
-        RuntimeError: with the end of the output, if it leaves no completed summary.
-    """
+    """Submit a folder's prepared job to a running SuperLink, show its rounds, and return when it is completed."""
     summary = Replaced(directory / SUMMARY)  # the old one names the ledger's last row, which the run reads
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, modules_of(experiment), resume=resume)

@@ -167,12 +167,6 @@ def _answer(exchange: AnyExchange) -> Handler:
     return answer
 
 
-def _answer_every_exchange() -> None:
-    """Let the app answer every exchange but the greetings."""
-    ways = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
-    for exchange in messages.EXCHANGES:
-        if exchange not in (messages.HELLO, messages.SIZES):
-            ways[exchange.kind.partition(".")[0]](exchange.action)(_answer(exchange))
-
-
-_answer_every_exchange()
+for _exchange in messages.EXCHANGES:
+    if _exchange not in (messages.HELLO, messages.SIZES):
+        getattr(app, _exchange.kind.partition(".")[0])(_exchange.action)(_answer(_exchange))

@@ -92,11 +92,7 @@ class SigningGrid(Grid):
 
 
 def signing(grid: Grid, run: str) -> Grid:
-    """The grid that signs its requests, if this process was given a signing key; else the grid as it is.
-
-    Raises:
-        OSError, ValueError: if the key cannot be read: a server that should sign does not go on without.
-    """
+    """The grid that signs its requests, if this process was given a signing key, which can be read; else as it is."""
     path = os.environ.get(SIGNING_KEY)
     if not path:
         return grid

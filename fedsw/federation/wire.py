@@ -63,11 +63,7 @@ def nonce() -> list[float]:
 
 
 def padded(rows: Tensor, length: int) -> Tensor:
-    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n.
-
-    Raises:
-        ValueError: if there are more rows than that.
-    """
+    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n."""
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
     own = rows.detach().cpu()

@@ -57,24 +57,10 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
             files.private_folder(path)
-        self.path = path
-        self.forgotten = False
+        self.path, self.forgotten = path, False
+        self.ledger, self.plan, self.summary = path / LEDGER, path / PLAN, path / SUMMARY
+        self.releases = path / RELEASES
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
-
-    @property
-    def ledger(self) -> Path:
-        """The privacy ledger (SQLite)."""
-        return self.path / LEDGER
-
-    @property
-    def releases(self) -> Path:
-        """What clients released once, under trust models with one release."""
-        return self.path / RELEASES
-
-    @property
-    def summary(self) -> Path:
-        """How the run ended, the last time it ended in order."""
-        return self.path / SUMMARY
 
     def name(self) -> str:
         """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
@@ -126,11 +112,6 @@ class RunDirectory:
             return None if stored is None else Selection.of(stored)
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{self.path / CONFIG} is no configuration of a selected run: {fault}") from None
-
-    @property
-    def plan(self) -> Path:
-        """The guarantee that the run began with, and for how many records."""
-        return self.path / PLAN
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Store the guarantee of the run, before its first round; a resumed run keeps to it."""

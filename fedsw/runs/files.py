@@ -140,11 +140,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file.
-
-    Raises:
-        ValueError: naming the line, if any other is not JSON.
-    """
+    """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

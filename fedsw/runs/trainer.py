@@ -119,7 +119,7 @@ class Trainer:
         self._parameter = torch.nn.Parameter(theta.detach().to("cpu", torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
-        self._settings, self._steps = settings, 0
+        self._settings, self.steps = settings, 0  # released rounds so far
 
     @functools.cached_property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -129,11 +129,6 @@ class Trainer:
     @functools.cached_property
     def _scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
         return scheduler_of(self._optimizer, self._settings)
-
-    @property
-    def steps(self) -> int:
-        """Released rounds so far."""
-        return self._steps
 
     @property
     def theta(self) -> Tensor:
@@ -150,12 +145,12 @@ class Trainer:
         self._parameter.grad = shortened(released, self._settings.released_norm)
         if self._scheduler is None:
             for group in self._optimizer.param_groups:
-                group["lr"] = self._settings.rate_after(self._steps)
+                group["lr"] = self._settings.rate_after(self.steps)
         self._optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
-        self._steps += 1
-        averaged = max(1, self._steps - self._first_averaged + 1)
+        self.steps += 1
+        averaged = max(1, self.steps - self._first_averaged + 1)
         self._average.add_(self.theta - self._average, alpha=1 / averaged)
 
     def state(self) -> Checkpoint:
@@ -163,11 +158,11 @@ class Trainer:
         content = self._optimizer.state_dict()
         if self._scheduler is not None:
             content["scheduler"] = self._scheduler.state_dict()
-        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), content)
+        return Checkpoint(self.steps, self.theta.clone(), self._average.clone(), content)
 
     def restore(self, state: Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit."""
-        self._steps = state.round
+        self.steps = state.round
         with torch.no_grad():
             self._parameter.copy_(state.theta)
             self._average.copy_(state.average)

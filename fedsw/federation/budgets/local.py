@@ -76,11 +76,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
 
 
 def release_of(experiment: Experiment, delta: float) -> RecordRelease:
-    """The one-shot release of a client's records that an experiment asks for.
-
-    Raises:
-        ValueError: if the settings do not fit together.
-    """
+    """The one-shot release of a client's records that an experiment asks for."""
     local, privacy = experiment.own(ReleaseSettings), experiment.privacy
     assert privacy.epsilon is not None
     return RecordRelease(
@@ -158,7 +154,6 @@ def sketch_budget(
     Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
 
     Raises:
-    Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
     """
     privacy = experiment.privacy
@@ -183,11 +178,7 @@ class StageCost:
 
 
 def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
-    """What every stage of a sketch costs, as ledgers are charged for it: squares of mu add up to the whole budget's.
-
-    Raises:
-        ValueError: as `sketch_budget`.
-    """
+    """What every stage of a sketch costs, as ledgers are charged: squares of mu add up to the whole budget's."""
     experiment, found = task.experiment, list[StageCost]()
     attempts = experiment.privacy.model.attempts(experiment)
     for number, share in enumerate(experiment.sketch.shares, start=1):

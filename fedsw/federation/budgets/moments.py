@@ -95,7 +95,6 @@ def shares(
     Attempts that fail are counted among `rounds`; each of the `attempts` at moments costs its part of the share.
 
     Raises:
-    Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
 
     Source: docs/guarantees/moments.md.
@@ -126,11 +125,7 @@ def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:
-    """Check that the moments that an experiment asks for can be released and used; `alone` if it is to stop then.
-
-    Raises:
-        ExperimentError: naming what is in the way.
-    """
+    """Check that the moments that an experiment asks for can be released and used; `alone` if it is to stop then."""
     experiment = problem.experiment
     if not experiment.privacy.moments:
         if alone:

@@ -74,11 +74,7 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
 
 
 def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it.
-
-    Raises:
-        ValueError: if there is not one for each cell.
-    """
+    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it."""
     if len(sizes) != len(own):
         raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
     return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))

@@ -35,11 +35,7 @@ class Spending:
                 self._reported[client] = max(epsilon, self._reported.get(client, 0.0))
 
     def hear(self, client: int, epsilon: float) -> None:
-        """Remember the epsilon that a client reports.
-
-        Raises:
-            FederationError: if the client reported more before: its ledger was replaced, and forgets what was spent.
-        """
+        """Remember the epsilon that a client reports, unless it is less than before: its ledger was then replaced."""
         before = self._reported.get(client, 0.0)
         if epsilon < before * (1 - _TOLERANCE):
             raise FederationError(
@@ -132,7 +128,7 @@ class Availability:
     greeted as in the beginning, and asked again once it answers with the records it had. The round does not wait for
     it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
     away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
-    public sizes. public sizes.
+    public sizes.
     """
 
     def __init__(
@@ -145,11 +141,7 @@ class Availability:
         self.away = Away()
 
     def hear_clients(self) -> None:
-        """Take note of what the clients' own ledgers have spent.
-
-        Raises:
-            FederationError: if one has spent less than its client reported before in this run.
-        """
+        """Take note of what the clients' own ledgers have spent; see `Spending`."""
         for site in self._sites:
             self._hear_spent(site)
 

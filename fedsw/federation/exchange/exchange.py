@@ -105,7 +105,8 @@ def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | F
 
 def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fault]]:
     """The replies that are there, with the request that each says it answers; an unreadable one is a `Fault`."""
-    if not type(carrier_of(grid)).pull_messages.__module__.startswith("flwr."):
+    carrier = getattr(grid, "carrier", grid)  # where another grid is around it
+    if not type(carrier).pull_messages.__module__.startswith("flwr."):
         yield from ((message.metadata.reply_to_message_id, message) for message in grid.pull_messages(ids))
         return
     undecodable: Any = importlib.import_module("google.protobuf.message").DecodeError
@@ -115,11 +116,6 @@ def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fau
             yield from [(message.metadata.reply_to_message_id, message) for message in replies]
         except (*_UNREADABLE, undecodable) as fault:
             yield asked, Fault(f"its reply is unreadable: {type(fault).__name__}")
-
-
-def carrier_of(grid: Grid) -> Grid:
-    """The grid that carries the messages, where another one is around it."""
-    return getattr(grid, "carrier", grid)
 
 
 def _comes_from(message: Message, node: int) -> bool:

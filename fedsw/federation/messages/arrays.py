@@ -22,8 +22,6 @@ class Shared(Array):
     """An array whose receiver, if it is in this process, copies the numbers; bytes are made for whoever asks for them.
 
     What it says of itself, and how many bytes it takes, is what a process elsewhere gets. Once its bytes were asked
-    for, or anything of it is changed, it is an `Array` of bytes as any other.
-
     for, or anything of it is changed, it is an `Array` of bytes as any other. Its sender may change the values (any
     shape) later.
     """

@@ -74,11 +74,7 @@ _FIELDS: dict[type[Message], Mapping[str, Field]] = {}
 
 
 def fields_of(kind: type[Message]) -> Mapping[str, Field]:
-    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`.
-
-    Raises:
-        TypeError: naming an attribute that has none.
-    """
+    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`."""
     if kind in _FIELDS:
         return _FIELDS[kind]
     found: dict[str, Field] = {}
@@ -90,7 +86,8 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
             raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
         found[attribute] = fields[0]
     if kind.nonce is not None:
-        found["nonce"] = _nonce(kind.nonce)
+        about = "drawn afresh for every message, so that no record equals another"
+        found["nonce"] = Reals(wire.NONCE, PUBLIC, about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
     _FIELDS[kind] = found
     return found
 
@@ -142,11 +139,7 @@ def bytes_of(content: RecordDict) -> int:
 
 
 def encode(message: Message, terms: Terms) -> RecordDict:
-    """Encode a message: the records of its fields, and nothing else.
-
-    Raises:
-        RuntimeError: if an attribute is there that the run's settings do not allow to travel, or one is missing.
-    """
+    """Encode a message: all fields that the run's settings let travel, and an error for any other."""
     parts: dict[str, Mapping[str, Any]] = {}
     for attribute, field in fields_of(type(message)).items():
         if attribute == "nonce":
@@ -242,11 +235,6 @@ def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRec
     return record
 
 
-def _nonce(record: Record) -> Field:
-    about = "drawn afresh for every message, so that no record equals another"
-    return Reals(wire.NONCE, PUBLIC, about, record=record, limits=Limits(0.0, 1.0), count=2)
-
-
 CLIENTS = "clients"
 """The record of a request that says who is asked."""
 _POSITIONS, _FAULTS, _BETWEEN = "positions", "faults", "/"
@@ -266,15 +254,11 @@ def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
 
 
 def opened(content: RecordDict, clients: int) -> tuple[RecordDict, list[int]]:
-    """A request, and which of the node's clients it is for.
-
-    Raises:
-        Malformed: if they are not positions of clients that the node has, ascending.
-    """
+    """A request, and which of the node's clients it is for, by ascending positions; else `Malformed`."""
     record = content.get(CLIENTS)
     positions = record.get(_POSITIONS) if isinstance(record, ConfigRecord) else None
     asked = [each for each in positions if type(each) is int] if isinstance(positions, list) else []
-    if not asked or asked != positions or not _ascending(asked, clients):
+    if not asked or asked != positions or asked != sorted(set(asked)) or not 0 <= asked[0] <= asked[-1] < clients:
         raise Malformed(
             f"the request does not say for which of this node's {clients} clients it is", CLIENTS, positions
         )
@@ -315,8 +299,3 @@ def _refusal(faults: object, position: int) -> Refusal:
     if isinstance(reason, str) and type(code) is int:
         return Refusal(shown(reason), code)
     return Refusal("its node sent no answer of it", 0)
-
-
-def _ascending(positions: Sequence[int], clients: int) -> bool:
-    inside = all(0 <= each < clients for each in positions)
-    return inside and all(one < two for one, two in zip(positions, positions[1:], strict=False))

@@ -190,11 +190,7 @@ def state_folder(node_config: Mapping[str, Any]) -> Path | None:
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
-    """The file of a client's ledger: in its node's `state-dir`, else in $FEDSW_STATE.
-
-    Raises:
-        RuntimeError: if neither is set: a ledger in a new place after every start would forget what was spent.
-    """
+    """The file of a client's ledger, in a folder that stays: in a new one after every start it would forget."""
     named = state_folder(node_config)
     if named is None:
         raise RuntimeError(
@@ -204,12 +200,7 @@ def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Check that a ledger can be written, before anything is spent.
-
-    Raises:
-        RuntimeError: naming the folder and what to set, if it cannot be written to.
-        LedgerDamaged: if there is a file that is no ledger, or an older copy of it.
-    """
+    """Check that a ledger can be written, and is no older copy of itself, before anything is spent."""
     try:
         files.new_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -40,11 +40,7 @@ class Answered:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
-        """Those of a node, by its first client, in a run.
-
-        Raises:
-            RuntimeError: if a real node has no folder for them: after a start it would answer for a second time.
-        """
+        """Those of a node, by its first client, in a run; a real one has a folder for them, to know them later."""
         if is_simulated(node_config):
             return cls(None, memory)
         folder = state_folder(node_config)
@@ -57,12 +53,7 @@ class Answered:
         return cls(folder / name, memory)
 
     def note(self, kind: str, round_: int, attempt: int) -> None:
-        """Write down that an exchange of an attempt is answered, before the answer leaves.
-
-        Raises:
-            AlreadyAnswered: if it was, or a later exchange of the attempt.
-            RuntimeError: if the state folder cannot be written.
-        """
+        """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
         if self._place is None:
             before = bytes(self._memory.get(_KEY, b""))
             self._memory[_KEY] = before + _line(before, kind, round_, attempt)

@@ -200,11 +200,7 @@ def _prepare(node: Node, asked: messages.Message) -> None:
 
 
 def asked_of(exchange: Exchange[Down, Up], content: RecordDict, terms: Terms) -> Down:
-    """The server's request, decoded and checked.
-
-    Raises:
-        ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
-    """
+    """The server's request, decoded and checked; it is refused before anything private is read, or charged."""
     try:
         return messages.decode(exchange.down, content, terms)
     except messages.Malformed as fault:

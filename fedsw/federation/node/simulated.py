@@ -53,11 +53,7 @@ def with_substitutes(records: Records) -> Records:
 
 
 def exchanged(records: Records, substitutes: Records) -> Records:
-    """The records with those whose ids occur among the substitutes replaced by them, in their places.
-
-    Raises:
-        ValueError: if a substitute has another group than the record in its place.
-    """
+    """The records with those whose ids are among the substitutes replaced by them, each by one of its group."""
     order = torch.argsort(substitutes.ids)
     ids = substitutes.ids[order]
     place = torch.searchsorted(ids, records.ids).clamp(max=len(ids) - 1)

@@ -189,7 +189,9 @@ def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) 
     _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
     described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
     run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
-    log.info("run begins", extra=_beginning(run.job, described))
+    known = {name: described[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    about = {"run": described["name"], "engine": run.job.engine, "resumed": run.job.resume, **known}
+    log.info("run begins", extra=telemetry.event("run begins", **about))
     for who in run.lost:
         log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
     if run.job.resume and not run.trust.sketched:
@@ -350,11 +352,6 @@ def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint
     traffic.down += int(last.get("bytes_down", 0))
     traffic.up += int(last.get("bytes_up", 0))
     return state
-
-
-def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
-    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:

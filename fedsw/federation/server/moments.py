@@ -31,11 +31,7 @@ from fedsw.tasks.released_moments import Moments, columns_used, constant_of
 def release_moments(
     plan: Plan, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
-    """The moments of a run: those that it has, or those that it asks for now and then has.
-
-    Raises:
-        BudgetExhausted: if they cost more than is left; nothing was released.
-    """
+    """The moments of a run: those that it has, or those that it asks for now and then has."""
     found = kept_moments(plan.task, directory)
     if found is not None:
         return found

@@ -32,11 +32,7 @@ _ELSEWHERE = (
 
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
-    """The experiment with what rules choose from the numbers, or the records at hand; itself if nothing is left open.
-
-    Raises:
-        ExperimentError: if the records are elsewhere, so that nobody can count them here.
-    """
+    """The experiment with what rules choose from the numbers, or the records at hand; itself if nothing is open."""
     if not left_open(experiment):
         return experiment
     if experiment.privacy.sketch:
@@ -81,11 +77,7 @@ def _with_shares(experiment: Experiment) -> Experiment:
 def numbers_of(
     experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
 ) -> Numbers:
-    """The public numbers that the rules read: of records by group of all clients together, or of those at hand.
-
-    Raises:
-        ExperimentError: if the records are elsewhere, so that nobody can count them here.
-    """
+    """The public numbers that the rules read, of records by group of all clients together, or of those at hand."""
     from fedsw.tasks.problem import Problem
 
     sizes = sizes_at_hand(experiment) if by_group is None else by_group

@@ -10,13 +10,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
@@ -25,6 +24,8 @@ from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, clients_of
 from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.messages.sums import ExactSums
+from fedsw.federation.messages.trusted import Contribution
 from fedsw.federation.trust.plan import Plan
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
@@ -138,8 +139,8 @@ class Collector:
 
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
     has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
-    on; whoever was lost in a round is not asked in its further attempts. on; whoever was lost in a round is not asked
-    in its further attempts. `least` clients are enough; `kept` says what is kept when fewer are left, for the message.
+    on; whoever was lost in a round is not asked in its further attempts. `least` clients are enough; `kept` says what
+    is kept when fewer are left, for the message.
     """
 
     def __init__(self, context: Context, *, kept: str) -> None:
@@ -150,11 +151,7 @@ class Collector:
         self._lost = Away()
 
     def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
-        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough.
-
-        Raises:
-            FederationError: when fewer clients than `federation.min_clients` are there.
-        """
+        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough."""
         availability, self._lost = self._context.availability, Away()
         for _ in range(self._max_attempts):
             present = availability.present(self.least, without=self._lost)
@@ -223,15 +220,7 @@ def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _
         return Fault(f"unreadable answer: {fault}")
 
 
-class Partial(Protocol):
-    """An answer that says which of its site's clients are not in it."""
-
-    @property
-    def lost(self) -> Tensor:
-        """Positions of clients, (L,)."""
-
-
-def who_is_in(each: Present, answer: Partial) -> NDArray[np.bool_] | None:
+def who_is_in(each: Present, answer: Contribution | ExactSums) -> NDArray[np.bool_] | None:
     """Which of a site's clients are in its answer, (S,); None if it names lost ones that it does not have."""
     there, lost = each.here.copy(), answer.lost.numpy()
     if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):

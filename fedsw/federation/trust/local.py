@@ -54,12 +54,7 @@ class LocalMethod(AtClients, ABC):
         """One attempt with these clients; see `round` for what it raises."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """One round at the model `theta` (flat, float64).
-
-        Raises:
-            BudgetExhausted: when too few clients are left because the others' budgets are used up.
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
+        """See `Side`, at the model `theta` (flat, float64): also for clients whose budgets are used up."""
         present = self._availability.present(self._least, without=self._exhausted)
         members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
         self._require_enough(round_, members, self._away())
@@ -156,7 +151,8 @@ class LocalMethod(AtClients, ABC):
         if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
             return [(member, reply) for member in members]
         found = messages.unpacked(reply, [member.position for member in members])
-        return [(member, _fault_of(found[member.position])) for member in members]
+        own = ((member, found[member.position]) for member in members)
+        return [(member, Fault(said.reason, said.code) if isinstance(said, Refusal) else said) for member, said in own]
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
         """Count a client as lost; with its whole site, unless it is `alone` in that."""
@@ -194,10 +190,6 @@ class LocalMethod(AtClients, ABC):
                 f"federation.min_clients. Budgets that are used up: {used_up}"
             )
         raise self._collector.too_few(round_, len(members), lost)
-
-
-def _fault_of(answer: RecordDict | Refusal) -> RecordDict | Fault:
-    return Fault(answer.reason, answer.code) if isinstance(answer, Refusal) else answer
 
 
 def describe(reasons: Mapping[int, str]) -> str:

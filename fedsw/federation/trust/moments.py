@@ -22,11 +22,7 @@ from fedsw.tasks.problem import Problem
 
 
 class MomentSum(Sum):
-    """The moments of all records, by cell.
-
-    Raises:
-        RuntimeError: in a run that releases no moments.
-    """
+    """The moments of all records, by cell, in a run that releases them."""
 
     part, purpose, step = PART, "moment", STEP
 

@@ -62,11 +62,7 @@ class Sum(ABC):
     @classmethod
     @abstractmethod
     def asked(cls, task: Problem, request: Any) -> Self:
-        """What a request asks for.
-
-        Raises:
-            RuntimeError: in a run that releases nothing of the kind.
-        """
+        """What a request asks for; RuntimeError in a run that releases nothing of the kind."""
 
     @classmethod
     @abstractmethod
@@ -222,12 +218,7 @@ class TrustedSums(AtServer):
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,).
-
-        Raises:
-            BudgetExhausted: if it was charged for before; nothing is then released.
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
+        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once."""
         plan = self._context.plan
         total = self._kind.at(plan.task, round_, theta)
         attempt, found = self._collected(total, round_)

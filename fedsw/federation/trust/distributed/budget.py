@@ -53,11 +53,7 @@ class Agreed:
         return next(part.scale for part in self.parts if part.name == name)
 
     def shares(self, name: str) -> list[Share]:
-        """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
-
-        Raises:
-            ValueError: if there is no such grid, or a sum on it could wrap around.
-        """
+        """Every site's share of a part's noise, in the cohort's order, on one grid, where no sum wraps around."""
         sigma = self.scale(name)
         step = shared_step(sigma, self.honest, self.clients)
         found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most[name], strict=True)]
@@ -80,6 +76,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
     the sensitivity of the worst cell (docs/guarantees/distributed.md).
+
     Raises:
         ValueError: if a cell has no record in the batch, or noise or a grid for it are out of range.
     """

@@ -162,6 +162,7 @@ def cotangents(
     """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
 
     The `batch` is that of all clients, by stratum; slot means, in the order of `counted`, are whatever the server says.
+
     Raises:
         ValueError: if they are not as many as the tables have numbers.
     """
