@@ -160,11 +160,7 @@ class _Table(Answers):
 
 
 def _of_classes(
-    tally: Counts,
-    tallied: Tallied,
-    groups: tuple[str, ...],
-    size: Mapping[str, int],
-    name: Callable[[int], str],
+    tally: Counts, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int], name: Callable[[int], str]
 ) -> HeldOut:
     table = _Table(tally, tallied)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
@@ -237,10 +233,7 @@ class _Errors:
         noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
         possible = np.clip(means, 0.0, 1.0)
         top = float(np.square(np.maximum(possible, 1 - possible)).sum())
-        around = (
-            bounded_mean(error, records, targets, one),
-            bounded_mean(constant, records, top, noise),
-        )
+        around = (bounded_mean(error, records, targets, one), bounded_mean(constant, records, top, noise))
         drawn = sum(
             max(0.0, min(value, most) * (most - min(value, most)))
             for value, most in ((error, targets), (constant, top))

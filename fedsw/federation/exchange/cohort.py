@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsw.experiment import planned_stages
 from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms
 from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.settings import FederationError
@@ -124,8 +124,7 @@ def gather(
             left, or a client refuses (with its reason).
     """
     settings = task.experiment.federation
-    nodes = _wait_for_nodes(grid, settings)
-    requests = [Request(node, greeting(task, run)) for node in nodes]
+    requests = {node: greeting(task, run) for node in _wait_for_nodes(grid, settings)}
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Site:
@@ -150,7 +149,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
     """
     settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
     asked = messages.encode(SizesAsked(_as_sent(task), run), terms)
-    requests = [Request(node, asked) for node in _wait_for_nodes(grid, settings)]
+    requests = dict.fromkeys(_wait_for_nodes(grid, settings), asked)
     replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Sizes:

@@ -40,25 +40,17 @@ class Fault:
     code: int | None = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request to one node."""
-
-    node: int
-    content: RecordDict
-
-
 def exchange(
     grid: Grid,
     kind: str,
-    requests: Sequence[Request],
+    requests: Mapping[int, RecordDict],
     *,
     group: str,
     timeout: float,
     traffic: Traffic,
     arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
 ) -> Mapping[int, RecordDict | Fault]:
-    """Send one message to every node and wait for the replies.
+    """Send one message to every node, its own content, and wait for the replies.
 
     Replies are matched by the id of the message they answer (a reply the network made up for a dead node names
     another sender), and returned in the order of the requests whatever order they came in.
@@ -66,10 +58,10 @@ def exchange(
     The `group` is a label of round and attempt for the network's own logs; the server waits `timeout` seconds, as long
     as messages are valid. `arrived` is called with every reply as it comes. Of a node without one there is the fault.
     """
-    messages = [Message(r.content, r.node, kind, group_id=group, ttl=timeout) for r in requests]
-    traffic.down += sum(bytes_of(request.content) for request in requests)
+    messages = [Message(content, node, kind, group_id=group, ttl=timeout) for node, content in requests.items()]
+    traffic.down += sum(map(bytes_of, requests.values()))
     ids = list(grid.push_messages(messages))
-    pending = {message_id: r.node for message_id, r in zip(ids, requests, strict=True) if message_id}
+    pending = {message_id: node for message_id, node in zip(ids, requests, strict=True) if message_id}
     replies = dict[int, RecordDict | Fault]()
     deadline = time.monotonic() + timeout
     while pending:
@@ -82,7 +74,7 @@ def exchange(
         time.sleep(_POLL_SECONDS)
     traffic.up += sum(bytes_of(reply) for reply in replies.values() if isinstance(reply, RecordDict))
     silence = Fault(f"no reply within {timeout:g} s (federation.timeout)")
-    return {request.node: replies.get(request.node, silence) for request in requests}
+    return {node: replies.get(node, silence) for node in requests}
 
 
 def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | Fault]:

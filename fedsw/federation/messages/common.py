@@ -30,8 +30,7 @@ _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
 Round = Annotated[int, Whole("round", PUBLIC, "number of the round", limits=Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
-    int,
-    Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO),
+    int, Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO)
 ]
 Federation = Annotated[
     int,

@@ -172,8 +172,7 @@ class ReleasedRecords(Release):
     """All of a client's records, privatised."""
 
     released: Annotated[
-        Tensor,
-        Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True),
+        Tensor, Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True)
     ]
 
 

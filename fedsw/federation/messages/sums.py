@@ -78,8 +78,7 @@ class ExactMoments(ExactSums):
     """The moments of all records of the asked clients, without noise, in whole steps."""
 
     steps: Annotated[
-        Tensor,
-        _steps("sums over all records by cell, in whole steps; checked against their number", ("c", "u")),
+        Tensor, _steps("sums over all records by cell, in whole steps; checked against their number", ("c", "u"))
     ]
 
 

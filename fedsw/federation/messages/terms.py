@@ -54,12 +54,7 @@ class Terms:
     @classmethod
     def of(cls, task: Problem, **sizes: int) -> Terms:
         """The terms of a task, with lengths that it does not say."""
-        known = {
-            "r": task.parameters,
-            "d": task.columns,
-            "c": len(task.objective.cells),
-            "e": 3,
-        }
+        known = {"r": task.parameters, "d": task.columns, "c": len(task.objective.cells), "e": 3}
         if isinstance(local := task.experiment.local, TableSettings):
             known["B"] = local.bins
         if task.experiment.privacy.sketch:

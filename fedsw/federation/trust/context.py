@@ -22,7 +22,7 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, clients_of
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
 from fedsw.federation.messages.sums import ExactSums
 from fedsw.federation.messages.trusted import Contribution
@@ -61,7 +61,7 @@ class Context:
     def exchanged(
         self,
         kind: str,
-        requests: Sequence[Request],
+        requests: Mapping[int, RecordDict],
         arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
     ) -> Mapping[int, RecordDict | Fault]:
         """Send a request to every node, and wait for the replies; see `exchange`."""
@@ -184,10 +184,9 @@ class Collector:
 
         `fault` says why an answer that can be read cannot be right, without quoting it; None if it can.
         """
-        requests = [
-            Request(each.site.node, messages.encode(own, known))
-            for each, own, known in zip(present, asked, terms, strict=True)
-        ]
+        requests = {
+            each.site.node: messages.encode(own, known) for each, own, known in zip(present, asked, terms, strict=True)
+        }
         replies = self._context.exchanged(kind.kind, requests)
         answers: dict[int, _Up] = {}
         for each, known in zip(present, terms, strict=True):

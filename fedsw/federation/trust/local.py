@@ -15,7 +15,7 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.exchange.exchange import Fault, Request
+from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Exchange, Refusal, Terms
 from fedsw.federation.messages.local import Release
 from fedsw.federation.trust.context import AtClients, Collector, Context
@@ -132,7 +132,7 @@ class LocalMethod(AtClients, ABC):
                     self._rounds.add(round_)
 
         content = messages.encode(asked, Terms.of(self._task))  # once; it is public
-        requests = [Request(node, self._addressed(content, node, own)) for node, own in by_node.items()]
+        requests = {node: self._addressed(content, node, own) for node, own in by_node.items()}
         replies = self._context.exchanged(kind.kind, requests, arrived)
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsw.accounting import Charge
 from fedsw.experiment import planned_releases, resolve_delta
 from fedsw.federation.budgets.local import local_accountant
-from fedsw.federation.budgets.moments import idle, shares
+from fedsw.federation.budgets.moments import Shares, idle, shares
 from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
 from fedsw.privacy import plan as plans
@@ -80,6 +80,10 @@ class Plan(plans.Plan):
             moments=moments,
             task=task,
         )
+
+    def shares(self) -> Shares:
+        """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""
+        return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf)
 
     def under(self, preparation: Preparation) -> Plan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
@@ -209,12 +213,7 @@ def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Pres
 
 
 def _seeded_counts(
-    task: Problem,
-    present: Sequence[Present],
-    held: NDArray[np.int64],
-    batch: Sequence[int],
-    round_: int,
-    attempt: int,
+    task: Problem, present: Sequence[Present], held: NDArray[np.int64], batch: Sequence[int], round_: int, attempt: int
 ) -> list[NDArray[np.int64]]:
     """Counts of every client by cell, from the keys of global record ids that the clients draw by as well."""
     cells = range(len(task.objective.cells))

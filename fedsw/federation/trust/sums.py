@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.data import Records
+from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import Shares, SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member, Present, Site
@@ -87,16 +88,8 @@ class Sum(ABC):
         """
 
     @abstractmethod
-    def at_client(self, node: Node, delta: float) -> SumBudget:
-        """What its release costs a client that has a guarantee of its own."""
-
-    @abstractmethod
-    def at_server(self, plan: Plan) -> SumBudget:
-        """What its release by a trusted server costs."""
-
-    @abstractmethod
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
-        """What an attempt at its release under masks costs, of so many that are planned; `shared` with the rounds."""
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """What its release costs, or an attempt of so many that are planned, of a budget that rounds share."""
 
     @abstractmethod
     def most(self, records: int) -> float:
@@ -129,7 +122,7 @@ class Sum(ABC):
 
     def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
         """The sum of all sites, to be noised once by a server that they trust."""
-        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.at_server(plan)
+        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.budget(plan.delta, plan.shares)
         charges = budget.charges(plan.strata, self.task.experiment)
         return Bounded(steps.double() * self.step, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
 
@@ -165,10 +158,21 @@ def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
     return answer
 
 
+def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
+    """How a client's own budget is shared, for sums that have a share of it."""
+
+    def shared() -> Shares:
+        experiment = node.task.experiment
+        divided = split.budget_of(experiment, node.sizes, delta)
+        return Shares(divided.moments, divided.multiplier, served(experiment).sides.promise(node, delta).epsilon)
+
+    return shared
+
+
 def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
     """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
     delta, experiment = node.delta(federation), node.task.experiment
-    budget, promise = total.at_client(node, delta), served(experiment).sides.promise(node, delta)
+    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).sides.promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
     return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
 
@@ -181,7 +185,8 @@ def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: i
     """
     numbered = total.numbered(round_, attempt)
     steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
-    bounded = Bounded(steps.double() * total.step, total.at_client(node, node.delta(federation)).sensitivity)
+    delta = node.delta(federation)
+    bounded = Bounded(steps.double() * total.step, total.budget(delta, _shares_of(node, delta)).sensitivity)
     return release_paid(bounded, paid, total.part, total.stream(node, *numbered, f"{total.purpose} noise"))
 
 
@@ -223,7 +228,8 @@ class TrustedSums(AtServer):
         total = self._kind.at(plan.task, round_, theta)
         attempt, found = self._collected(total, round_)
         bounded = total.bounded(found, plan, round_, attempt)
-        released = release(bounded, replace(plan, multiplier=total.at_server(plan).multiplier), self._ledger)
+        multiplier = total.budget(plan.delta, plan.shares).multiplier
+        released = release(bounded, replace(plan, multiplier=multiplier), self._ledger)
         clients = [int(client) for each in found for client in each.site.clients[each.there]]
         self.records = total.records(self._context.sites, clients)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))

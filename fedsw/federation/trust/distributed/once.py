@@ -38,7 +38,7 @@ def agreed_sum(total: Sum, cohort: Cohort) -> Agreed:
     """
     experiment = total.task.experiment
     delta = delta_of(experiment, cohort.records)
-    found = total.among_all(delta, attempts_at_one(experiment), lambda: planned_shares(experiment, delta))
+    found = total.budget(delta, lambda: planned_shares(experiment, delta), attempts_at_one(experiment))
     charges, part = found.charges((GROUP,), experiment), found.part
     most = {part.name: [total.most(sum(map(sum, party.sizes))) for party in cohort.parties]}
     return Agreed(charges, part.scale, [part], most, honest(experiment), cohort.clients_by_site)
@@ -106,10 +106,7 @@ ROUNDS = Sides(
 SKETCHED = Sides(
     sketched.make_plan,
     lambda context: MaskedOnce(context, messages.MASKED_SKETCH, sketched.SketchSum),
-    {
-        messages.READY: site.ready,
-        messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, sketched.SketchSum),
-    },
+    {messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, sketched.SketchSum)},
     promise=sketched.promise,
     planned=sketched.planned,
 )

@@ -27,7 +27,7 @@ from fedsw.federation.node.answers import Due, answered, ledgers_of, node_of, pa
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust.distributed.budget import Agreed, delta_of
-from fedsw.federation.trust.distributed.cohort import Cohort, Own, own_party, require_honest
+from fedsw.federation.trust.distributed.cohort import Cohort, own_party, require_honest
 from fedsw.federation.trust.model import served
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
@@ -99,8 +99,7 @@ def checked(node: Node, asked: Asked, context: Context, state: State, agree: Cal
             "server must start a fresh attempt"
         )
     ring, cohort = _ring(node, context), Cohort.read(asked.cohort)
-    own = Own(int(node.clients[0]), node.clients.tolist(), node.held, bytes(state["nonce"]).hex())
-    party = own_party(cohort, node.task.experiment, ring, own)
+    party = own_party(cohort, node, ring, bytes(state["nonce"]).hex())
     return Answering(node, ring, cohort, agree(cohort), cohort.parties.index(party), [])
 
 

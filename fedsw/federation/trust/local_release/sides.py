@@ -38,11 +38,6 @@ from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 
 
-def require_ready(node: Node) -> None:
-    """Refuse, at the greeting, a run whose guarantee this client could not give."""
-    release_of(node.task.experiment, node.delta(0))
-
-
 def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
     """What a client pays, from the ledger at `place`, for the release of its records."""
     delta = node.delta(asked.records)
@@ -181,5 +176,5 @@ SIDES = Sides(
     {messages.RELEASE: answer_together(messages.RELEASE, each_pays(release_due, released_records))},
     promise=promise,
     planned=planned,
-    require_ready=require_ready,
+    require_ready=lambda node: release_of(node.task.experiment, node.delta(0)),
 )

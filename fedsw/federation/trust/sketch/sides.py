@@ -86,20 +86,8 @@ class SketchSum(Sum):
         records = records_of(node, positions, stream)
         return (sketch_of_records(node.task, records, self.stage) / STEP).to(torch.int64)
 
-    def at_client(self, node: Node, delta: float) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(delta)
-
-    def at_server(self, plan: Plan) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(plan.delta)
-
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(delta)
-
-    def _budget(self, delta: float) -> SketchBudget:
-        """The same under every trust model, at the attempts that it plans for."""
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SketchBudget:
+        """See `Sum`: the same under every trust model, at the attempts that it plans for."""
         return budget_of(self.task.experiment, self._sketcher.law, delta, self.stage.number)
 
     def most(self, records: int) -> float:
