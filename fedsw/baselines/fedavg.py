@@ -11,7 +11,16 @@ from torch import Tensor
 
 from fedsw import models
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import LIMITS, Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private, poisson
+from fedsw.baselines.pooled import (
+    LIMITS,
+    Average,
+    BaselineGuarantee,
+    BaselineTask,
+    Rows,
+    Trained,
+    made_private,
+    poisson,
+)
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem

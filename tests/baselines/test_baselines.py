@@ -76,7 +76,9 @@ def test_the_epsilon_of_pooled_records_is_the_one_that_opacus_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["opacus", "dp-fedavg"])
-def test_an_accountant_of_opacus_that_says_less_than_the_truth_is_called_no_guarantee(name: str, tmp_path: Path) -> None:
+def test_an_accountant_of_opacus_that_says_less_than_the_truth_is_called_no_guarantee(
+    name: str, tmp_path: Path
+) -> None:
     experiment = fair("training.batch_fraction=0.1", "federation.clients=2")
     summary = run(name, experiment, directory=tmp_path, arguments={"accountant": "gdp"}).summary
     stated, steps = summary["guarantee"], 4 if name == "opacus" else 4 * 10
