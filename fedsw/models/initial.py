@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 Seed = int | torch.Generator
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+Layer = TypeVar("Layer", bound=nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
 
 
 def generator_of(seed: Seed) -> torch.Generator:
