@@ -45,23 +45,13 @@ def budget_report(
     """Solve for the one of noise multiplier, epsilon and steps that is missing, and compare accountants.
 
     Args:
-        sampling_rate: p of every group (batch / group size); the largest decides, as every group has the same
-            noise multiplier here.
-        delta: of the guarantee.
-        noise_multiplier: sigma / Delta, Delta the full sensitivity.
-        epsilon: of the guarantee.
-        steps: number of noisy releases.
-        sampling: scheme of the batches.
-        slicing: the random directions, for releases of sliced features.
-        diameter: of the features, in the units of sigma; only to say what sigma is, and what the same sigma would give
-            if this bounded the norm of a row and not the distance of two.
+        sampling_rate: p of every group; the largest decides, as all have the same noise multiplier here.
+        diameter: of the sliced features, in the units of sigma; only to say what sigma is, and what the same sigma
+            would give if this bounded the norm of a row and not the distance of two.
 
     Returns:
-        A JSON-ready dict: ``sampling``, ``relation``, ``sampling_rate`` (the largest), ``delta``,
-        ``noise_multiplier``, ``steps``, ``epsilon`` (of the guarantee at that multiplier and those steps, never above
-        the one asked), ``solved`` (which was missing), ``bracket`` {lower, upper}, ``accountants`` (rows
-        of name, epsilon or None, guarantee, note) and ``convention``. With ``slicing`` also ``slicing`` {d, k, scheme,
-        and with ``diameter`` diameter and sigma}, and with ``diameter`` one more row, "pld-norm".
+        JSON-ready: the three numbers, what was ``solved``, the ``bracket`` of epsilon, rows of ``accountants``
+        (:func:`compare`) and the ``convention``; with ``diameter`` one more row, "pld-norm".
 
     Raises:
         ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon; for
@@ -89,12 +79,7 @@ def budget_report(
     elif steps is None:
         assert epsilon is not None
         steps = count_steps(
-            epsilon,
-            delta,
-            sampling_rate=rate,
-            noise_multiplier=noise_multiplier,
-            sampling=sampling,
-            slicing=slicing,
+            epsilon, delta, sampling_rate=rate, noise_multiplier=noise_multiplier, sampling=sampling, slicing=slicing
         )
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")

@@ -33,14 +33,9 @@ def noise_multiplier(
 ) -> float:
     """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
 
-    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them, as computed
-    by the accountant, is at most ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of
-    sigma / sensitivity. Noise multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the
-    add/remove sensitivity; random slices, ``slicing``: the diameter of the features). A ledger on the same ``device``
-    reads no more.
-
-    Args:
-        beside: other steps on the same records, whose noise is settled already.
+    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
+    noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
+    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more.
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
@@ -86,14 +81,11 @@ def steps(
 ) -> int:
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
-    Steps whose round-off would use delta up are too many, about a million at delta = 1e-10.
-
-    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. The
-    noise multiplier is that of :func:`noise_multiplier`.
+    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
+    whose round-off would use delta up are too many, about a million at delta = 1e-10.
 
     Raises:
-        ValueError: if epsilon or the noise multiplier is not positive, the sampling rate is not in (0, 1], or delta
-            is not in [1e-10, 1).
+        ValueError: as :func:`noise_multiplier`.
     """
     _check(epsilon, sampling_rate)
     if not noise_multiplier > 0.0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -43,11 +43,9 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
     Args:
         name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
         note: where it comes from, and what it takes as noise multiplier.
-        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below.
+        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below:
+            ValueError where it is smaller.
         covers: see `fedsw.accountants.Accountant`.
-
-    Raises:
-        ValueError: if the name is taken, or a stated bound is below an epsilon that no account can be below.
     """
 
     def registered(function: Own) -> Own:
@@ -88,8 +86,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
 
     Raises:
         DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
-        ValueError: for an unknown accountant, a delta outside [1e-10, 1), Poisson steps with "rdp-wor" or what uses
-            it, random slices that the accountant does not cover, or one of a user's own that gives no epsilon.
+        ValueError: for an unknown accountant, a delta outside [1e-10, 1), steps that it does not cover.
         ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
     """
     check_delta(delta)
@@ -135,10 +132,7 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of mu-GDP at delta: the root of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) = delta.
-
-    Rounded up by bisection, to 1e-13 relative; inf for mu = inf.
-    """
+    """Epsilon of mu-GDP at delta, rounded up: the root of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) = delta."""
     if math.isinf(mu):
         return math.inf
 
@@ -207,14 +201,11 @@ def _rdp_epsilon(counts: Counts, delta: float) -> float:
     from dp_accounting import rdp
 
     orders = rdp.RdpAccountant().orders
-    spent = [sum(times * divergence for divergence, times in column) for column in _by_order(counts)]
+    spent = [0.0] * len(orders)
+    for step, times in counts:
+        of_step = _renyi_divergences(step.sampling_rate, step.mu)
+        spent = [sofar + times * divergence for sofar, divergence in zip(spent, of_step, strict=True)]
     return float(rdp.compute_epsilon(orders, spent, delta)[0])
-
-
-def _by_order(counts: Counts) -> Iterator[list[tuple[float, int]]]:
-    divergences = [_renyi_divergences(step.sampling_rate, step.mu) for step, _ in counts]
-    for column in zip(*divergences, strict=True):
-        yield [(divergence, times) for divergence, (_, times) in zip(column, counts, strict=True)]
 
 
 @lru_cache(maxsize=4096)

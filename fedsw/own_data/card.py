@@ -16,11 +16,7 @@ from fedsw.sketches.tables import table_weights
 
 
 def findings(
-    experiment: Experiment,
-    summary: dict[str, Any],
-    coded: tuple[Coded, ...],
-    faults: int,
-    compared: Fidelity | None,
+    experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...], faults: int, compared: Fidelity | None
 ) -> list[str]:
     """Sentences that the screen and the card say alike: what rows are drawn from, what is noise, and what is kept.
 

@@ -275,11 +275,7 @@ def planned(
 
 
 def _measured(
-    experiment: Experiment,
-    ready: Experiment,
-    by_group: Mapping[str, int],
-    multiplier: float,
-    twins: Mapping[str, Any],
+    experiment: Experiment, ready: Experiment, by_group: Mapping[str, int], multiplier: float, twins: Mapping[str, Any]
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
     raw = experiment.model_dump()

@@ -137,13 +137,7 @@ def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> S
 
 
 def select(
-    found: Sequence[Candidate],
-    law: Repetitions,
-    metric: str,
-    sign: float,
-    *,
-    runs: Path,
-    train: Train | None = None,
+    found: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
 ) -> Selected:
     """Train K runs with candidates drawn at random, and keep the one with the best score.
 

@@ -22,11 +22,7 @@ from fedsw.tasks.task import Inputs
 
 
 class PublicRecords:
-    """Batches of the public domain, drawn from public randomness.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if there is no public domain, or it does not fit the private records.
-    """
+    """Batches of the public domain, drawn from public randomness; it must be there, and fit the private records."""
 
     def __init__(self, task: Problem) -> None:
         dataset = load_public(task.experiment)
@@ -47,10 +43,7 @@ class PublicRecords:
 
 
 class ForPublic(nn.Module):
-    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first.
-
-    Parameters are the model's, in its order.
-    """
+    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -158,11 +151,7 @@ class Domain(PublicSide):
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
-    """The other side of the task's objective; None where private groups are compared with each other.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if a public domain is missing or does not fit.
-    """
+    """The other side of the task's objective; None where private groups are compared with each other."""
     if not isinstance(task.objective, Matching):
         return None
     kinds: dict[str, type[PublicSide]] = {"prior": Prior, "generator": Generator, "domain": Domain}
@@ -249,11 +238,7 @@ class PublicFeatures(Learner):
 
 
 def learner_of(task: Problem) -> Learner:
-    """What learns in the task's local trust models.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if a public domain is missing.
-    """
+    """What learns in the task's local trust models."""
     if task.task.facts.other_side == "domain":
         return PublicFeatures(task)
     return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)
