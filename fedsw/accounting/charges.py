@@ -44,10 +44,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Entry:
-    """One group's part of one release, as it stands in the ledger (see ``Charge`` and ``Ledger.spend``).
-
-    ``lost`` marks what was charged afterwards, for a release whose own row is lost (``Ledger.charge_lost``).
-    """
+    """One group's part of one release, as it stands in the ledger; ``lost`` was charged by ``Ledger.charge_lost``."""
 
     sequence: int
     round: int
@@ -204,10 +201,7 @@ class Account:
         }
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of the worst group at delta.
-
-        The group that was worst before is read first: whether others stay below is cheaper than where they are.
-        """
+        """Epsilon of the worst group at delta; that of the last reading is read first, which is cheaper."""
         if delta not in self._history.epsilons:
             self._history.epsilons[delta] = self._worst_epsilon(delta)
         return self._history.epsilons[delta]

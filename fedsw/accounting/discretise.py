@@ -22,10 +22,7 @@ _LOW_NOISE_MU = 10.0
 
 @dataclass(frozen=True)
 class LossMoments:
-    """Moments of the privacy loss of one discretised step.
-
-    ``losses`` and ``mass`` of its nodes, the ``variance`` of the loss, and the ``longest``, up or down.
-    """
+    """Moments of the privacy loss of one discretised step, from its nodes and their mass; ``longest`` either way."""
 
     variance: float
     longest: float
@@ -188,10 +185,7 @@ class Harmonics:
         return torch.tensor([self.delta(epsilon) for epsilon in epsilons.tolist()], dtype=torch.float64)
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
-        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above, searched from `near`.
-
-        inf when there is none.
-        """
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf without one."""
         if self.excess >= delta:
             return math.inf
         target = delta - self.excess

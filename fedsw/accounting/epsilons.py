@@ -71,13 +71,6 @@ def _require_above(name: str, function: Own) -> None:
             )
 
 
-def _shipped(function: Computed) -> Computed:
-    """The function of the accountant of its name."""
-    own = ACCOUNTANTS[function.__name__[1:].replace("_", "-")]
-    ACCOUNTANTS[own.name] = replace(own, epsilon=function)
-    return function
-
-
 def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Device = "cpu") -> float:
     """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
@@ -185,14 +178,6 @@ def _clt_mu(counts: Counts, variance: Callable[[float], float]) -> float:
         return math.inf
 
 
-def _uniform_variance(mu: float) -> float:
-    return 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)
-
-
-def _poisson_variance(mu: float) -> float:
-    return math.expm1(mu * mu)
-
-
 def _normal_cdf(x: float) -> float:
     return math.erfc(-x / math.sqrt(2)) / 2
 
@@ -221,42 +206,29 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     return tuple(float(divergence) for divergence in accountant.rdp)
 
 
-@_shipped
-def _pld(counts: Counts, delta: float, device: Device) -> float:
-    return epsilon(counts, delta, device=device)
-
-
-@_shipped
-def _gdp_clt_uniform(counts: Counts, delta: float, device: Device) -> float:
-    return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
-
-
-@_shipped
-def _gdp_clt_poisson(counts: Counts, delta: float, device: Device) -> float:
-    return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
-
-
-@_shipped
-def _rdp_wor(counts: Counts, delta: float, device: Device) -> float:
-    return _rdp_epsilon(counts, delta)
-
-
-@_shipped
-def _bernstein(counts: Counts, delta: float, device: Device) -> float:
+def _bernstein(counts: Counts, delta: float) -> float:
     sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
     return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
 
 
-@_shipped
-def _bernstein_published(counts: Counts, delta: float, device: Device) -> float:
-    return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
-
-
-@_shipped
-def _clt(counts: Counts, delta: float, device: Device) -> float:
-    return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
-
-
-@_shipped
-def _laplace(counts: Counts, delta: float, device: Device) -> float:
-    return sum(times * step.mu for step, times in counts)
+_SHIPPED: Mapping[str, Computed] = {
+    "pld": lambda counts, delta, device: epsilon(counts, delta, device=device),
+    "gdp-clt-uniform": lambda counts, delta, device: gaussian_epsilon(
+        _clt_mu(counts, lambda mu: 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)),
+        delta,
+    ),
+    "gdp-clt-poisson": lambda counts, delta, device: gaussian_epsilon(
+        _clt_mu(counts, lambda mu: math.expm1(mu * mu)), delta
+    ),
+    "rdp-wor": lambda counts, delta, device: _rdp_epsilon(counts, delta),
+    "bernstein": lambda counts, delta, device: _bernstein(counts, delta),
+    "bernstein-published": lambda counts, delta, device: _sliced_epsilon(
+        counts, delta, lambda d, k: bernstein_share(d, k, delta / 2)
+    ),
+    "clt": lambda counts, delta, device: _sliced_epsilon(
+        counts, delta, lambda d, k: central_limit_share(d, k, delta / 2)
+    ),
+    "laplace": lambda counts, delta, device: sum(times * step.mu for step, times in counts),
+}
+for _name, _computed in _SHIPPED.items():
+    ACCOUNTANTS[_name] = replace(ACCOUNTANTS[_name], epsilon=_computed)

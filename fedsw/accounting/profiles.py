@@ -143,10 +143,7 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
 
 
 def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> tuple[Curve, Curve]:
-    """Profiles of a pair as :func:`curves`, from that of the step if every record were sampled.
-
-    ``p`` is the sampling rate, or a column (m, 1) of them for losses (m, n), a row a step.
-    """
+    """Profiles as :func:`curves`, of the step if all were sampled, at rate p, or rates (m, 1) for losses (m, n)."""
 
     def sampled(epsilon: Tensor) -> Tensor:
         return p * full(_unmixed(epsilon, p))

@@ -48,10 +48,7 @@ class Pure:
 
 @dataclass(frozen=True)
 class Renyi:
-    """Any mechanism with these Renyi divergences, in both orders of the neighbours.
-
-    Orders are above 1 and ascending, divergences upper bounds at each; ValueError otherwise.
-    """
+    """Any mechanism with these Renyi divergences at ascending orders above 1, in both orders of the neighbours."""
 
     orders: tuple[float, ...]
     divergences: tuple[float, ...]

@@ -88,10 +88,7 @@ def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
 
 
 def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
-    """Extreme and random features, each at an end of the range, so that gradients are long and differ in direction.
-
-    Two records of a place differ in the label where it is no public stratum, elsewhere in all features.
-    """
+    """Random features at the ends of their range; two of a place differ in the label, or, where public, in all."""
     stream, count = Stream.secure(), len(kept)
     low, high = float(records.features.min()), float(records.features.max())
     up = _coins(stream, kept.features.numel()).reshape(kept.features.shape)

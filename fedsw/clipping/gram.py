@@ -271,10 +271,7 @@ class Total:
         keep: Tensor,
         runs: Sequence[tuple[int, slice]] | None = None,
     ) -> None:
-        """Add the parts of some records, each cut to its limit (n,), of those that are kept (n,).
-
-        The total is (r,), or (S, r) where there are runs: which rows of the records belong to which sum.
-        """
+        """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (r,), or (S, r) by runs."""
         if not parts:
             return
         cut = cuts(parts, limits).mul_(keep)

@@ -278,10 +278,7 @@ def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
 
 
 def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Mapping[int, str]) -> None:
-    """Refuse what is no head of a tape.
-
-    It is (n,) or (n, d), depends on what the module returned (``live``), and uses no parameter directly.
-    """
+    """Refuse what is no head (n,) or (n, d) of a tape: it depends on what the module returned, and on no parameter."""
     if head.dim() not in (1, 2) or head.shape[0] != records or not head.shape[1:].numel():
         raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {records}.")
     if head.dtype not in (torch.float32, torch.float64):
@@ -334,10 +331,7 @@ class OutputForm:
         return OutputForm(names=tuple(returned) if named else None)
 
     def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
-        """The tensors (n, ...) of what the module returned for n records, in the order of this form.
-
-        UnsupportedModule if an output does not lead with the records, or others came for other records.
-        """
+        """The tensors (n, ...) of what the module returned for n records, in the order of this form."""
         own = OutputForm.of(returned)
         if own.single != self.single or (own.names is None) != (self.names is None):
             raise UnsupportedModule("the module returned outputs of another form for some records than for others.")

@@ -87,10 +87,7 @@ class Tape:
         return gram
 
     def slopes(self, heads: Sequence[Tensor]) -> Tensor:
-        """Derivatives s of heads of one number per record in the one column of the module: J_i = s_i u_i^T.
-
-        Heads are (n,) or (n, 1) each, which `gram` need not see; the result is (h, n), float64.
-        """
+        """Derivatives s (h, n), float64, of heads (n,) or (n, 1) in the one column of the module: J_i = s_i u_i^T."""
         for head in heads:
             self._require_head(head)
         self._require_column()

@@ -254,10 +254,7 @@ MOST_FAULTS = 50
 
 
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
-    """Every fault of chunks of cells, and how many records there are, for whoever holds the records.
-
-    The class of a unit may be public as its group is, and then is one as well; ``keep`` the records, too.
-    """
+    """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
     totals = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)

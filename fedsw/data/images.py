@@ -13,11 +13,10 @@ from typing import IO, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.data.files import find_data, stored
-from fedsw.data.records import Dataset, Records
+from fedsw.data.records import Dataset, Part, Records, ungrouped
 
 MAX_BYTES = 2**30
 _UNSIGNED_BYTE = 8
@@ -75,9 +74,6 @@ MNIST_SIDE = 28
 USPS_SIDE = 16
 
 _CHUNK = 8192
-
-Part = tuple[Tensor, Tensor, Tensor]
-"""Features (n, side * side) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
 
 
 def mnist(data_dir: str | Path | None = None) -> Dataset:
@@ -156,19 +152,7 @@ def resized(dataset: Dataset, side: int) -> Dataset:
 
 def image_dataset(name: str, train: Part, test: Part, *, classes: tuple[str, ...]) -> Dataset:
     """A data set of square images, all in the group "all", from its two parts."""
-
-    def records(part: Part) -> Records:
-        features, target, ids = part
-        return Records(features, torch.zeros(len(ids), dtype=torch.int64), target, ids)
-
-    return Dataset(
-        name=name,
-        train=records(train),
-        test=records(test),
-        feature_names=pixel_names(math.isqrt(train[0].shape[1])),
-        groups=("all",),
-        classes=classes,
-    )
+    return ungrouped(name, train, test, pixel_names(math.isqrt(train[0].shape[1])), classes)
 
 
 def pixel_names(side: int) -> tuple[str, ...]:

@@ -150,11 +150,18 @@ class Dataset:
         return 0 if self.train.is_classification else self.train.target.shape[1]
 
 
-def concatenate(parts: Sequence[Records]) -> Records:
-    """The records of several parts one after the other, in the order given.
+Part = tuple[Tensor, Tensor, Tensor]
+"""Features (n, p) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
 
-    ValueError if widths differ, a unit is declared in some of them only, or has rows in several: they are one client's.
-    """
+
+def ungrouped(name: str, train: Part, test: Part, feature_names: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
+    """A data set of records that are all in the group "all", from its two parts."""
+    both = (Records(x, torch.zeros(len(ids), dtype=torch.int64), target, ids) for x, target, ids in (train, test))
+    return Dataset(name, *both, feature_names, ("all",), classes)
+
+
+def concatenate(parts: Sequence[Records]) -> Records:
+    """The records of several parts one after the other; they agree in widths and units, and share no unit."""
     if not parts:
         raise ValueError("no records to concatenate: give at least one part")
     widths = {(part.features.shape[1], part.target.shape[1:]) for part in parts}

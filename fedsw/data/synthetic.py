@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.data.records import Dataset, Records
+from fedsw.data.records import Dataset, Part, Records, ungrouped
 from fedsw.randomness import Stream
 
 
@@ -161,20 +161,9 @@ def _dataset(
     test: tuple[Float64, NDArray[np.int64]],
     classes: tuple[str, ...],
 ) -> Dataset:
-    def records(part: tuple[Float64, NDArray[np.int64]], first_id: int) -> Records:
-        points, label = part
-        return Records(
-            features=torch.from_numpy(points.astype(np.float32)),
-            sensitive=torch.zeros(len(points), dtype=torch.int64),
-            target=torch.from_numpy(label),
-            ids=torch.arange(first_id, first_id + len(points)),
-        )
+    def part(drawn: tuple[Float64, NDArray[np.int64]], first_id: int) -> Part:
+        points, label = drawn
+        ids = torch.arange(first_id, first_id + len(points))
+        return torch.from_numpy(points.astype(np.float32)), torch.from_numpy(label), ids
 
-    return Dataset(
-        name=name,
-        train=records(train, 0),
-        test=records(test, len(train[0])),
-        feature_names=FEATURE_NAMES,
-        groups=("all",),
-        classes=classes,
-    )
+    return ungrouped(name, part(train, 0), part(test, len(train[0])), FEATURE_NAMES, classes)

@@ -12,10 +12,7 @@ from fedsw.experiment.trust import trust_model
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
-    """What does not go together, with what would; None if everything does.
-
-    Without ``kind``, of a task of one's own before it is loaded, what takes its facts is left out.
-    """
+    """What does not go together, with what would; None if everything does. Without ``kind``, of an unloaded task."""
     known = None if kind is None else _misfit_of_task(settings, kind) or _misfit_of_trust(settings, kind)
     return (
         known

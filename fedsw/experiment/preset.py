@@ -86,10 +86,7 @@ class Squares:
     cells: int
 
     def hidden(self, multiplier: float, records: int, parts: int) -> float:
-        """lambda: the variance that noise alone would show in some direction, in units of the inputs.
-
-        Moments have this noise ``multiplier``, sigma / Delta, from each of so many ``parts``, which add it alone.
-        """
+        """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
         sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
         return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
 

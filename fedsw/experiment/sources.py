@@ -39,10 +39,7 @@ _reading = threading.Lock()
 
 @dataclass(frozen=True)
 class Shape:
-    """What is public of a data set before a record is read: number of inputs, names of groups, what is predicted.
-
-    Without classes there are so many regression ``targets``, and the other way round.
-    """
+    """What is public of a data set before a record is read: inputs, groups, classes or regression targets."""
 
     features: int
     groups: tuple[str, ...]
@@ -244,10 +241,7 @@ def load_public(experiment: Experiment) -> Dataset | None:
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
-    """The client that holds each of everybody's records, (n,); decided by the partition seed.
-
-    The last answers are kept for the other nodes of this process: "dirichlet" and "group" look at every record.
-    """
+    """The client that holds each of everybody's records, (n,), by the partition seed; the last answers are kept."""
     with _dealing:
         for known, settings, owner in _dealt:
             if known is records and settings == (partition, clients):

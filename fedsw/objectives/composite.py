@@ -22,10 +22,7 @@ Sample = Callable[[int, int], Tensor]
 
 @dataclass(frozen=True)
 class Composite:
-    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
-
-    Weights add up to 1 at most; groups and classes must agree where penalties name them.
-    """
+    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses."""
 
     penalties: tuple[Penalty, ...]
 
@@ -165,10 +162,7 @@ def with_slack(
     spreads: tuple[float, ...],
     bound: Bound,
 ) -> tuple[Sensitivity, ...]:
-    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack.
-
-    It is the same in every round whose ``batch`` has as many records of every cell.
-    """
+    """How far one replaced record of each cell moves a batch's summed contributions, with the floating-point slack."""
     if isinstance(objective, Composite):
         sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     else:

@@ -90,10 +90,7 @@ class Objective:
         )
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
-        """Index into `cells` of every record, as int64, from its group and (equality of odds) its label.
-
-        Groups and labels are (n,), integers below `groups` and `classes`; statistical parity looks at no label.
-        """
+        """Index (n,) into `cells` of every record, int64, from its group (n,) and (equality of odds) its label."""
         group = _indices(sensitive, "sensitive attribute", self.groups)
         if self.penalty == "statistical-parity":
             return group

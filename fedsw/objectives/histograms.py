@@ -46,10 +46,7 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
 
 
 def histograms_by(outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int) -> Tensor:
-    """`histograms` of many holders at once: counts (owners, k, bins), float64.
-
-    Outputs are (n, d), of all holders together; ``owner`` (n,) says whose each row is, from 0.
-    """
+    """`histograms` of many holders' outputs (n, d) at once, by whose each row is, (n,): (owners, k, bins), float64."""
     k = directions.shape[1]
     where = bin_of(_slices(outputs, directions), radius, bins)
     where = where.add_(torch.arange(k) * bins).add_((owner * (k * bins))[:, None]).reshape(-1)

@@ -44,10 +44,7 @@ class Penalty:
             raise ValueError("a penalty on outputs of its own needs their dimension: Parity(..., dimension=3)")
 
     def parts(self) -> Sequence[Penalty]:
-        """The penalties that this one is a weighted sum of, their weights as shares of its own; itself if it is none.
-
-        Their bounds are proven.
-        """
+        """The penalties, with proven bounds, that this one is a weighted sum of; itself if it is none."""
         return (self,)
 
     def pull(self, outputs: Sequence[Tensor], directions: Tensor) -> Sequence[Tensor]:

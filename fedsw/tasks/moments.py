@@ -126,10 +126,7 @@ class Layout:
         return math.sqrt(2.0)
 
     def integers(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The vectors a of records in whole multiples of 2^-GRID: (n, D) float64.
-
-        Inputs are (n, p), whatever they are, targets (n,) classes or (n, t) numbers.
-        """
+        """The vectors a (n, D) in multiples of 2^-GRID, of any inputs (n, p) and targets (n,) or (n, t); float64."""
         rows = torch.ones((len(inputs), self.side), dtype=torch.float64, device=inputs.device)
         centre = torch.tensor(self.centre, dtype=torch.float64, device=inputs.device)
         rows[:, 1 : 1 + self.features] = _inside(inputs.double() - centre, self.radius)

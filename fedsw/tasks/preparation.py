@@ -282,10 +282,7 @@ def foldable(model: nn.Module, features: int) -> bool:
 
 
 def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
-    """A copy of a model of prepared inputs that takes raw inputs: (x - m) P W' + b = x (W P')' + b - m P W'.
-
-    ValueError if it is not `foldable`.
-    """
+    """A copy of a `foldable` model of prepared inputs for raw ones: (x - m) P W' + b = x (W P')' + b - m P W'."""
     features = len(preparation.centre)
     model = copy.deepcopy(model)
     first = _first_layer(model, features)

@@ -55,10 +55,7 @@ class _Prepares(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record.
-
-    ``preparation`` is a public linear map of the features before the model, made of released moments.
-    """
+    """What one record goes through: features, as released moments prepare them -> outputs (n, d), and a loss each."""
 
     experiment: Experiment
     task: Task
@@ -228,10 +225,7 @@ class Problem:
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-        """How far one replaced record of each cell moves the sum of a batch's contributions, with the slack.
-
-        ``batch`` has its records of every cell, ``spreads`` are those of the directions of every penalty.
-        """
+        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack."""
         widths, bound = tuple(each.width for each in self.compared), self.experiment.privacy.bound
         return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
 

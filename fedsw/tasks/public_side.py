@@ -55,10 +55,7 @@ class ForPublic(nn.Module):
 
 
 class PublicSide(ABC):
-    """Somebody else's sample for one attempt; the server draws it from public randomness.
-
-    Samples, cotangents and contributions are on the task's device.
-    """
+    """Somebody else's sample for one attempt, on the task's device; the server draws it from public randomness."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -144,10 +141,7 @@ class Domain(PublicSide):
         task, model, given = self._task, self._model, self._given
         assert given is not None
         loss = task.losses(model(given.features), given).mean()
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
-        return (1 - task.experiment.objective.alpha) * flat
+        return (1 - task.experiment.objective.alpha) * _flat_gradient([loss], model)
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
@@ -161,6 +155,13 @@ def public_side_of(task: Problem) -> PublicSide | None:
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw, given)
     return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])
+
+
+def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Tensor] | None = None) -> Tensor:
+    """In the trained parameters, in their order (r,), float64; zero for what no output comes from."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
 
 
 class Learner(ABC):
@@ -180,19 +181,10 @@ class Learner(ABC):
     def gradient(self, cotangents: Tensor) -> Tensor:
         """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p)."""
         assert self._points is not None
-        return self._flat([self._points], [cotangents.to(self._points)])
+        return _flat_gradient([self._points], self._model, [cotangents.to(self._points)]).cpu()
 
     @abstractmethod
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor: ...
-
-    def _flat(self, outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
-        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True)
-        flat = [
-            (torch.zeros_like(parameter) if gradient is None else gradient.detach()).reshape(-1)
-            for parameter, gradient in zip(parameters, gradients, strict=True)
-        ]
-        return torch.cat(flat).to("cpu", torch.float64)
 
 
 class Samples(Learner):
@@ -227,7 +219,7 @@ class PublicFeatures(Learner):
         assert self._points is not None and self._loss is not None
         alpha = self._task.experiment.objective.alpha
         weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]
-        return self._flat([self._points, self._loss], weights)
+        return _flat_gradient([self._points, self._loss], self._model, weights).cpu()
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
         task = self._task

@@ -227,10 +227,7 @@ def entropic_loss(
 
 
 def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> EntropicMatching:
-    """W_p^p with cost ||x - y||_p^p, by the network simplex: fits the released law, noise included.
-
-    Shapes as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of infinity.
-    """
+    """W_p^p with cost ||x - y||_p^p of (n, d) and (m, d), by the network simplex: it fits the noise, too."""
     import ot  # only here and below: it takes a second to import, and few runs need it
 
     with torch.no_grad():
@@ -257,7 +254,7 @@ def sinkhorn_divergence(
 ) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included. Shapes as in `entropic_loss`.
+    Like W_p it fits the released law, noise included, of shapes as there.
 
     Source: Feydy et al. 2019.
     """

@@ -61,10 +61,7 @@ def bound_in(folder: Path) -> list[Path]:
 
 
 def settle(place: Path) -> bool:
-    """Let the run of a ledger count with what it spent; False if the ledger belongs to no account.
-
-    LedgerReplaced if the ledger is gone, or an older copy; LedgerBusy while a process writes to it.
-    """
+    """Let a ledger's run count with what it spent, by the newest ledger; False if it belongs to no account."""
     bound = bound_to(place)
     if bound is None:
         return False

@@ -78,10 +78,7 @@ class Limit:
 
 
 def room(limit: Limit, costs: Sequence[Cost], like: Cost | None = None) -> float:
-    """Epsilon at the limit's delta of the largest run that still fits beside others, to a thousandth; 0 if none does.
-
-    Its releases are those of ``like``, with other noise; one Gaussian release of all records by default.
-    """
+    """Epsilon at the limit's delta of the largest run like one that still fits, to a thousandth; 0 if none does."""
     shape = like or one_cost({Step(1.0, 1.0): 1})
 
     def fits(factor: float) -> bool:

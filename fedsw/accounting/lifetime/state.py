@@ -141,10 +141,7 @@ class NewestRows:
         self.folder, self._data = folder / f"{data}{_FOLDER}", data
 
     def of(self, run: str) -> Head | None:
-        """The row that is remembered for a run, 0 before its first release; None before it was reserved for.
-
-        LedgerDamaged if the file does not say.
-        """
+        """The row that is remembered for a run, 0 before its first release; None before it was reserved for."""
         path = self._file(run)
         try:
             kept = json.loads(path.read_text(encoding="ascii"))

@@ -97,10 +97,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Folder:
-    """A run that is not going on.
-
-    The summary is empty where the last process of the run ended without one; `selection` is as in config.json.
-    """
+    """A run that is not going on; the summary is empty where its last process ended without one."""
 
     directory: Path
     experiment: dict[str, Any]

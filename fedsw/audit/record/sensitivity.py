@@ -129,10 +129,7 @@ def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], d
 def of_contribution(
     experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]
 ) -> dict[str, float]:
-    """Delta of every stratum of a contribution, given the noised tables (section 8), SLACK included.
-
-    Of every penalty it is 4 L w (lambda M + sqrt(lambda) A) / n, A the radius of what its outputs are compared with.
-    """
+    """Delta of every stratum of a contribution, given noised tables: 4 L w (lambda M + sqrt(lambda) A) / n each."""
     goal, clip = experiment["objective"], experiment["clip"]
     penalties = _penalties(goal)
     matching = goal["penalty"] == "distribution-matching"
@@ -317,10 +314,7 @@ _ROOM = 1e-5
 
 
 def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
-    """Which tensors of any shape of a generator of tables are neither its training's (`kept`) nor the sketches'.
-
-    None for a generator of another kind.
-    """
+    """Which tensors (any shape) of a generator of tables are neither training's nor sketches'; None of other kinds."""
     from fedsw.models.tables import TableGenerator
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.releases import stored_classifier, stored_sketch
