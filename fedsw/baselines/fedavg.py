@@ -11,7 +11,16 @@ from torch import Tensor
 
 from fedsw import models
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private, poisson
+from fedsw.baselines.pooled import (
+    LIMITS,
+    Average,
+    BaselineGuarantee,
+    BaselineTask,
+    Rows,
+    Trained,
+    made_private,
+    poisson,
+)
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem
@@ -97,15 +106,17 @@ def averaged(asked: BaselineTask, losses: Callable[[int], Losses]) -> Trained:
         average.add(whole.model)
     traffic = experiment.training.rounds * len(clients) * len(theta) * theta.element_size()
     epsilons = {number: client.epsilon for number, client in enumerate(clients)}
+    accountant = asked.arguments.get("accountant", "rdp")
     return Trained(
         average.mean,
         BaselineGuarantee(
             protects="each record of every client, by its own client's noise and accountant",
             against="everyone, including the server and the other clients",
             public=("each client's number of records", *(["the share of each group"] if penalised else [])),
-            accountant=f"opacus {asked.arguments.get('accountant', 'rdp')}",
+            accountant=f"opacus {accountant}",
             multiplier=max(client.multiplier for client in clients),
             local=True,
+            holds=accountant not in LIMITS,
         ),
         epsilon=max(epsilons.values()),
         clients=len(clients),

@@ -212,6 +212,10 @@ ADD_REMOVE = "add-remove-one (for replace-one at most (2ε, (1 + e^ε) δ))"
 """Neighbours of DP-SGD: one record more or less. A replacement is one less and one more."""
 
 
+LIMITS = ("gdp",)
+"""Accountants of Opacus that say what many small steps cost in the limit: fewer may cost more."""
+
+
 @dataclass(frozen=True)
 class BaselineGuarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
@@ -331,6 +335,7 @@ def train(asked: BaselineTask) -> Trained:
             accountant=f"opacus {accountant}",
             multiplier=private.multiplier,
             local=False,
+            holds=accountant not in LIMITS,
         ),
         epsilon=private.epsilon(asked.delta),
         clients=experiment.federation.clients,

@@ -234,6 +234,8 @@ def _statement(stated: BaselineGuarantee, epsilon: float, delta: float) -> str:
         twice, more = replaced(epsilon, delta)
         most = f"({upward(twice, 4)}, {upward(more)})"
         words += f" For replacing one record, which fedsw's own rows are about: at most {most}."
+    if not stated.holds:
+        words = f"No guarantee: what the accountant {stated.accountant} says may fall below the truth. It says {words}"
     return words + (f" Nominal: {stated.randomness or 'sampling and noise are seeded'}." if stated.nominal else "")
 
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from scipy.stats import norm
 
 from fedsw import models
-from fedsw.accounting import Ledger
+from fedsw.accounting import Ledger, Step
+from fedsw.accounting.composition import lower_epsilon
 from fedsw.baselines.fedavg import Weighted
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
 from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private, poisson
@@ -72,6 +73,19 @@ def test_the_epsilon_of_pooled_records_is_the_one_that_opacus_says() -> None:
     assert trained.epsilon == pytest.approx(own.get_epsilon(0.1 / 400), rel=1e-9)
     assert 0.9 < trained.epsilon <= 1.0
     assert trained.guarantee.accountant == "opacus prv"
+
+
+@pytest.mark.parametrize("name", ["opacus", "dp-fedavg"])
+def test_an_accountant_of_opacus_that_says_less_than_the_truth_is_called_no_guarantee(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = fair("training.batch_fraction=0.1", "federation.clients=2")
+    summary = run(name, experiment, directory=tmp_path, arguments={"accountant": "gdp"}).summary
+    stated, steps = summary["guarantee"], 4 if name == "opacus" else 4 * 10
+    truth = lower_epsilon({Step(0.1, 1 / stated["noise_multiplier"], "poisson"): steps}, summary["delta"])
+    assert summary["epsilon"] < 0.9 * truth
+    assert stated["accountant_is_guarantee"] is False
+    assert stated["statement"].startswith("No guarantee: what the accountant opacus gdp says may fall below the truth.")
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "puffle"])
