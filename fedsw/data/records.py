@@ -156,8 +156,8 @@ Part = tuple[Tensor, Tensor, Tensor]
 
 def ungrouped(name: str, train: Part, test: Part, feature_names: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
     """A data set of records that are all in the group "all", from its two parts."""
-    both = (Records(x, torch.zeros(len(ids), dtype=torch.int64), target, ids) for x, target, ids in (train, test))
-    return Dataset(name, *both, feature_names, ("all",), classes)
+    own, other = (Records(x, torch.zeros(len(ids), dtype=torch.int64), y, ids) for x, y, ids in (train, test))
+    return Dataset(name, own, other, feature_names, ("all",), classes)
 
 
 def concatenate(parts: Sequence[Records]) -> Records:
