@@ -44,6 +44,7 @@ class TrustModel:
             these alone.
         slices: whether what leaves are noised random slices, which have accountants of their own.
         masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
+        needs_noise: why it cannot run as a reference without noise, with the remedy; None if it can.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
         law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
             settings; None if that cannot be recomputed from a run's folder.
@@ -64,6 +65,7 @@ class TrustModel:
     law: ClassVar[Law | None] = None
     masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
+    needs_noise: ClassVar[str | None] = None
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
     trusted_with: ClassVar[str]
@@ -120,18 +122,14 @@ class TrustModel:
 
     def without_noise(self, privacy: Any) -> str | None:
         """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
-        return None
+        return None if privacy.noisy else self.needs_noise
 
 
 _known: dict[str, TrustModel] = {}
 
 
 def trust_models() -> Mapping[str, TrustModel]:
-    """All trust models by name: the shipped ones, those of installed packages, and those that were registered.
-
-    Raises:
-        ExperimentError: if one of an installed package cannot be loaded, or has the name of another.
-    """
+    """All trust models by name: the shipped ones, those of installed packages, and those that were registered."""
     if not _known:
         _load()
     return _known
@@ -159,8 +157,7 @@ def register(model: TrustModel) -> TrustModel:
     A package makes its own known in every process, those of `fedsw deploy local` and of real clients, by an entry point
     of the group "fedsw.trust" that names the object: who installed the package allowed its code.
 
-    Raises:
-        ExperimentError: if another one has the name.
+    ExperimentError if another one has the name.
     """
     if trust_models().get(model.name, model) is not model:
         raise ExperimentError(f"there is a trust model {model.name!r}; give yours another name")
@@ -169,14 +166,7 @@ def register(model: TrustModel) -> TrustModel:
 
 
 def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
-    """A trust model by its name; of an experiment, `privacy.model` knows which.
-
-    Args:
-        sketch: whether it is for a task whose records leave as a sketch (`TrustModel.sketching`).
-
-    Raises:
-        ExperimentError: if there is none.
-    """
+    """A trust model by its name, for a task that sketches or not; an experiment's is `privacy.model`."""
     found = trust_models().get(name)
     if found is None:
         raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")

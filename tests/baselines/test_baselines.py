@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from scipy.stats import norm
 
 from fedsw import models
-from fedsw.accounting import Ledger
+from fedsw.accounting import Ledger, Step
+from fedsw.accounting.composition import lower_epsilon
 from fedsw.baselines.fedavg import Weighted
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private, poisson
+from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private
 from fedsw.baselines.run import replaced, run, train
 from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able
@@ -74,6 +75,19 @@ def test_the_epsilon_of_pooled_records_is_the_one_that_opacus_says() -> None:
     assert trained.guarantee.accountant == "opacus prv"
 
 
+@pytest.mark.parametrize("name", ["opacus", "dp-fedavg"])
+def test_an_accountant_of_opacus_that_says_less_than_the_truth_is_called_no_guarantee(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = fair("training.batch_fraction=0.1", "federation.clients=2")
+    summary = run(name, experiment, directory=tmp_path, arguments={"accountant": "gdp"}).summary
+    stated, steps = summary["guarantee"], 4 if name == "opacus" else 4 * 10
+    truth = lower_epsilon({Step(0.1, 1 / stated["noise_multiplier"], "poisson"): steps}, summary["delta"])
+    assert summary["epsilon"] < 0.9 * truth
+    assert stated["accountant_is_guarantee"] is False
+    assert stated["statement"].startswith("No guarantee: what the accountant opacus gdp says may fall below the truth.")
+
+
 @pytest.mark.parametrize("name", ["dp-fedavg", "puffle"])
 def test_every_client_pays_for_its_own_steps_in_every_round(name: str) -> None:
     from opacus.accountants import RDPAccountant
@@ -116,24 +130,16 @@ def test_the_penalty_lowers_the_violation(name: str, alpha: float) -> None:
 
 @pytest.mark.parametrize("penalty", ["squared", "absolute"])
 def test_with_the_penalty_too_one_record_moves_the_clipped_sum_by_the_clip_at_most(penalty: str) -> None:
-    experiment, clip = fair("data.records=60", "objective.alpha=0.9"), 0.3
+    clip = 0.3
+    asked = ("training.rounds=1", "training.batch_fraction=1.0", f"clip.loss={clip}")
+    experiment = fair("data.records=60", "objective.alpha=0.9", *asked)
     problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
     features, target = problem.inputs(records), records.target
     sides = contrasts(problem, records, shares_of(problem, records))
     scored = Scored(problem.build_model(), problem, follows=True)
     assert scored.gap is not None
     torch.nn.init.constant_(scored.gap.weight, 0.4)
-    private = made_private(
-        scored,
-        torch.optim.SGD(list(scored.groups(experiment.training))),
-        poisson(Rows(features, sides, target), 1.0, torch.Generator()),
-        epsilon=math.inf,
-        delta=1e-5,
-        steps=1,
-        clip=clip,
-        accountant="rdp",
-        noise=torch.Generator(),
-    )
+    private = made_private(BaselineTask(problem, records, math.inf, 1e-5), scored, Rows(features, sides, target), "rdp")
 
     def clipped_sum(rows: torch.Tensor) -> torch.Tensor:
         private.optimizer.zero_grad()
