@@ -13,6 +13,7 @@ from torch.optim.swa_utils import update_bn
 from fedsw.models.initial import (
     Seed,
     convolution,
+    doubled_convolution,
     doubling,
     generator_of,
     linear,
@@ -209,10 +210,13 @@ class ImageGenerator(Proportioned):
         generator, quarter, (first, second) = generator_of(seed), side // 4, channels
         self.layers = nn.Sequential(
             *(linear(latent + cells, first * quarter**2, generator), nn.BatchNorm1d(first * quarter**2), nn.ReLU()),
-            *(Unflattened(first, quarter), nn.UpsamplingNearest2d(scale_factor=2)),
-            *(convolution(first, second, 5, generator), nn.BatchNorm2d(second), nn.ReLU()),
-            *(nn.UpsamplingNearest2d(scale_factor=2), convolution(second, 1, 5, generator)),
-            *(nn.Flatten(1), nn.Sigmoid()),
+            *(
+                Unflattened(first, quarter),
+                doubled_convolution(first, second, 5, generator),
+                nn.BatchNorm2d(second),
+                nn.ReLU(),
+            ),
+            *(doubled_convolution(second, 1, 5, generator), nn.Flatten(1), nn.Sigmoid()),
         )
         innermost(self)
 

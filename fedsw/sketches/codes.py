@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.sketches.maps import FeatureMap, Raw
+from fedsw.sketches.maps import FeatureMap, Raw, looked
 from fedsw.sketches.parts import Columns, DrawnPart
 
 
@@ -119,9 +120,19 @@ class _Features(DrawnPart):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Codes (n, coordinates) of rows (n, p), of norm at most 1, without a negative number."""
-        seen = finite_rows(self.looked_at(rows))
+        return self._codes(self.looked_at(rows)).to(rows.dtype)
+
+    def summed(
+        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `DrawnPart.summed`."""
+        codes = self._codes(looked(self.looked_at, rows, {} if seen is None else seen)).to(rows.dtype)
+        return members @ codes, members @ codes.square().sum(dim=1)
+
+    def _codes(self, made: Tensor) -> Tensor:
+        seen = finite_rows(made)
         code = torch.cat([seen.clamp(min=0), (-seen).clamp(min=0)], dim=1) if self.signed else seen.clamp(min=0)
-        return (shortened(code, self.radius) / self.radius).to(rows.dtype)
+        return shortened(code, self.radius) / self.radius
 
 
 class _Moments(DrawnPart):
@@ -140,13 +151,29 @@ class _Moments(DrawnPart):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Products (n, coordinates) of rows (n, p), of norm at most 1."""
-        seen = finite_rows(self.looked_at(rows))
+        whole = self._lengthened(self.looked_at(rows))
+        return (whole[:, self.first] * whole[:, self.second] * self._times()).to(rows.dtype)
+
+    def summed(
+        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `DrawnPart.summed`: products of matrices, without the vectors (n, coordinates)."""
+        whole = self._lengthened(looked(self.looked_at, rows, {} if seen is None else seen))
+        among = members.to(whole)
+        products = (among.unsqueeze(2) * whole).transpose(1, 2) @ whole
+        sums = products[:, self.first, self.second] * self._times()
+        return sums.to(rows.dtype), (among @ whole.square().sum(dim=1).square()).to(rows.dtype)
+
+    def _times(self) -> Tensor:
+        return (2 - (self.first == self.second).to(torch.float64)).sqrt()
+
+    def _lengthened(self, made: Tensor) -> Tensor:
+        """a of every row (n, 1 + q), from what the map made of it."""
+        seen = finite_rows(made)
         if self.projected:
             seen = finite_rows(seen @ self.directions.to(torch.float64))
         inside = shortened(seen, self.radius) / (math.sqrt(2) * self.radius)
-        whole = torch.cat([torch.full_like(inside[:, :1], 1 / math.sqrt(2)), inside], dim=1)
-        times = (2 - (self.first == self.second).to(whole)).sqrt()
-        return (whole[:, self.first] * whole[:, self.second] * times).to(rows.dtype)
+        return torch.cat([torch.full_like(inside[:, :1], 1 / math.sqrt(2)), inside], dim=1)
 
 
 def _require_radius(radius: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -228,9 +228,11 @@ class SomeOfLaw(nn.Module):
 
 def _by_cell(measured: Iterator[DrawnPart], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
     members = members_of(cells, law.cells).to(features)
+    seen: dict[Hashable, Tensor] = {}
     sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
     for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
-        total, norms = each.summed(_columns(features, part), members)
+        same = seen if part.columns is None else None
+        total, norms = each.summed(_columns(features, part), members, same)
         sums.append(math.sqrt(weight) * total)
         squares = squares + weight * norms
     return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from fedsw.models.initial import Seed, convolution, count_parameters, flatten, generator_of, linear, load_flat
 from fedsw.models.labelled import generate, seeded_generator
 from fedsw.randomness import Stream
+from fedsw.sketches.maps import SharedMap, looked
 
 Layer = Literal["early", "late"]
 _CHANNELS = (8, 16)
@@ -58,7 +60,11 @@ class Classifier(nn.Module):
     def seen(self, features: Tensor, layer: Layer) -> Tensor:
         """Activations (n, width) of records (n, p) in a layer."""
         early: Tensor = self.layers(features)
-        return early if layer == "early" else F.relu(self.last(early))
+        return early if layer == "early" else self.late(early)
+
+    def late(self, early: Tensor) -> Tensor:
+        """Activations (n, hidden) of the late layer, from those of the early one."""
+        return F.relu(self.last(early))
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores (n, classes) of records (n, p)."""
@@ -104,16 +110,19 @@ class Learnt:
         if len(flat) != wanted:
             raise ValueError(f"a learnt map came with {len(flat)} weights; its architecture has {wanted}")
         load_flat(network, torch.from_numpy(flat))
-        return _Layer(network.requires_grad_(False), self.layer)
+        return _Layer(network.requires_grad_(False), self)
 
 
-class _Layer(nn.Module):
-    def __init__(self, network: Classifier, layer: Layer) -> None:
+class _Layer(SharedMap):
+    def __init__(self, network: Classifier, chosen: Learnt) -> None:
         super().__init__()
-        self.network, self.layer = network, layer
+        self.network, self.key = network, chosen
+        self.below = _Layer(network, replace(chosen, layer="early")) if chosen.layer == "late" else None
 
-    def forward(self, features: Tensor) -> Tensor:
-        return self.network.seen(features, self.layer)
+    def of(self, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
+        if self.below is None:
+            return self.network.seen(rows, "early")
+        return self.network.late(looked(self.below, rows, seen))
 
 
 def weights_of(network: nn.Module) -> bytes:

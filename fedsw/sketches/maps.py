@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -27,6 +28,34 @@ class FeatureMap(Protocol):
 
     def built(self, features: int, stream: Stream) -> nn.Module:
         """A differentiable module (n, p) -> (n, q), its fixed numbers as float64 buffers."""
+
+
+class SharedMap(nn.Module):
+    """A drawn map that several parts may look through: of one batch it is computed once.
+
+    Attributes:
+        key: what it is made from; maps of equal keys make the same of the same rows.
+    """
+
+    key: Hashable
+
+    def of(self, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
+        """Its features (n, q) of rows (n, p); what other maps made of these rows is read from `seen`, or left there."""
+        raise NotImplementedError
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Its features (n, q) of rows (n, p)."""
+        return self.of(rows, {})
+
+
+def looked(drawn: nn.Module, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
+    """Features (n, q) that a drawn map makes of rows (n, p); see `SharedMap.of` for `seen`."""
+    if not isinstance(drawn, SharedMap):
+        features: Tensor = drawn(rows)
+        return features
+    if drawn.key not in seen:
+        seen[drawn.key] = drawn.of(rows, seen)
+    return seen[drawn.key]
 
 
 @dataclass(frozen=True)

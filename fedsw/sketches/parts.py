@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.sketches.maps import FeatureMap, Raw
+from fedsw.sketches.maps import FeatureMap, Raw, looked
 from fedsw.transport.sliced import Scheme, direction_shape, directions
 
 LARGEST_FREQUENCY = 2.0**40
@@ -193,11 +193,14 @@ class DrawnPart(nn.Module):
         """
         return self, torch.arange(self.coordinates), 1.0
 
-    def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    def summed(
+        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The sums of the vectors of rows (n, p) by cell, and of their squared norms; differentiable.
 
         Args:
             members: (cells, n), 1 where a row is in a cell, else 0.
+            seen: what shared maps made of these rows (`fedsw.sketches.maps.looked`); new ones are added.
 
         Returns:
             (cells, coordinates), and (cells,).
@@ -332,9 +335,12 @@ class Waves(DrawnPart):
         angles = (turned - turned.detach().round()) * (2 * math.pi)
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
-    def summed(self, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    def summed(
+        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
-        cosines, sines = _summed_waves(self.looked_at(rows) @ self.turns, members)
+        turned = looked(self.looked_at, rows, {} if seen is None else seen) @ self.turns
+        cosines, sines = _summed_waves(turned, members)
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.models.images import ResidualImages
+from fedsw.models.initial import convolution, doubled_convolution
 from fedsw.models.labelled import ImageGenerator, VectorGenerator, seeded_generator, settled, stratified
 from fedsw.randomness import Stream
 from fedsw.sketches.fit import (
@@ -343,3 +344,20 @@ def test_a_network_is_drawn_from_its_seed_alone(make):
 def test_what_does_not_fit_is_named_before_a_step(wrong, words):
     with pytest.raises(ValueError, match=words):
         wrong()
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+def test_a_convolution_before_doubling_is_that_of_the_doubled_image(kernel):
+    plain = nn.Sequential(
+        nn.UpsamplingNearest2d(scale_factor=2), convolution(3, 2, kernel, torch.Generator().manual_seed(1))
+    )
+    quick = doubled_convolution(3, 2, kernel, torch.Generator().manual_seed(1))
+    assert torch.equal(plain[1].weight, quick.weight) and torch.equal(plain[1].bias, quick.bias)
+    plain.double(), quick.double()
+    images = torch.randn(2, 3, 6, 5, dtype=torch.float64, requires_grad=True)
+    slopes = []
+    for network, layer in ((plain, plain[1]), (quick, quick)):
+        made = network(images)
+        slopes.append((made, *torch.autograd.grad(made.sin().sum(), [images, layer.weight, layer.bias])))
+    for mine, naive in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, naive)

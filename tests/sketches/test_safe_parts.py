@@ -19,7 +19,7 @@ from fedsw.sketches.learnt import Classifier, Learnt, weights_of
 from fedsw.sketches.maps import Convolutions, Cosine, Raw, Scattering
 from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.sketches.parts import GaussianKernel, diameter
-from tests.sketches.samples import cells_of, normal
+from tests.sketches.samples import cells_of, normal, sums_of_vectors
 
 SIDE = 8
 PIXELS = SIDE**2
@@ -220,3 +220,29 @@ def test_a_learnt_map_is_the_layer_of_its_network_and_has_its_announced_width():
 def test_a_part_that_does_not_fit_is_named(wrong, words):
     with pytest.raises(ValueError, match=words):
         wrong()
+
+
+@pytest.mark.parametrize("name", sorted(SKETCHERS))
+def test_sums_for_a_distance_and_their_gradients_are_those_of_the_vectors(name):
+    sketcher = Law(PIXELS, EVERYTHING.parts if name == "everything" else (PARTS[name],), classes=2, counts=0.01).drawn(
+        torch.float64
+    )
+    rows, cells = normal(30, PIXELS, seed=3).requires_grad_(), torch.arange(30) % 2
+    found, wanted = sketcher.by_cell(rows, cells), sums_of_vectors(sketcher(rows), cells, 2)
+    for mine, naive in ((found.sums, wanted.sums), (found.squares, wanted.squares), (found.counts, wanted.counts)):
+        torch.testing.assert_close(mine, naive)
+    slopes = [
+        torch.autograd.grad(batch.sums.sin().sum() + batch.squares.square().sum(), rows)[0] for batch in (found, wanted)
+    ]
+    torch.testing.assert_close(*slopes)
+
+
+def test_parts_that_look_through_one_network_pass_it_once(monkeypatch):
+    parts = tuple(part for name, part in PARTS.items() if "learnt" in name)
+    sketcher, passed = Law(PIXELS, parts, classes=2, counts=0.01).drawn(), []
+    original = Classifier.seen
+    monkeypatch.setattr(Classifier, "seen", lambda self, *given: passed.append(1) or original(self, *given))
+    sketcher.by_cell(normal(6, PIXELS).float(), torch.arange(6) % 2)
+    assert len(parts) == 4 and len(passed) == 1
+    sketcher.by_cell(normal(6, PIXELS, seed=1).float(), torch.arange(6) % 2)
+    assert len(passed) == 2
