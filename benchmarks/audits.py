@@ -10,13 +10,13 @@ Without either the table alone is written again.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from fedsw.audit.finding import read_finding
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.text import downward, json_text, number, upward
@@ -84,7 +84,7 @@ def attack(name: str) -> None:
 def keep(name: str, folder: Path) -> None:
     """Take over a finding's JSON and, where there is one, its figure."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    found = read_finding(folder / "finding.json")
+    found = json.loads((folder / "finding.json").read_text("utf-8"))
     (RESULTS / f"{name}.json").write_text(json_text(found) + "\n", encoding="utf-8")
     if (figure := folder / "finding.png").exists():
         shutil.copyfile(figure, IMAGES / f"audit-{name}.png")
@@ -92,7 +92,7 @@ def keep(name: str, folder: Path) -> None:
 
 def table(folder: Path) -> str:
     """A row for every finding in a folder, by kind and name."""
-    found = [(path.stem, read_finding(path)) for path in sorted(folder.glob("*.json"))]
+    found = [(path.stem, json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))]
     order = ("canary", "one-run", "record")
     found.sort(key=lambda pair: (order.index(pair[1]["audit"]), pair[0]))
     return markdown_table(_COLUMNS, [_row(name, finding) for name, finding in found])
@@ -102,7 +102,7 @@ def attackers(folder: Path) -> str:
     """What each attacker on a training run shows, and its share of the claim, beside the best published share."""
     rows = []
     for path in sorted(folder.glob("*.json")):
-        found = read_finding(path)
+        found = json.loads(path.read_text("utf-8"))
         if found["audit"] == "one-run":
             shown = [
                 f"{each['correct']} of {each['guesses']}, {downward(each['shown_epsilon'])} ({each['share_of_claimed']:.2f})"

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsw.transport import ranks, sliced
 
+ONE = torch.ones((1, 1), dtype=torch.float64)
 SIZES = [(1, 1), (5, 5), (7, 3), (3, 7), (12, 8), (40, 31)]
 
 
@@ -231,7 +232,7 @@ def test_cotangents_and_values_equal_autograd_through_pot(
 def test_one_dimensional_distance_equals_pot(n: int, m: int) -> None:
     own, other = normal(n), normal(m, seed=4) - 0.5
     reference = ot.wasserstein_1d(own, other, p=2)
-    torch.testing.assert_close(sliced.w2_1d(own, other), reference, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(sliced.sliced_w2(own[:, None], other[:, None], ONE), reference, rtol=1e-12, atol=1e-14)
 
 
 def test_a_translation_costs_its_squared_length_over_the_dimension() -> None:
@@ -254,7 +255,7 @@ def test_a_permutation_costs_nothing_and_diracs_cost_their_spread() -> None:
 
 def test_gaussians_of_one_covariance_shape_differ_by_their_standard_deviations() -> None:
     quantiles = torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
-    assert float(sliced.w2_1d(quantiles, 3 * quantiles + 1)) == pytest.approx(5.0, rel=2e-3)
+    assert float(sliced.sliced_w2(quantiles[:, None], 3 * quantiles[:, None] + 1, ONE)) == pytest.approx(5.0, rel=2e-3)
 
 
 @pytest.mark.parametrize("ties", ["shared", "stable"])

@@ -1,14 +1,16 @@
-"""How much noise, or how many steps, a privacy budget allows."""
+"""How much noise, or how many steps, a privacy budget allows, and a report of any of the three with what others say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import torch
 
-from fedsw.accounting.composition import DeltaTooSmall, StepCounts
-from fedsw.accounting.epsilons import epsilon_by
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts, epsilon_bracket
+from fedsw.accounting.composition import epsilon as composed_epsilon
+from fedsw.accounting.epsilons import compare, epsilon_by
 from fedsw.accounting.profiles import Sampling, Step
 from fedsw.accounting.slicing import Slicing
 
@@ -33,14 +35,9 @@ def noise_multiplier(
 ) -> float:
     """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
 
-    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them, as computed
-    by the accountant, is at most ``epsilon``, with a relative margin of 1e-6 in the multiplier for the rounding of
-    sigma / sensitivity. Noise multiplier = sigma / Delta, Delta the full replacement sensitivity (Poisson: the
-    add/remove sensitivity; random slices, ``slicing``: the diameter of the features). A ledger on the same ``device``
-    reads no more.
-
-    Args:
-        beside: other steps on the same records, whose noise is settled already.
+    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
+    noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
+    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more.
 
     Raises:
         ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
@@ -86,14 +83,11 @@ def steps(
 ) -> int:
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
-    Steps whose round-off would use delta up are too many, about a million at delta = 1e-10.
-
-    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. The
-    noise multiplier is that of :func:`noise_multiplier`.
+    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
+    whose round-off would use delta up are too many, about a million at delta = 1e-10.
 
     Raises:
-        ValueError: if epsilon or the noise multiplier is not positive, the sampling rate is not in (0, 1], or delta
-            is not in [1e-10, 1).
+        ValueError: as :func:`noise_multiplier`.
     """
     _check(epsilon, sampling_rate)
     if not noise_multiplier > 0.0:
@@ -173,3 +167,122 @@ def _check(epsilon: float, sampling_rate: float) -> None:
         raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (inf would mean no noise).")
     if not 0.0 < sampling_rate <= 1.0:
         raise ValueError(f"sampling_rate is {sampling_rate}; it must lie in (0, 1].")
+
+
+_calibrated, _counted = noise_multiplier, steps  # parameters of the report have these names
+
+CONVENTION = {
+    "without-replacement": (
+        "noise multiplier = sigma / Delta, Delta the full sensitivity under the replacement of one record "
+        "(twice the clip for a clipped sum)"
+    ),
+    "poisson": (
+        "noise multiplier = sigma / Delta, Delta the sensitivity under the addition or removal of one record "
+        "(the clip for a clipped sum)"
+    ),
+}
+
+SLICED_CONVENTION = (
+    "noise multiplier = sigma / s, s the diameter of the features: the most that the replacement of one record moves "
+    "them before slicing (2 for rows of norm at most 1)"
+)
+
+
+def budget_report(
+    *,
+    sampling_rate: float | Sequence[float],
+    delta: float,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    steps: int | None = None,
+    sampling: Sampling = "without-replacement",
+    slicing: Slicing | None = None,
+    diameter: float | None = None,
+) -> dict[str, object]:
+    """Solve for the one of noise multiplier, epsilon and steps that is missing, and compare accountants.
+
+    Args:
+        sampling_rate: p of every group; the largest decides, as all have the same noise multiplier here.
+        diameter: of the sliced features, in the units of sigma; only to say what sigma is, and what the same sigma
+            would give if this bounded the norm of a row and not the distance of two.
+
+    Returns:
+        JSON-ready: the three numbers, what was ``solved``, the ``bracket`` of epsilon, rows of ``accountants``
+        (:func:`compare`) and the ``convention``; with ``diameter`` one more row, "pld-norm".
+
+    Raises:
+        ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon; for
+            Poisson batches of slices, or a diameter without slices.
+
+    Source: docs/guarantees/accounting.md.
+    """
+    given = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            f"give exactly two of noise_multiplier, epsilon and steps; {3 - len(missing)} were given, "
+            f"{', '.join(missing) or 'none'} missing."
+        )
+    _check_slices(sampling, slicing, diameter)
+    rates = [sampling_rate] if isinstance(sampling_rate, int | float) else list(sampling_rate)
+    if not rates or not all(0.0 < rate <= 1.0 for rate in rates):
+        raise ValueError(f"sampling_rate is {sampling_rate}; every group's rate must lie in (0, 1].")
+    rate = float(max(rates))
+    if noise_multiplier is None:
+        assert epsilon is not None and steps is not None
+        noise_multiplier = _calibrated(
+            epsilon, delta, sampling_rate=rate, steps=steps, sampling=sampling, slicing=slicing
+        )
+    elif steps is None:
+        assert epsilon is not None
+        steps = _counted(
+            epsilon, delta, sampling_rate=rate, noise_multiplier=noise_multiplier, sampling=sampling, slicing=slicing
+        )
+    if not noise_multiplier > 0.0:
+        raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
+    if steps < 1:
+        raise ValueError(
+            f"epsilon {epsilon} does not allow a single step at noise multiplier {noise_multiplier}, "
+            f"sampling rate {rate}. Raise the noise multiplier or epsilon, or lower the sampling rate."
+            if missing == ["steps"]
+            else f"steps is {steps}; at least 1 is needed."
+        )
+    step = Step(rate, 1 / noise_multiplier, sampling, slicing)
+    counts = {step: steps}
+    lower, upper = epsilon_bracket(counts, delta)
+    rows = compare(counts, delta)
+    report: dict[str, object] = {
+        "solved": missing[0],
+        "sampling": sampling,
+        "relation": step.relation,
+        "sampling_rate": rate,
+        "delta": delta,
+        "noise_multiplier": noise_multiplier,
+        "steps": steps,
+        "epsilon": upper,
+        "bracket": {"lower": lower, "upper": upper},
+        "accountants": rows,
+        "convention": CONVENTION[sampling] if slicing is None else SLICED_CONVENTION,
+    }
+    if slicing is not None:
+        report["slicing"] = asdict(slicing)
+    if diameter is not None:
+        assert slicing is not None
+        report["slicing"] = {**asdict(slicing), "diameter": diameter, "sigma": noise_multiplier * diameter}
+        doubled = composed_epsilon({replace(step, mu=2 * step.mu): steps}, delta)
+        note = f"pld at the same sigma if {diameter:g} bounds the norm of a row: the diameter is then twice that"
+        rows.insert(1, {"name": "pld-norm", "epsilon": doubled, "guarantee": True, "note": note})
+    return report
+
+
+def _check_slices(sampling: Sampling, slicing: Slicing | None, diameter: float | None) -> None:
+    if slicing is not None and sampling == "poisson":
+        raise ValueError(
+            "sampling is 'poisson' for random slices: a batch of rows shows its size. Sample without replacement."
+        )
+    if diameter is None:
+        return
+    if slicing is None:
+        raise ValueError(f"diameter is {diameter}, but no slicing is given; the diameter is that of sliced features.")
+    if not 0.0 < diameter < math.inf:
+        raise ValueError(f"diameter is {diameter}; it must be positive and finite.")

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from fedsw.accounting.composition import Composition, DeltaTooSmall
+from fedsw.accounting.composition import Composition
 from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.journal import LedgerDamaged
 from fedsw.accounting.profiles import Sampling, Step, stated_step
@@ -44,10 +44,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Entry:
-    """One group's part of one release, as it stands in the ledger (see ``Charge`` and ``Ledger.spend``).
-
-    ``lost`` marks what was charged afterwards, for a release whose own row is lost (``Ledger.charge_lost``).
-    """
+    """One group's part of one release, as it stands in the ledger; ``lost`` was charged by ``Ledger.charge_lost``."""
 
     sequence: int
     round: int
@@ -68,11 +65,7 @@ _FIRST = frozenset({"round", "attempt", "sigma", "charges"})
 
 
 def whole(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of any version with every column that this one knows.
-
-    Raises:
-        LedgerDamaged: for a column that this version does not know: it may be one that costs something.
-    """
+    """A row of any version with every column; LedgerDamaged for an unknown one, which may cost something."""
     if unknown := sorted(row.keys() - _FIRST - ADDED.keys()):
         raise LedgerDamaged(
             f"a row of the ledger has the column {unknown[0]!r}, which fedsw {installed_version()} does not know; open "
@@ -82,11 +75,7 @@ def whole(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> dict[str, Step]:
-    """The step every group takes.
-
-    Raises:
-        ValueError: unless every group is charged once, with numbers in range.
-    """
+    """The step every group takes; ValueError unless every group is charged once, with numbers in range."""
     if not 0.0 <= sigma < math.inf:
         raise ValueError(f"sigma is {sigma}; it must be >= 0 and finite.")
     named = [charge.group for charge in charges]
@@ -107,11 +96,7 @@ def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> 
 
 
 def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -> dict[str, Any]:
-    """What is kept of one release.
-
-    Raises:
-        ValueError: if the round or the attempt is negative.
-    """
+    """What is kept of one release; ValueError if the round or the attempt is negative."""
     if index(round_) < 0 or index(attempt) < 0:
         raise ValueError(f"round is {round_} and attempt {attempt}; both must be >= 0.")
     return {
@@ -157,10 +142,7 @@ _Steps = tuple[tuple[str, Step], ...]
 
 
 class _History:
-    """Releases one after the other, and what they cost: one object for all accounts of this process that took the same.
-
-    Clients with the same settings spend the same, round after round: the first that asks computes it for all.
-    """
+    """Releases one after the other, and what they cost: computed once for all accounts of this process."""
 
     __slots__ = ("__weakref__", "_next", "epsilons")
 
@@ -219,11 +201,7 @@ class Account:
         }
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of the worst group at delta.
-
-        Asked after every release, so the group that was worst before is read first: whether the others stay below it
-        is cheaper to find than where they are. An account of the same releases that asked before has the answer.
-        """
+        """Epsilon of the worst group at delta; that of the last reading is read first, which is cheaper."""
         if delta not in self._history.epsilons:
             self._history.epsilons[delta] = self._worst_epsilon(delta)
         return self._history.epsilons[delta]
@@ -239,14 +217,6 @@ class Account:
             if (own := composition.epsilon(delta)) > most:
                 most, self._worst = own, group
         return most
-
-    def epsilon_after(self, more: int, steps: Mapping[str, Step], delta: float) -> float:
-        """Epsilon of the worst group if it takes its step ``more`` times again; inf where round-off uses delta up."""
-        planned = [self._counts[group] + Counter({step: more}) for group, step in steps.items()]
-        try:
-            return max(epsilon_by(self._accountant, counts, delta, device=self._device) for counts in planned)
-        except DeltaTooSmall:
-            return math.inf
 
     def _composed(self) -> Mapping[str, Composition]:
         """The compositions of the groups, with all releases in them."""
@@ -271,7 +241,3 @@ class SelectedAccount(Account):
     def epsilon(self, delta: float) -> float:
         """That of the worst group."""
         return max(self.by_group(delta).values())
-
-    def epsilon_after(self, more: int, steps: Mapping[str, Step], delta: float) -> float:
-        """That of the worst group if it takes its step ``more`` times again."""
-        return max(self._selection.epsilon_of(self._counts[g] + Counter({step: more})) for g, step in steps.items())

@@ -68,11 +68,7 @@ class Composition:
             self.add(step, times)
 
     def add(self, step: Step, times: int = 1) -> None:
-        """Take ``times`` more steps.
-
-        Raises:
-            ValueError: if ``times`` is negative, or the step is for another neighbouring relation.
-        """
+        """Take ``times`` >= 0 more steps; ValueError if they are for another neighbouring relation."""
         if times < 0:
             raise ValueError(f"a step taken {times} times; the count must be >= 0.")
         if self._relation not in (None, step.relation):
@@ -97,9 +93,6 @@ class Composition:
         """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise.
 
         inf also where delta is used up by round-off, for which :meth:`beyond` has words; :func:`epsilon` raises there.
-
-        Raises:
-            ValueError: if delta is not in [1e-10, 1).
         """
         check_delta(delta)
         if self._noiseless:
@@ -137,11 +130,7 @@ class Composition:
         return max(lower, default=0.0)
 
     def delta(self, epsilon: float) -> float:
-        """Delta such that the composition is (epsilon, delta)-DP; never below 1e-12 unless there are no steps.
-
-        Raises:
-            ValueError: if epsilon is negative or not a number.
-        """
+        """Delta at an epsilon >= 0, such that the composition is (epsilon, delta)-DP; 0 for no steps, else >= 1e-12."""
         if not epsilon >= 0.0:
             raise ValueError(f"epsilon is {epsilon}; it must be >= 0.")
         if self._noiseless:
@@ -153,8 +142,7 @@ class Composition:
     def within(self, epsilon: float, delta: float) -> bool:
         """Whether one reading shows that the composition is (epsilon, delta)-DP; False leaves it open.
 
-        Every grid bounds delta from above, so that one of them is enough where the answer is yes. Where it is,
-        :meth:`epsilon` would not return more.
+        Every grid bounds delta from above. Where the answer is yes, :meth:`epsilon` would not return more.
         """
         check_delta(delta)
         if math.isinf(epsilon) or self._noiseless:
@@ -165,8 +153,7 @@ class Composition:
     def reading(self) -> Distribution | Harmonics:
         """One grid that bounds delta(epsilon) from above at every epsilon, fine enough for all that are not tiny.
 
-        Raises:
-            ValueError: for no steps, steps without noise, and those of which two pairs are to be compared.
+        ValueError for no steps, steps without noise, and those of which two pairs are to be compared.
         """
         if self._noiseless or len(self._sides) != 1:
             raise ValueError("there is no one grid for these steps")
@@ -202,11 +189,8 @@ class Composition:
         return min(coarse, fine)
 
     def _first_spacing(self, side: Orientation, quantile: float) -> float:
-        """Power of two that inflates the variance little enough to move epsilon by about 3e-4 deviations.
-
-        A loss between two nodes gains a variance of a sixth of the squared spacing on average, and epsilon is
-        near variance / 2 + quantile * deviation.
-        """
+        """Power of two that inflates the variance little enough to move epsilon by about 3e-4 deviations."""
+        # A loss between two nodes gains a sixth of the squared spacing; epsilon is near variance/2 + quantile*std.
         spread = self._spread(side, 0.0)
         deviation = max(math.sqrt(spread.variance), 1e-100)
         slope = 0.5 + quantile / (2 * deviation)
@@ -252,11 +236,6 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
     return found
 
 
-def delta_of(steps: StepCounts, epsilon: float, *, device: torch.device | str = "cpu") -> float:
-    """Compute delta of a composition at epsilon, from above. See :class:`Composition`."""
-    return Composition(steps, device=device).delta(epsilon)
-
-
 def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
     """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
@@ -268,9 +247,6 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
         (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
         sampling, where it is the first).
         For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
-
-    Raises:
-        DeltaTooSmall, ValueError: as :func:`epsilon`.
 
     Source: docs/guarantees/accounting.md.
     """
@@ -287,9 +263,6 @@ def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
-
-    Raises:
-        DeltaTooSmall, ValueError: as :func:`epsilon`.
 
     Source: docs/guarantees/accounting.md.
     """
@@ -310,11 +283,7 @@ def _quantile(delta: float) -> float:
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta that floating point cannot vouch for.
-
-    Raises:
-        ValueError: if delta is not in [1e-10, 1).
-    """
+    """Refuse a delta outside [1e-10, 1), which floating point cannot vouch for."""
     if not SMALLEST_DELTA <= delta < 1.0:
         raise ValueError(
             f"delta is {delta}; it must be at least {SMALLEST_DELTA} (below, floating-point round-off decides) "

@@ -22,13 +22,7 @@ _LOW_NOISE_MU = 10.0
 
 @dataclass(frozen=True)
 class LossMoments:
-    """Moments of the privacy loss of one discretised step.
-
-    Attributes:
-        variance: of the loss.
-        longest: how far the grid reaches, up or down.
-        losses, mass: of its nodes.
-    """
+    """Moments of the privacy loss of one discretised step, from its nodes and their mass; ``longest`` either way."""
 
     variance: float
     longest: float
@@ -91,45 +85,33 @@ def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> t
     Guarantee: its profile, piecewise linear in e^epsilon, is nowhere below that of the pair, which is
     convex in e^epsilon; a coarser set of nodes gives a profile nowhere below that of a finer one.
 
-    Args:
-        above: profile of (P, Q) for epsilon >= 0.
-        below: profile of (Q, P) for epsilon >= 0.
-        up: (n,) increasing positive losses, float64.
-        down: (m,) increasing sizes of negative losses.
-
-    Returns:
-        P-mass at -down, at 0, and at up; the rest, ``above(up[-1])``, sits at +inf.
+    ``above`` and ``below`` are the profiles of (P, Q) and (Q, P) for epsilon >= 0, ``up`` (n,) increasing positive
+    losses, ``down`` (m,) increasing sizes of negative ones. The P-mass is at -down, at 0, and at up; the rest,
+    ``above(up[-1])``, sits at +inf.
 
     Source: docs/guarantees/accounting.md; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022.
     """
-    upper, upper_share, start = _second_differences(above, up)
+    upper, upper_share, start = second_differences(above, up)
     same = below is above and torch.equal(up, down)
-    lower, lower_share = (upper, upper_share) if same else _second_differences(below, down)[:2]
+    lower, lower_share = (upper, upper_share) if same else second_differences(below, down)[:2]
     centre = (1.0 - start - upper_share - lower_share).clamp(min=0.0)
     return torch.exp(-down) * lower, centre, upper
 
 
-def _second_differences(curve: Curve, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Masses at the losses, the part of the first cell that falls to 0, and the curve at 0."""
+def second_differences(curve: Curve, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Masses (n,) at the losses (n,), the part of the first cell that falls to 0, and the curve at 0: scalars."""
     nodes = torch.cat([losses.new_zeros(1), losses])
-    return second_differences(curve(nodes), nodes)
-
-
-def second_differences(values: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same from the curve's values (..., n + 1) at 0 and the losses: masses (..., n), part (...), value (...)."""
-    falls = (values[..., :-1] - values[..., 1:]).clamp(min=0.0)
+    values = curve(nodes)
+    falls = (values[:-1] - values[1:]).clamp(min=0.0)
     shares = falls / torch.expm1(nodes.diff())
     # Differences first: they are exact, and a rounded share then moves mass by one cell instead of making some.
     surplus = shares.clone()
-    surplus[..., :-1] -= shares[..., 1:]
-    return (falls + surplus).clamp(min=0.0), shares[..., 0], values[..., 0]
+    surplus[:-1] -= shares[1:]
+    return (falls + surplus).clamp(min=0.0), shares[0], values[0]
 
 
 def _sparse(step: Step, longest: float, spacing: float, device: torch.device) -> Tensor:
-    """The ladder's nodes, and all others closer to 0 than 256 nodes, beyond that one in about every 256th of the loss.
-
-    Such gaps add less than 1e-5 of the variance.
-    """
+    """The ladder's nodes, all others below 256, then one in about every 256th of the loss: adds < 1e-5 of variance."""
     last = math.ceil(longest / spacing)
     octaves = max(0.0, math.log(last / 256))
     far = torch.logspace(0, octaves, int(256 * octaves) + 1, base=math.e, dtype=torch.float64, device=device) * 256
@@ -177,13 +159,8 @@ class Harmonics:
     above 1e-19. By Parseval, delta(epsilon) = (1/N) sum_k F_k S_k(epsilon), where S_k, the transform of the
     hockey stick on the grid, is a difference of two geometric sums: a reading costs O(frequencies).
 
-    Attributes:
-        spacing: between two losses of the grid.
-        first: index of the lowest loss of the window.
-        size: N, the number of points of the grid.
-        coefficients: (k,) complex F_0 ... F_{k-1}, k <= N / 2.
-        excess: mass that counts in full as delta.
-
+    ``coefficients`` (k,) are F_0 ... F_{k-1}, k <= N / 2, of a grid of ``size`` N whose lowest loss is ``first`` times
+    the ``spacing``; ``excess`` is mass that counts in full as delta.
     Source: docs/guarantees/accounting.md.
     """
 
@@ -208,10 +185,7 @@ class Harmonics:
         return torch.tensor([self.delta(epsilon) for epsilon in epsilons.tolist()], dtype=torch.float64)
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
-        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf when there is none.
-
-        The search begins at `near`.
-        """
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf without one."""
         if self.excess >= delta:
             return math.inf
         target = delta - self.excess

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -43,11 +43,9 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
     Args:
         name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
         note: where it comes from, and what it takes as noise multiplier.
-        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below.
+        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below:
+            ValueError where it is smaller.
         covers: see `fedsw.accountants.Accountant`.
-
-    Raises:
-        ValueError: if the name is taken, or a stated bound is below an epsilon that no account can be below.
     """
 
     def registered(function: Own) -> Own:
@@ -73,13 +71,6 @@ def _require_above(name: str, function: Own) -> None:
             )
 
 
-def _shipped(function: Computed) -> Computed:
-    """The function of the accountant of its name."""
-    own = ACCOUNTANTS[function.__name__[1:].replace("_", "-")]
-    ACCOUNTANTS[own.name] = replace(own, epsilon=function)
-    return function
-
-
 def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Device = "cpu") -> float:
     """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
@@ -88,8 +79,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
 
     Raises:
         DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
-        ValueError: for an unknown accountant, a delta outside [1e-10, 1), Poisson steps with "rdp-wor" or what uses
-            it, random slices that the accountant does not cover, or one of a user's own that gives no epsilon.
+        ValueError: for an unknown accountant, a delta outside [1e-10, 1), steps that it does not cover.
         ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
     """
     check_delta(delta)
@@ -135,10 +125,7 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of mu-GDP at delta: the root of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) = delta.
-
-    Rounded up by bisection, to 1e-13 relative; inf for mu = inf.
-    """
+    """Epsilon of mu-GDP at delta, rounded up: the root of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) = delta."""
     if math.isinf(mu):
         return math.inf
 
@@ -191,14 +178,6 @@ def _clt_mu(counts: Counts, variance: Callable[[float], float]) -> float:
         return math.inf
 
 
-def _uniform_variance(mu: float) -> float:
-    return 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)
-
-
-def _poisson_variance(mu: float) -> float:
-    return math.expm1(mu * mu)
-
-
 def _normal_cdf(x: float) -> float:
     return math.erfc(-x / math.sqrt(2)) / 2
 
@@ -207,14 +186,11 @@ def _rdp_epsilon(counts: Counts, delta: float) -> float:
     from dp_accounting import rdp
 
     orders = rdp.RdpAccountant().orders
-    spent = [sum(times * divergence for divergence, times in column) for column in _by_order(counts)]
+    spent = [0.0] * len(orders)
+    for step, times in counts:
+        of_step = _renyi_divergences(step.sampling_rate, step.mu)
+        spent = [sofar + times * divergence for sofar, divergence in zip(spent, of_step, strict=True)]
     return float(rdp.compute_epsilon(orders, spent, delta)[0])
-
-
-def _by_order(counts: Counts) -> Iterator[list[tuple[float, int]]]:
-    divergences = [_renyi_divergences(step.sampling_rate, step.mu) for step, _ in counts]
-    for column in zip(*divergences, strict=True):
-        yield [(divergence, times) for divergence, (_, times) in zip(column, counts, strict=True)]
 
 
 @lru_cache(maxsize=4096)
@@ -230,42 +206,29 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     return tuple(float(divergence) for divergence in accountant.rdp)
 
 
-@_shipped
-def _pld(counts: Counts, delta: float, device: Device) -> float:
-    return epsilon(counts, delta, device=device)
-
-
-@_shipped
-def _gdp_clt_uniform(counts: Counts, delta: float, device: Device) -> float:
-    return gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta)
-
-
-@_shipped
-def _gdp_clt_poisson(counts: Counts, delta: float, device: Device) -> float:
-    return gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta)
-
-
-@_shipped
-def _rdp_wor(counts: Counts, delta: float, device: Device) -> float:
-    return _rdp_epsilon(counts, delta)
-
-
-@_shipped
-def _bernstein(counts: Counts, delta: float, device: Device) -> float:
+def _bernstein(counts: Counts, delta: float) -> float:
     sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
     return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
 
 
-@_shipped
-def _bernstein_published(counts: Counts, delta: float, device: Device) -> float:
-    return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2))
-
-
-@_shipped
-def _clt(counts: Counts, delta: float, device: Device) -> float:
-    return _sliced_epsilon(counts, delta, lambda d, k: central_limit_share(d, k, delta / 2))
-
-
-@_shipped
-def _laplace(counts: Counts, delta: float, device: Device) -> float:
-    return sum(times * step.mu for step, times in counts)
+_SHIPPED: Mapping[str, Computed] = {
+    "pld": lambda counts, delta, device: epsilon(counts, delta, device=device),
+    "gdp-clt-uniform": lambda counts, delta, device: gaussian_epsilon(
+        _clt_mu(counts, lambda mu: 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)),
+        delta,
+    ),
+    "gdp-clt-poisson": lambda counts, delta, device: gaussian_epsilon(
+        _clt_mu(counts, lambda mu: math.expm1(mu * mu)), delta
+    ),
+    "rdp-wor": lambda counts, delta, device: _rdp_epsilon(counts, delta),
+    "bernstein": lambda counts, delta, device: _bernstein(counts, delta),
+    "bernstein-published": lambda counts, delta, device: _sliced_epsilon(
+        counts, delta, lambda d, k: bernstein_share(d, k, delta / 2)
+    ),
+    "clt": lambda counts, delta, device: _sliced_epsilon(
+        counts, delta, lambda d, k: central_limit_share(d, k, delta / 2)
+    ),
+    "laplace": lambda counts, delta, device: sum(times * step.mu for step, times in counts),
+}
+for _name, _computed in _SHIPPED.items():
+    ACCOUNTANTS[_name] = replace(ACCOUNTANTS[_name], epsilon=_computed)

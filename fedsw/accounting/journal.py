@@ -80,12 +80,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any]) -> Journal:
-        """Make a journal, complete or not at all, and hold it for writing.
-
-        Raises:
-            FileExistsError: if there is a file already.
-            LedgerBusy: if another process holds it.
-        """
+        """Make a journal, complete or not at all, and hold it for writing; FileExistsError, LedgerBusy."""
         path = path.resolve()
         lock = _hold(path)
         try:
@@ -100,13 +95,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Journal:
-        """Open a journal, and hold it for writing unless ``read_only``.
-
-        Raises:
-            FileNotFoundError: if there is none.
-            LedgerBusy: if another process holds it for writing.
-            LedgerDamaged: if it is no journal, or its rows do not follow from one another.
-        """
+        """Open a journal, and hold it for writing unless ``read_only``; raises as :meth:`Ledger.open`."""
         path = path.resolve()
         if not path.is_file():
             raise FileNotFoundError(f"{path} does not exist; create the ledger first, or correct the path.")
@@ -122,11 +111,7 @@ class Journal:
         self._write(key, row, "FULL")
 
     def append_unsynced(self, key: str, row: dict[str, Any]) -> None:
-        """Add one row without a wait for the disk: it is on disk when a later :func:`sync_together` says so.
-
-        Raises:
-            LedgerBusy, sqlite3.Error: as :meth:`append`.
-        """
+        """Add one row without a wait for the disk: it is on disk when a later :func:`sync_together` says so."""
         self._write(key, row, "NORMAL")
 
     @property
@@ -150,19 +135,11 @@ class Journal:
         self.head = Head(sequence, digest)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows from the disk, checked against the chain.
-
-        Raises:
-            LedgerDamaged: naming the first row that does not follow from the one before.
-        """
+        """All rows from the disk; LedgerDamaged names the first that does not follow from the one before."""
         return self._checked()[0]
 
     def refresh(self) -> None:
-        """Take the last row on disk for the one to go on from.
-
-        Raises:
-            LedgerDamaged: as :meth:`rows`.
-        """
+        """Take the last row on disk for the one to go on from; LedgerDamaged as :meth:`rows`."""
         self.head = self._checked()[1]
 
     def passes(self, head: Head) -> bool:
@@ -195,12 +172,7 @@ class Journal:
         return rows, head
 
     def require_writer(self) -> None:
-        """Refuse to write from a process that did not open the journal for writing (a fork included).
-
-        Raises:
-            LedgerBusy: if so.
-            ValueError: if it is closed.
-        """
+        """Raise LedgerBusy in a process that did not open the journal for writing (a fork included)."""
         self._open_database()
         if self._lock is None:
             raise LedgerBusy(f"{self.path} is open for reading only; open it for writing.")
@@ -255,11 +227,7 @@ class Journal:
 
 
 def sync_together(journals: Sequence[Journal]) -> list[OSError | None]:
-    """Wait until the disk has all rows of some journals, which :meth:`Journal.append_unsynced` added; all in one wait.
-
-    Returns:
-        What the disk said of each journal, in their order: None where all of its rows are on it.
-    """
+    """Wait once until the disk has all rows of `Journal.append_unsynced`; None, or the fault, for each journal."""
     return files.sync_all([journal.log for journal in journals])
 
 

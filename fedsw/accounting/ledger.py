@@ -7,9 +7,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -19,10 +18,9 @@ import torch
 
 from fedsw import files
 from fedsw.accountants import accountant_named
-from fedsw.accounting.calibration import MOST_STEPS, largest_count
 from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.composition import check_delta
-from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced, sync_together
+from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.selection import Selection
 from fedsw.text import upward
@@ -35,28 +33,23 @@ class BudgetExhausted(RuntimeError):
     """The next release would cost more than the ledger's epsilon; nothing was written."""
 
 
-class LedgerPlan(Protocol):
+class _Plan(Protocol):
     """What an account needs of a plan."""
 
     @property
-    def strata(self) -> tuple[str, ...]:
-        """Names of the groups."""
+    def strata(self) -> tuple[str, ...]: ...
 
     @property
-    def delta(self) -> float:
-        """Of the guarantee."""
+    def delta(self) -> float: ...
 
     @property
-    def epsilon(self) -> float:
-        """That may be spent."""
+    def epsilon(self) -> float: ...
 
     @property
-    def accountant(self) -> str:
-        """What composes."""
+    def accountant(self) -> str: ...
 
     @property
-    def nominal(self) -> bool:
-        """Whether sampling and noise can be reproduced."""
+    def nominal(self) -> bool: ...
 
 
 class Limiter(Protocol):
@@ -79,16 +72,14 @@ class Ledger:
     Guarantee: when :meth:`spend` returns, its charge is on disk (SQLite, WAL, fsynced); a process killed at any
     instant leaves every charge whose ``spend`` returned. The total never exceeds the ledger's epsilon (relative
     tolerance 1e-9). Epsilon is that of the worst group, for the neighbouring relation of the charges. The file holds
-    no data: rates, sensitivities, noise, public group names. ``nominal`` says that sampling and noise are
-    reproducible: epsilon is then what a secret seed would give.
+    no data: rates, sensitivities, noise, public group names.
 
     Attributes:
         groups: public names of the groups; every spend charges each of them.
-        delta: of the guarantee.
-        budget: the epsilon that may be spent; inf for a run without guarantee.
+        delta, budget: of the guarantee; an epsilon of inf for a run without one.
         accountant: "pld", or the comparison accountant that decides instead.
-        nominal: whether the run's sampling and noise are reproducible.
-        run: the run it accounts for, by a name that stays when the run is resumed; "" where the place says it.
+        nominal: sampling and noise are reproducible: epsilon is what a secret seed would give.
+        run: its name, which stays when it is resumed; "" where the place says it.
         selection: what the run costs if it is the best of several: its epsilon is then the selection's from the first
             release on, and more releases than were planned are refused; None for any other run.
         device: where epsilon is computed (:class:`fedsw.accounting.Composition`); no part of the file.
@@ -117,7 +108,7 @@ class Ledger:
     def create(
         cls,
         path: Path | str,
-        plan: LedgerPlan | None = None,
+        plan: _Plan | None = None,
         *,
         groups: Sequence[str] = (),
         delta: float = math.nan,
@@ -130,10 +121,7 @@ class Ledger:
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
 
-        Args:
-            path: of the file.
-            plan: gives groups, delta, epsilon, accountant and ``nominal``, which are then left out.
-            groups, delta, epsilon, accountant, nominal, run, selection, device: see the class.
+        Groups, delta, epsilon, accountant and ``nominal`` are the plan's if there is one.
 
         Raises:
             ValueError: for no, an empty or a repeated group, a delta, epsilon or accountant out of range, or an
@@ -191,8 +179,7 @@ class Ledger:
         """Charge one release before it is made; returns the epsilon spent so far, this release included.
 
         Args:
-            round: of the release, >= 0.
-            attempt: at the round, >= 0; every attempt has its own batch, directions and noise.
+            round, attempt: of the release, >= 0; every attempt has its own batch, directions and noise.
             charges: one for every group of the ledger.
             sigma: standard deviation of the noise in each coordinate, in the units of the sensitivities; 0 costs an
                 infinite epsilon.
@@ -213,10 +200,7 @@ class Ledger:
     def charge_lost(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> None:
         """Charge what may have been released before, by a row that is lost; it counts although it exceeds the budget.
 
-        Nothing may be released for it. The row is marked.
-
-        Raises:
-            AlreadySpent, ValueError, LedgerBusy: as `spend`; nothing is written.
+        Nothing may be released for it. The row is marked. Raises as `spend`, except BudgetExhausted.
         """
         with self._mutex:
             self._journal.require_writer()
@@ -308,21 +292,8 @@ class Ledger:
         with self._mutex, self._current() as account:
             return len({round_ for round_, _ in account.spent})
 
-    def rounds_left(self, charges: Sequence[Charge], sigma: float) -> int | None:
-        """How many more releases with these charges fit the budget; None if they would not exhaust it."""
-        steps = as_steps(charges, sigma, self.groups)
-        if math.isinf(self.budget) or all(step.costless for step in steps.values()):
-            return None
-        with self._mutex, self._current() as account:
-            count = largest_count(lambda more: account.epsilon_after(more, steps, self.delta) <= self._limit)
-        return None if count == MOST_STEPS else count
-
     def replay(self) -> float:
-        """Recompute the epsilon spent from the rows on disk alone, checking their chain.
-
-        Raises:
-            LedgerDamaged: if a row does not follow from the one before.
-        """
+        """Recompute the epsilon spent from the rows on disk; LedgerDamaged if one does not follow from another."""
         with self._mutex:
             return self._replayed().epsilon(self.delta)
 
@@ -337,14 +308,9 @@ class Ledger:
             return self._journal.passes(head)
 
     def require(self, head: Head, by: str) -> None:
-        """Refuse a file that was put back from an earlier copy, or that belongs to another run.
+        """Refuse a file that was put back from an earlier copy, or that belongs to another run: LedgerReplaced.
 
-        Args:
-            head: the last row that this account had at some time.
-            by: who remembers it.
-
-        Raises:
-            LedgerReplaced: naming both positions and the remedy, if the chain does not go through it.
+        ``head`` is the last row that this account had at some time, by whoever remembers it (``by``).
         """
         with self._mutex:
             if not self._journal.passes(head):
@@ -412,66 +378,6 @@ class Ledger:
             account = self._replayed()
         yield account
         self._account = account
-
-
-@dataclass(frozen=True)
-class Spending:
-    """What one ledger is charged; see :meth:`Ledger.spend`."""
-
-    ledger: Ledger
-    round: int
-    attempt: int
-    charges: Sequence[Charge]
-    sigma: float
-
-
-def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
-    """:meth:`Ledger.spend` for many ledgers with one wait for the disk.
-
-    Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that
-    refuses, or that the disk does not take, keeps nobody else from spending. Where the disk failed, the ledger is
-    closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
-
-    Args:
-        spendings: at most one for each ledger.
-
-    Returns:
-        For each, in their order, the epsilon that its ledger has spent, this release included, or what `spend` raises
-        (OSError where the disk failed).
-
-    Raises:
-        ValueError: if a ledger is named twice; nothing is written.
-    """
-    if len({id(each.ledger) for each in spendings}) < len(spendings):
-        raise ValueError("a ledger is named twice; one release is charged to each at a time")
-    found: list[float | Exception] = []
-    for each in spendings:
-        ledger = each.ledger
-        try:
-            found.append(
-                ledger._spend(each.round, each.attempt, each.charges, each.sigma, ledger._journal.append_unsynced)
-            )
-        except Exception as fault:
-            found.append(fault)
-    written = [place for place, spent in enumerate(found) if not isinstance(spent, Exception)]
-    for place, said in zip(written, sync_together([spendings[p].ledger._journal for p in written]), strict=True):
-        if said is not None:
-            spendings[place].ledger.close()  # its file is read again before anything more is charged to it
-            found[place] = said
-    limited = [p for p in written if not isinstance(found[p], Exception) and spendings[p].ledger.limiter is not None]
-    with ThreadPoolExecutor(min(files.AT_ONCE, len(limited)) or 1) as waiting:
-        refusals = waiting.map(_announced, [spendings[place].ledger for place in limited])
-        for place, refusal in zip(limited, refusals, strict=True):
-            found[place] = refusal or found[place]
-    return found
-
-
-def _announced(ledger: Ledger) -> Exception | None:
-    try:
-        ledger._announce()
-    except Exception as fault:
-        return fault
-    return None
 
 
 def _number(value: float) -> float | str:

@@ -25,9 +25,6 @@ class Meaning:
     The observer knows every other record, and which two records the person's may be; the profile bounds both
     directions alike. All bounds are from above, whatever points are known: more points bring them closer.
 
-    Attributes:
-        epsilons: rising, the first 0.
-        deltas: upper bounds of delta at each.
     """
 
     epsilons: tuple[float, ...]
@@ -35,11 +32,7 @@ class Meaning:
 
     @classmethod
     def of_steps(cls, steps: Mapping[Step, int] | Iterable[tuple[Step, int]]) -> Self:
-        """By the numerical composition of releases; of none, that nothing can be told.
-
-        Raises:
-            ValueError: if the steps are for different neighbouring relations.
-        """
+        """By the numerical composition of releases for one neighbouring relation; of none, that nothing can be told."""
         composition = Composition(steps)
         most = min(composition.epsilon(_SMALLEST_DELTA), _LARGEST_EPSILON)
         epsilons = np.concatenate([[0.0], most * np.linspace(0.02, 1.0, _POINTS) ** 2]) if most else np.zeros(1)

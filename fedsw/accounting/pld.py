@@ -26,11 +26,7 @@ _FLOAT64 = ("cpu", "cuda")
 
 
 def accounting_device(wanted: torch.device | str) -> torch.device:
-    """The device, or the processor where the device has no float64, which every bound is computed in (mps).
-
-    Raises:
-        ValueError: if torch knows no such device, or this machine has none.
-    """
+    """The device; the processor where it has no float64 (mps); ValueError for one that torch or the machine lacks."""
     try:
         device = torch.device(wanted)
     except RuntimeError:
@@ -99,7 +95,7 @@ class Distribution:
         return (p_above, 0.0), (log_q_above, -math.inf)
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
-        """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none. Where to search is no help."""
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none."""
         if self.excess >= delta:
             return math.inf
         losses = self._losses()
@@ -167,10 +163,7 @@ class Spectrum:
 
 
 class Spread:
-    """Running moments of a composition on a grid, and the window outside which it has next to no mass.
-
-    With spacing 0, of any losses: there is no window then.
-    """
+    """Running moments of a composition on a grid (0: of any losses), and the window that nearly all its mass is in."""
 
     def __init__(self, spacing: float, orientation: Orientation, device: torch.device) -> None:
         self._rates = rates(device)
@@ -201,10 +194,7 @@ class Spread:
 
 
 def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
-    """Delta set aside for truncated tails and for floating point: of the FFT, and of the steps' profiles.
-
-    On another device than the processor it is several times as much (`fedsw.accounting.pld`).
-    """
+    """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`)."""
     each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     each += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)

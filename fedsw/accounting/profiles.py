@@ -23,21 +23,14 @@ class Step:
     """One release: a sum over a random batch plus Gaussian noise.
 
     Attributes:
-        sampling_rate: p in [0, 1]. Without replacement, the fraction of the record's group that the
-            fixed-size batch holds; Poisson, the probability that a record enters the batch.
-        mu: sensitivity / sigma, the inverse of the noise multiplier; in [0, inf]. The sensitivity is the
-            full replacement sensitivity without replacement (||v - v'|| over both values of the record),
-            and the add/remove sensitivity (||v||) for Poisson.
-        sampling: ``"without-replacement"`` (neighbours: one record replaced) or ``"poisson"``
-            (neighbours: one record added or removed).
+        sampling_rate: p in [0, 1], of the record's group in a batch of fixed size; Poisson, of a record.
+        mu: sensitivity / sigma in [0, inf], the inverse of the noise multiplier: the full replacement sensitivity
+            without replacement (||v - v'|| over both values of the record), and ||v|| for Poisson.
+        sampling: ``"without-replacement"`` (neighbours: one record replaced) or ``"poisson"`` (added or removed).
         slicing: the release goes through random directions, and mu is that before slicing: the diameter s of the
             features (the replacement bound on ||x - x'||) / sigma. Without replacement it may be of the batch's rows,
-            in uniformly random order; Poisson, only of a sum of contributions. None: no slicing.
-        stated: the release is any mechanism with this profile, of all records; mu is then its size alone
-            (`stated_step`). None: a Gaussian one.
-
-    Raises:
-        ValueError: if a field is outside its range.
+            in uniformly random order; Poisson, only of a sum of contributions.
+        stated: the release is any mechanism with this profile, of all records (`stated_step`).
     """
 
     sampling_rate: float
@@ -111,11 +104,7 @@ def joint(*mus: float) -> float:
 
     Releases of one batch are not several steps: given the batch they compose as normal mechanisms, to a normal one of
     this mu, and sampling amplifies the whole, ``Step(p, joint(...))``. A step for each of them would let every release
-    hide in a batch of its own, and claim too small an epsilon.
-
-    Raises:
-        ValueError: for a mu that is negative or not a number.
-
+    hide in a batch of its own, and claim too small an epsilon. ValueError for a mu that is not >= 0.
     Source: docs/guarantees/accounting.md.
     """
     for mu in mus:
@@ -154,13 +143,7 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
 
 
 def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> tuple[Curve, Curve]:
-    """Profiles of a pair as :func:`curves`, from that of the step if every record were sampled.
-
-    Args:
-        p: sampling rate; a column (m, 1) of them for losses (m, n), a row a step.
-        full: profile of the unsampled step, of losses of the same shape.
-        orientation: which pair.
-    """
+    """Profiles as :func:`curves`, of the step if all were sampled, at rate p, or rates (m, 1) for losses (m, n)."""
 
     def sampled(epsilon: Tensor) -> Tensor:
         return p * full(_unmixed(epsilon, p))
@@ -182,8 +165,7 @@ def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> 
 def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, float]:
     """How far the loss of the dominating pair (P, Q) extends: (above, below) zero.
 
-    The profile of (P, Q) is at most ``tail`` beyond the first; P has at most ``tail`` of mass below minus the
-    second.
+    The profile of (P, Q) is at most ``tail`` beyond the first; P has at most ``tail`` of mass below minus the second.
     """
     p, mu = step.sampling_rate, step.mu
     if step.stated is not None:
@@ -268,10 +250,7 @@ def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
     of half-width pi/mu and falls like a normal density: sums over even nodes err by less than e^-38, and by a few 2^-53
     of what they sum.
 
-    Args:
-        losses: (n,) at least 0.
-        p: sampling rate in (0, 1].
-        mu: sensitivity / sigma in (0, `LARGEST_MU`].
+    Losses are (n,), p is in (0, 1] and mu in (0, `LARGEST_MU`].
 
     Source: docs/guarantees/accounting.md.
     """
@@ -288,10 +267,7 @@ def triangle_masses(nodes: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor,
     The pair turned round is its mirror image: P has at -l what Q has at l. Rounding to the nearest of even nodes keeps
     the mean and adds a twelfth of the squared spacing to the variance: like the discretisation from above, half of it.
 
-    Args:
-        nodes: (n,) increasing positive losses; what exceeds the last by more than half a cell is left out.
-        p: sampling rate in (0, 1].
-        mu: sensitivity / sigma in (0, `LARGEST_MU`].
+    Nodes are (n,) increasing and positive; what exceeds the last by more than half a cell is left out.
     """
     every = torch.cat([nodes.new_zeros(1), nodes, nodes[-1:] + nodes.diff(prepend=nodes.new_zeros(1))[-1:]])
     above, below = exceedances((every[1:] + every[:-1]) / 2, p, mu)

@@ -29,12 +29,7 @@ class Repetitions:
     to (1 - gamma)^k / k). eta = 1 is the geometric law, eta = 0 the logarithmic one, whose selection costs less and
     whose K is more spread.
 
-    Attributes:
-        eta: > -1.
-        gamma: in (0, 1).
-
-    Raises:
-        ValueError: if a number is out of range.
+    ``eta`` is above -1, ``gamma`` in (0, 1).
     """
 
     eta: float
@@ -74,11 +69,7 @@ class Repetitions:
 
 
 def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
-    """The law with that E K, by bisection over gamma.
-
-    Raises:
-        ValueError: if the mean is not above 1, or above a million.
-    """
+    """The law with that E K, above 1 and at most a million, by bisection over gamma."""
     if not 1.0 < mean <= 1e6:
         raise ValueError(f"the expected number of runs is {mean:g}; it must be above 1, and at most a million")
     low, high = 1e-12, 1 - 1e-12
@@ -89,10 +80,7 @@ def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
 
 
 def worst_curve(curves: Iterable[Renyi]) -> Renyi:
-    """The divergences of a run whose settings are drawn at random, by a law that looks at no record: the largest.
-
-    A divergence of mixtures with the same weights is at most the largest of its parts.
-    """
+    """The divergences of a run whose settings are drawn at random, by a law that looks at no record: the largest."""
     divergences = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
     orders = sorted(set.intersection(*(set(own) for own in divergences)))
     return Renyi(tuple(orders), tuple(max(own[order] for own in divergences) for order in orders))
@@ -119,15 +107,9 @@ def selected(run: Renyi, law: Repetitions) -> Renyi:
 class Selection:
     """Why a run costs more than its own releases: it is the best of a random number of runs. All of it is public.
 
-    It is in the run's configuration, its ledger and its summary, so that no file of the run states less.
-
-    Attributes:
-        law: of the number of runs.
-        plans: what a candidate's run takes at most, one step so often; one for each candidate whose plan differs.
-        epsilon, delta: of everything that is released of the best run.
-        settings: of this run, as on the command line.
-        among: those of all candidates.
-        metric: the score.
+    It is in the run's configuration, its ledger and its summary, so that no file of the run states less. ``plans`` is
+    what a candidate's run takes at most, one step so often, once for each candidate whose plan differs; ``settings``
+    are those of this run, ``among`` those of all candidates, as on the command line; ``metric`` is the score.
     """
 
     law: Repetitions
@@ -178,11 +160,7 @@ class Selection:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Selection:
-        """What `as_dict` kept.
-
-        Raises:
-            ValueError, LookupError, TypeError: if it is not that.
-        """
+        """What `as_dict` kept; ValueError, LookupError or TypeError if it is not that."""
         plans = ((Step(float(p["rate"]), float(p["mu"])), int(p["times"])) for p in stored["plans"])
         return cls(
             Repetitions(float(stored["eta"]), float(stored["gamma"])),
@@ -212,8 +190,7 @@ def renyi_of(counts: Iterable[tuple[Step, int]]) -> Renyi:
     Guarantee: upper bounds for any mechanisms with these sampling rates and sensitivities, against an observer of all
     releases. Orders at which a step's moments leave double precision are left out.
 
-    Raises:
-        ValueError: for Poisson or sliced steps, and for steps without noise.
+    ValueError for Poisson or sliced steps, and for steps without noise.
     """
     steps = [(step, times) for step, times in counts if times and not step.costless]
     found = []
@@ -227,11 +204,7 @@ def renyi_of(counts: Iterable[tuple[Step, int]]) -> Renyi:
 
 
 def renyi_of_best(law: Repetitions, plans: Iterable[tuple[Step, int]]) -> Renyi:
-    """The divergences of the best of K runs, each a candidate's that is drawn at random: by the worst of the plans.
-
-    Raises:
-        ValueError: as `renyi_of`.
-    """
+    """The divergences of the best of K runs, each a candidate's that is drawn at random: by the worst of the plans."""
     return selected(worst_curve(renyi_of([plan]) for plan in plans), law)
 
 
@@ -241,9 +214,7 @@ def renyi_divergence(step: Step, order: float) -> float:
     The moment E_Q (P/Q)^order is an integral of the profile with positive weights. Up to an end the profile is replaced
     by its chords in e^epsilon, which lie above it; beyond, the sampled profile is at most that of the normal laws.
 
-    Raises:
-        ValueError: for a Poisson or a sliced step, and for one without noise.
-
+    ValueError for a Poisson or a sliced step, and for one without noise.
     Source: docs/guarantees/selection.md.
     """
     step = step.reduced

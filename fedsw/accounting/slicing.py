@@ -34,9 +34,6 @@ class Slicing:
             ``"orthogonal"``, independent orthonormal blocks of d directions, the last one of r = k mod d:
             B = (k - r) / d + Beta(r/2, (d-r)/2).
 
-    Raises:
-        ValueError: if d or k is not a whole number >= 1, or the scheme is unknown.
-
     Source: docs/guarantees/accounting.md.
     """
 
@@ -78,8 +75,7 @@ def gaussian_mixture(slicing: Slicing, mu: float) -> tuple[Array, Array]:
     For every epsilon >= 0 that delta is an increasing convex function of its value at epsilon = 0. So B is rounded up
     on a fine lattice, and then every value is split between two of a few nodes so that the mean of delta(0) stays.
 
-    Returns:
-        means: (m,) increasing. weights: (m,), of sum 1 - :func:`lost`.
+    The means are (m,) increasing, the weights (m,) of sum 1 - :func:`lost`.
     """
     if slicing.fixed:
         return np.array([mu * math.sqrt(slicing.share)]), np.ones(1)
@@ -101,31 +97,6 @@ def gaussian_mixture(slicing: Slicing, mu: float) -> tuple[Array, Array]:
 def lost(slicing: Slicing) -> float:
     """Mass of B that :func:`gaussian_mixture` leaves out: it counts in full as delta."""
     return 0.0 if slicing.fixed else law_of_share(slicing).lost
-
-
-def slicing_rdp(alpha: float, *, d: int, k: int, mu: float) -> float:
-    """Renyi divergence of order alpha of one release through k independent directions, not subsampled.
-
-    It is k / (alpha - 1) * ln 1F1(1/2; d/2; alpha (alpha - 1) mu^2 / 2), exactly and without failure probability:
-    given Theta the divergence's moment is exp(alpha (alpha - 1) mu^2 B / 2).
-
-    Args:
-        alpha: order > 1.
-        d: dimension of the features.
-        k: number of directions.
-        mu: diameter of the features / sigma.
-
-    Raises:
-        ValueError: if a number is out of range.
-
-    Source: docs/guarantees/accounting.md.
-    """
-    Slicing(d, k)
-    if not 1.0 < alpha < math.inf:
-        raise ValueError(f"alpha is {alpha}; the order must be > 1 and finite.")
-    if not mu >= 0.0:
-        raise ValueError(f"mu = diameter / sigma is {mu}; it must be >= 0.")
-    return k / (alpha - 1) * log_moment(d, alpha * (alpha - 1) * mu * mu / 2)
 
 
 def bernstein_share(d: int, k: int, failure: float) -> float:
@@ -186,12 +157,8 @@ _ROUND_OFF = 2.0**-52
 class ShareLaw:
     """A law that is never below another: P(X > x) of the other is at most that of this one plus ``lost``.
 
-    Attributes:
-        spacing: between two values, a power of two.
-        first: index of the lowest value; value i is (first + i) * spacing.
-        mass: (m,) float64.
-        lost: mass left out; it belongs above all values.
-        raised: the most that a value was rounded up.
+    ``mass`` (m,) is at values (``first`` + i) ``spacing``, a power of two; ``lost`` belongs above all of them;
+    ``raised`` is the most that a value was rounded up.
     """
 
     spacing: float
@@ -225,10 +192,7 @@ def sum_law(one: ShareLaw, count: int, highest: Callable[[int], float]) -> Share
     Rounding the first law up costs half a cell a copy; a lattice as long as the law's own range keeps that, and what
     coarser lattices of longer sums add, at a share of about 100 / POINTS of the sum, whatever ``count``.
 
-    Args:
-        one: law of each summand.
-        count: >= 1.
-        highest: a value that the exact sum of so many copies exceeds with probability at most ``TAIL``.
+    ``highest`` gives what the exact sum of so many copies exceeds with probability at most ``TAIL``.
     """
     total, copies, power, size = None, 0, one, 1
     while True:

@@ -48,15 +48,7 @@ class Pure:
 
 @dataclass(frozen=True)
 class Renyi:
-    """Any mechanism with these Renyi divergences, in both orders of the neighbours.
-
-    Attributes:
-        orders: each > 1, ascending.
-        divergences: an upper bound at each order.
-
-    Raises:
-        ValueError: if there is no order, or a number is out of range.
-    """
+    """Any mechanism with these Renyi divergences at ascending orders above 1, in both orders of the neighbours."""
 
     orders: tuple[float, ...]
     divergences: tuple[float, ...]
@@ -109,10 +101,8 @@ class Renyi:
 class Tabled:
     """Any mechanism whose profile is at most that of a table, plus what is left out.
 
-    Attributes:
-        losses: 0 and upwards.
-        values: delta at them, from `convex_below`: linear in e^loss in between, convex, and 0 at the last.
-        left_out: delta that counts in full beside it.
+    ``values`` are delta at ``losses``, 0 and upwards, from `convex_below`: linear in e^loss in between, convex, and 0
+    at the last; ``left_out`` counts in full beside it.
     """
 
     losses: tuple[float, ...]

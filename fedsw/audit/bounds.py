@@ -25,14 +25,9 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attack:
-    """A test between two neighbours, judged: "the first" above the threshold, "the second" at or below it.
+    """A test between two neighbours: "the first" if the score is above the threshold, "the second" if not.
 
-    Attributes:
-        threshold: of the score.
-        misses: trials of the first at or below it.
-        trials: of the first.
-        alarms: trials of the second above it.
-        other_trials: of the second.
+    ``misses`` of the ``trials`` of the first are not above it, ``alarms`` of the ``other_trials`` of the second are.
     """
 
     threshold: float
@@ -48,16 +43,10 @@ class Attack:
 
 
 def judged(scores: Scores, others: Scores, threshold: float | None = None) -> Attack:
-    """Count the errors of a threshold test.
+    """Count the errors of a threshold test on scores (n,) of the first neighbour, which tend to be higher, and (m,).
 
-    Args:
-        scores: (n,) of the first neighbour, which tend to be higher.
-        others: (m,) of the second.
-        threshold: fixed before the trials were drawn; without it, it is chosen on the first half of the trials (midway
-            between the medians) and judged on the other half alone.
-
-    Raises:
-        ValueError: if there are too few trials to judge anything.
+    A ``threshold`` is fixed before the trials were drawn; without it, it is chosen on the first half of the trials
+    (midway between the medians) and judged on the other half alone. ValueError if there are too few trials.
     """
     if threshold is None:
         half, other_half = len(scores) // 2, len(others) // 2
@@ -75,9 +64,6 @@ def rate_at_most(events: int, trials: int, confidence: float) -> float:
     """The largest rate at which so few events in so many trials are not too rare: one-sided, exact.
 
     Source: Clopper and Pearson 1934.
-
-    Raises:
-        ValueError: if the count is not between 0 and the trials, or the confidence not in (0, 1).
     """
     _require(events, trials, confidence)
     return float(stats.beta.isf(1 - confidence, events + 1, trials - events)) if events < trials else 1.0
@@ -102,10 +88,7 @@ def gaussian_mu(false_positive: float, false_negative: float) -> float:
 
 
 def shown_mu(scores: Scores, others: Scores, confidence: float, threshold: float | None = None) -> float:
-    """A lower bound on mu, at that confidence, from the scores of two neighbours; for Gaussian trade-off curves.
-
-    See `judged`; without a threshold either neighbour may have the higher scores.
-    """
+    """A lower bound on mu of a Gaussian trade-off curve from scores (n,), (m,) of two neighbours; see `judged`."""
     if threshold is None and np.mean(scores[: len(scores) // 2]) < np.mean(others[: len(others) // 2]):
         scores, others = others, scores
     return gaussian_mu(*judged(scores, others, threshold).rates(confidence))
@@ -165,9 +148,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
     With W binomial of `guesses` trials that succeed with probability e^epsilon / (1 + e^epsilon), which is exact for
     randomised response: P(W >= v) + 2 m delta max over i of P(v - i <= W < v) / i.
 
-    Raises:
-        ValueError: unless 0 <= correct <= guesses <= canaries.
-
+    Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
     Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
     the output's law (epsilon, delta)-close, so it is that of replacement as well.
     """
@@ -180,13 +161,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 
 
 def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
-    """A lower bound on epsilon, wrong with probability at most `error`, for a mechanism of that delta; 0 for none.
-
-    It is at most 60, where delta has long taken over.
-
-    Raises:
-        ValueError: as `p_value`, or unless 0 < error < 1.
-    """
+    """A lower bound on epsilon, at most 60, wrong with probability at most `error`, for a mechanism of that delta."""
     _check(correct, guesses, canaries)
     _check_error(error)
 
@@ -207,12 +182,7 @@ def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: 
 
     so H_t is at least `least(R_{t+1})`. If P(v or more) were `error`, the least masses below v that this allows,
     taken one after the other from v - 1 down, are the smallest in total, and R_0 + H_0 must be r/m, no more.
-
-    Args:
-        least: see `Least`; of a curve that is the same for both orders of the neighbours.
-
-    Raises:
-        ValueError: as `epsilon_of_guesses`.
+    ``least`` is of a curve that is the same for both orders of the neighbours.
 
     Source: Mahloujifar, Melis, Chaudhuri 2025, "Auditing f-differential privacy in one run", Theorem 9 and
     Algorithm 3, for two alternatives. The greedy choice is least because more mass above t asks for no less below:
@@ -244,10 +214,7 @@ def curve_p_value(correct: int, guesses: int, canaries: int, least: Least) -> fl
 
 
 def largest(holds: Callable[[float], bool], low: float, high: float, *, steps: int = 20) -> float:
-    """The largest value between two at which a predicate that only turns false holds, by so many halvings.
-
-    Never above it: the value returned is one at which the predicate was seen to hold; 0 if there is none.
-    """
+    """The largest value of two at which a predicate that only turns false was seen to hold, by halvings; 0 for none."""
     if not holds(low):
         return 0.0
     if holds(high):
@@ -287,12 +254,7 @@ class Leakage:
     excluded curve is a lower bound on the epsilon of every mechanism *of the family*; for other mechanisms it refutes
     or does not, and says no number.
 
-    Args:
-        step: sampling rate p and mu = Delta / sigma of one step, neighbours by replacement.
-        delta: at which epsilon is read.
-
-    Raises:
-        ValueError: for a step under another relation.
+    A step is of rate p and mu = Delta / sigma, for replacement neighbours; epsilon is read at ``delta``.
     """
 
     def __init__(self, step: Step, times: int, delta: float) -> None:
@@ -312,10 +274,7 @@ class Leakage:
         return self._known[scale]
 
     def shown(self, correct: int, guesses: int, canaries: int, *, error: float) -> float:
-        """Epsilon of the last curve that the guesses exclude, wrong with probability at most `error`; 0 for none.
-
-        The search ends at a thousandth and a thousand times the run's mu, or where a single step says everything.
-        """
+        """Epsilon of the last curve, up to a thousand times the run's mu, that the guesses exclude; 0 for none."""
 
         def excluded(doublings: float) -> bool:
             return excludes(correct, guesses, canaries, self.least(2.0**doublings), error=error)

@@ -35,10 +35,8 @@ class Canaries:
     Both records of a place have the id, the group and the stratum of the record that they take the place of: what is
     public stays as it was.
 
-    Attributes:
-        kind: what the two records of a place differ in: their labels, or their features.
-        zero, one: m records each, row by row the two of a place.
-        coins: (m,) bool, whether `one` is in the data; from the operating system, known to no attacker.
+    ``zero`` and ``one`` have m records each, row by row the two of a place; ``coins`` (m,) say whether `one` is in the
+    data, and are from the operating system, known to no attacker.
     """
 
     kind: Kind
@@ -61,11 +59,7 @@ class Canaries:
 
 
 def draw(task: Problem, records: Records, count: int) -> Canaries:
-    """Canaries at places drawn from all records, and their coins, afresh each time.
-
-    Raises:
-        ValueError: if there are fewer records than canaries.
-    """
+    """Canaries at places drawn from all records, and their coins, afresh each time."""
     if count > len(records):
         raise ValueError(f"--one-run {count} asks for more canaries than there are records ({len(records)})")
     stream = Stream.secure()
@@ -80,10 +74,7 @@ def redrawn(task: Problem, records: Records, canaries: Canaries) -> Canaries:
 
 
 def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
-    """At every place, the pair of the option that is strongest there; `strengths` is (options, m).
-
-    Nothing is looked at but public things: the choice is made before the run.
-    """
+    """At every place, the option's pair that is strongest there by `strengths` (options, m): of public things alone."""
     best = strengths.argmax(dim=0)
     chosen = options[0]
     for index, option in enumerate(options[1:], start=1):
@@ -97,12 +88,7 @@ def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
 
 
 def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
-    """Extreme and random features: each at one of the two ends of the range of the whole table.
-
-    So gradients are long enough for the clips to bite, and those of different canaries point in different directions.
-    Where labels are no public stratum the two records of a place differ in the label, which turns the gradient of the
-    loss round; elsewhere in all features, each moved to its other end.
-    """
+    """Random features at the ends of their range; two of a place differ in the label, or, where public, in all."""
     stream, count = Stream.secure(), len(kept)
     low, high = float(records.features.min()), float(records.features.max())
     up = _coins(stream, kept.features.numel()).reshape(kept.features.shape)
@@ -137,13 +123,7 @@ _NUMBERS_AT_ONCE = 2**24  # of per-record Jacobians held in memory
 
 
 class Attacker:
-    """One who knows all records, the pairs and the settings; not the coins, the batches or the noise.
-
-    Args:
-        task: the experiment's.
-        records: all training records, of all clients.
-        canaries: what is at stake; its coins are not looked at.
-    """
+    """One who knows all records of all clients, the pairs and the settings; not the coins, the batches or the noise."""
 
     def __init__(self, task: Problem, records: Records, canaries: Canaries) -> None:
         self._task, self._pair = task, (canaries.zero, canaries.one)

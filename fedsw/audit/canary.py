@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 @house_style()
 def draw(found: Mapping[str, Any]) -> Figure:
-    """Three panels: scores of both neighbours, error rates against the claimed curve, epsilons.
-
-    Args:
-        found: the details of the finding, with claimed_epsilon and shown_epsilon.
-    """
+    """Three panels by a finding's details: scores of both neighbours, errors against the claimed curve, epsilons."""
     figure, (scores, errors, epsilons) = new_panels(1, 3, size=(11.0, 3.4), width_ratios=(1.2, 1.0, 0.8))
     _draw_scores(scores, found)
     _errors(errors, found)
@@ -88,11 +84,7 @@ _BINS = 80
 def finding(
     experiment: Experiment, cell: str, why: str, claim: Claim, measured: AttackResult, confidence: float
 ) -> Finding:
-    """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
-
-    Args:
-        why: what is worst about the neighbours.
-    """
+    """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts."""
     # Half of what may go wrong to the draws, where there are any; the bounds then hold together.
     risk = (1 - confidence) / (1 if measured.drawn is None else 2)
     rates = measured.attack.rates(1 - risk)
@@ -214,13 +206,10 @@ def audit(
     """Attack the releases of an experiment by whoever knows everything but one record.
 
     Args:
-        experiment: of trust `central`, `distributed`, `sketch` or `sketch-local`; its seed is left out, so that
-            sampling and noise are drawn for real.
-        trials: releases of each neighbour; `TRIALS` unless given.
-        show: whether to say what is going on.
+        experiment: its seed is left out, so that sampling and noise are drawn for real.
+        trials: releases of each neighbour, ``singly`` of which are made and charged one by one.
         confidence: of everything that the shown epsilon rests on, together.
-        draws: of batches, where records are sampled; `DRAWS` unless given.
-        singly: of the releases, how many are made and charged one by one; `SINGLE` unless given.
+        draws: of batches, where records are sampled.
 
     Raises:
         ExperimentError: for a trust model or an objective without worst neighbours here, naming those that have them.
@@ -333,11 +322,7 @@ def _attack(one: TrialRun, other: TrialRun, claim: Claim, releases: tuple[int, i
 
 
 def _real_rounds(one: TrialRun, other: TrialRun, claim: Claim) -> tuple[tuple[Aggregate, Aggregate], float, int, int]:
-    """Rounds of both until the canary was in enough of them; the pair of sums that it moved least.
-
-    Public randomness (directions, a prior's points) is that of the round and attempt, the same for both; batches are
-    each one's own. Where the canary is not drawn the sums are equal.
-    """
+    """Rounds of both until the canary was in enough of them; the pair of sums that it moved least."""
     enough = 1 if claim.rate == 1.0 else 3
     least, pair, present = math.inf, None, 0
     for rounds in range(1, math.ceil(ABSENT / claim.rate) + ROUNDS + 1):
@@ -362,10 +347,7 @@ def _scores(
     shift: float,
     releases: tuple[int, int],
 ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], int]:
-    """What the attacker computes of each release: its part along what the canary moves, in units of sigma.
-
-    With it, how many of the releases that were made one by one are equal to an earlier one.
-    """
+    """Each release's part along what the canary moves, in units of sigma; how many made singly equal an earlier one."""
     start, along = pair[1].vector.numpy(), (pair[0].vector - pair[1].vector).numpy() / shift
     singly, together = releases
     found, repeated = [], 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,16 +43,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What the attacker found.
+    """What the attacker found in so many real ``rounds`` of both neighbours, ``present`` of them with the canary.
 
-    Attributes:
-        shift: how far the canary moves the un-noised sum, in the round that showed least.
-        rounds: real rounds of both neighbours.
-        present: of them, with the canary in the batch.
-        attack: the test of single releases with the canary in the batch, judged.
-        drawn: (times, trials) that the canary was drawn; None where every record is.
-        repeated: releases made one by one that are equal to an earlier one.
-        scores: of either neighbour, in units of sigma, 0 and shift / sigma where the noise is.
+    ``shift`` is how far the canary moves the un-noised sum, in the round that showed least; ``attack`` the test of
+    single releases with the canary in the batch; ``drawn`` (times, trials) that it was drawn, None where every record
+    is; ``repeated`` releases made singly that equal an earlier one; ``scores`` of either neighbour in units of sigma.
     """
 
     shift: float
@@ -69,15 +63,8 @@ class AttackResult:
 class Finding(Short):
     """The outcome of one audit.
 
-    Attributes:
-        subject: the experiment or the run's folder.
-        claimed: the epsilon that the guarantee states.
-        shown: the largest epsilon that the attack supports, a lower bound; for "record", the recomputed epsilon.
-        confidence: that `shown` is no more than the true epsilon; None where nothing random was drawn.
-        passed: whether nothing contradicts the claim.
-        rows: what the screen shows beside that: (name, value) in words.
-        details: everything measured, JSON types only.
-        draw: makes the figure; None where there is nothing to draw.
+    ``shown`` is the largest epsilon that the attack supports, a lower bound, true with ``confidence``; for "record" the
+    recomputed epsilon. ``rows`` are what the screen shows beside, in words; ``details`` everything measured, JSON only.
     """
 
     kind: Kind
@@ -137,12 +124,7 @@ class Finding(Short):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the audit.
-
-    Attributes:
-        passed: None where it could not be checked, and `found` says why.
-        numbers: what was measured, JSON types only.
-    """
+    """One line of the audit: ``passed`` is None where it could not be checked, and ``found`` says why."""
 
     name: str
     passed: bool | None
@@ -162,11 +144,7 @@ class Check:
 
 @dataclass
 class Faults:
-    """Collects what is wrong, so that one fault hides no other.
-
-    Attributes:
-        left: why a part of the check could not be made; without a fault, the check then counts as not made.
-    """
+    """Collects what is wrong, so that one fault hides no other; ``left`` says why a part of a check was not made."""
 
     found: list[str] = field(default_factory=list)
     left: str = ""
@@ -183,9 +161,3 @@ class Faults:
         if self.found:
             numbers["faults"] = self.found
         return Check(name, passed, few or self.left or well, numbers)
-
-
-def read_finding(path: Path) -> dict[str, Any]:
-    """What `Finding.write` kept, from its JSON file."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content

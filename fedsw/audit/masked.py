@@ -37,12 +37,7 @@ TRIALS = 1_000_000
 
 @dataclass(frozen=True)
 class Leaving:
-    """A site's part of a masked sum, before its mask.
-
-    Attributes:
-        vector: exact, flat. numbers: with its share of noise, in whole steps.
-        part: as it was paid for. share: of the noise.
-    """
+    """A site's part of a masked sum, flat, before its mask: exact, and in whole steps with its share of noise."""
 
     vector: Tensor
     numbers: Whole
@@ -50,39 +45,30 @@ class Leaving:
     share: Share
 
 
-class Seen(Protocol):
-    """What left of the canary's records, as an attacker has it."""
+class _Seen(Protocol):
+    """What left of the canary's records, as an attacker has it: exact, and as it left, flat; see `View`."""
 
     @property
-    def exact(self) -> Tensor:
-        """Without noise, flat."""
+    def exact(self) -> Tensor: ...
 
     @property
-    def held(self) -> Tensor:
-        """As it left, flat."""
+    def held(self) -> Tensor: ...
 
     @property
-    def part(self) -> Part:
-        """What was paid for."""
+    def part(self) -> Part: ...
 
-    def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
-        """So many releases of the same exact sum at some of its coordinates (p,), (count, p), by the same door."""
+    def again(self, places: Tensor, count: int) -> NDArray[np.float64]: ...
 
 
-class Viewed(Protocol):
-    """A trial whose rounds are seen by an attacker."""
+class _Viewed(Protocol):
+    """A trial whose real rounds are seen by an attacker, each at a fresh attempt."""
 
-    def views(self, round_: int) -> Sequence[Seen]:
-        """All that left in one real round, at a fresh attempt."""
+    def views(self, round_: int) -> Sequence[_Seen]: ...
 
 
 @dataclass(frozen=True)
 class View:
-    """A masked sum of an attempt as a server with C sites holds it: the honest sites' parts, of which it knows the sum.
-
-    Attributes:
-        parts: of the honest sites, which are as few as may be.
-    """
+    """A masked sum as a server with C sites has it: the sum of the fewest parts that honest sites may have sent."""
 
     parts: tuple[Leaving, ...]
 
@@ -185,26 +171,21 @@ def _overheard() -> Iterator[list[Leaving]]:
 
 @dataclass(frozen=True)
 class Direction:
-    """What the canary moves in the sums of a round.
-
-    Attributes:
-        mu: how far, with the noise that was paid for: the whole of what the sums tell.
-        start: the sums without it. along: what it moves, for each sum.
-    """
+    """What the canary moves in each sum of a round: where they start, along what, and mu, all that they tell."""
 
     mu: float
     start: tuple[Tensor, ...]
     along: tuple[Tensor, ...]
 
     @classmethod
-    def between(cls, one: Sequence[Seen], other: Sequence[Seen]) -> Direction:
+    def between(cls, one: Sequence[_Seen], other: Sequence[_Seen]) -> Direction:
         """From the views of a round without the canary's value, `other`, to those with it."""
         start = tuple(view.exact for view in other)
         along = tuple(view.exact - at for view, at in zip(one, start, strict=True))
         parts = [float(v.norm()) / view.part.scale for v, view in zip(along, one, strict=True)]
         return cls(math.hypot(*parts), start, along)
 
-    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[Seen]) -> NDArray[np.float64]:
+    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[_Seen]) -> NDArray[np.float64]:
         """The most powerful statistic of releases (n, p): N(0, 1) without the canary's value, N(mu, 1) with it."""
         total = 0.0
         for numbers, start, along, view in zip(held, self.start, self.along, views, strict=True):
@@ -218,7 +199,7 @@ class Direction:
         return torch.nonzero(along.abs() > 0).reshape(-1)
 
 
-def scores_of(views: Sequence[Seen], direction: Direction, count: int) -> NDArray[np.float64]:
+def scores_of(views: Sequence[_Seen], direction: Direction, count: int) -> NDArray[np.float64]:
     """Scores (count,) of as many releases of the same sums."""
     places = [direction.places(along) for along in direction.along]
     each = max(1, NUMBERS // max(1, sum(map(len, places))))
@@ -229,7 +210,7 @@ def scores_of(views: Sequence[Seen], direction: Direction, count: int) -> NDArra
     return np.concatenate(found)
 
 
-def score_held(views: Sequence[Seen], direction: Direction) -> NDArray[np.float64]:
+def score_held(views: Sequence[_Seen], direction: Direction) -> NDArray[np.float64]:
     """The score of what was held in a real round, (1,)."""
     held = [
         view.held[direction.places(along)][None].numpy() for view, along in zip(views, direction.along, strict=True)
@@ -237,15 +218,11 @@ def score_held(views: Sequence[Seen], direction: Direction) -> NDArray[np.float6
     return direction.score(held, views)
 
 
-def attack(one: Viewed, other: Viewed, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
-    """On all that is seen of a round; every round is a real one, and so are the first scores.
-
-    Raises:
-        ExperimentError: if the canary was in no batch of all the rounds that its ledger allows.
-    """
+def attack(one: _Viewed, other: _Viewed, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
+    """On all that is seen of a round; every round is a real one, and so are the first scores."""
     status.update("real rounds on both neighbours")
     least, pair, present, rounds = math.inf, None, 0, min(max(ROUNDS, math.ceil(ABSENT / claim.rate)), claim.rounds)
-    seen: tuple[list[Sequence[Seen]], list[Sequence[Seen]]] = ([], [])
+    seen: tuple[list[Sequence[_Seen]], list[Sequence[_Seen]]] = ([], [])
     for round_ in range(1, rounds + 1):
         views = one.views(round_), other.views(round_)
         direction = Direction.between(*views)

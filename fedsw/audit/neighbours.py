@@ -109,10 +109,8 @@ class Neighbours:
     Every record of the canary's cell is the same but the canary: who else is drawn makes no difference, and where the
     canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records.
 
-    Attributes:
-        client: who holds it; `canary_rows` says which it is there.
-        why: what is worst about them, in words.
-        turned: whether it is the canary's Jacobian that is turned round; else its output is at the other pole.
+    Groups and labels stay those of the experiment's records. The canary's Jacobian is ``turned`` round, or its output
+    is at the other pole; `canary_rows` says which it is at the client.
     """
 
     cell: int
@@ -137,10 +135,7 @@ class Neighbours:
 
 
 def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All rows of the unit that has most of these (k,), which a client that errs shows best; the first of them without.
-
-    Of two with as many it is the one of the smaller identifier.
-    """
+    """All rows of the unit that has most of these (k,), of two the smaller identifier's; the first of them without."""
     if records.unit is None:
         return rows[:1]
     unit = records.unit.numpy()
@@ -151,9 +146,7 @@ def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = False) -> Neighbours:
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
 
-    Args:
-        tables: whether ranks come from a table that the attacker writes: then it has the canary's output in another
-            bin, and pulls it the other way.
+    Where ranks come from ``tables`` of the attacker's, the canary's output is in another bin, and is pulled away.
 
     Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
@@ -168,7 +161,7 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
 
 
 class Pair(Protocol):
-    """Two data sets that differ in one record, or one unit, of one client."""
+    """Two data sets that differ in one record, or one unit, of one client; why they are worst, and its records."""
 
     @property
     def client(self) -> int:
@@ -199,10 +192,7 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
 
 @contextmanager
 def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
-    """Let clients that join now hold the neighbours' records, and problems have the free model without a head.
-
-    Nothing else is exchanged: the records' groups, labels, order and number are the experiment's own.
-    """
+    """Let clients that join now hold the neighbours' records, and problems have the free model without a head."""
 
     def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
         return Freely(outputs)
@@ -224,11 +214,7 @@ def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
 
 
 def require_room(task: Problem) -> None:
-    """Refuse records with fewer features than the worst case is written in.
-
-    Raises:
-        ExperimentError: saying how many it takes.
-    """
+    """Raise ExperimentError for records with fewer features than the worst case is written in."""
     needed = _FIRST + 2 * task.dimension
     if task.features < needed:
         raise ExperimentError(
@@ -269,14 +255,9 @@ NUMBERS = 2**21
 
 
 class Trial:
-    """One data set behind the real apps: ServerApp and ClientApp code, messages, and throw-away ledgers.
+    """One data set behind the real apps, at the initial model: ServerApp and ClientApp, messages, throw-away ledgers.
 
-    A context manager. Its rounds are all at the initial model, which nothing released moves.
-
-    Args:
-        experiment: without a seed: sampling and noise are drawn for real.
-        neighbours: whose records the clients hold; None for the experiment's own, to learn sizes from.
-        canary: which of the two data sets.
+    A context manager. The experiment has no seed; without neighbours, clients hold its own records, to learn sizes.
     """
 
     def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
@@ -318,11 +299,7 @@ class Trial:
         return staged(neighbours, canary=canary)
 
     def worst(self, cell: int, *, tables: bool = False) -> Pair:
-        """The worst neighbours of a cell; see `worst_neighbours`.
-
-        Raises:
-            ExperimentError: if records have fewer features than they are written in.
-        """
+        """The worst neighbours of a cell; see `worst_neighbours`."""
         require_room(self.task)
         return worst_neighbours(self.task, cell, self.holder(cell), tables=tables)
 
@@ -382,10 +359,9 @@ class TrialRun(Trial):
         return self._rounds.run(round_, self.theta)
 
     def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """`count` independent releases of a sum by `trust.central.rounds.release`, in parts (n, r), each call charged.
+        """`count` independent releases of a sum by the server's code, in parts (n, r), each call charged once.
 
-        Noise is drawn coordinate by coordinate, so one release of a vector that holds the sum many times over has the
-        law of as many releases of it.
+        Noise is drawn by coordinate, so one release of a vector that holds the sum many times over has the same law.
         """
         while count > 0:
             copies = min(count, max(1, NUMBERS // aggregate.vector.numel()))

@@ -50,13 +50,7 @@ def draw_one_run(
     title: str,
     published: float,
 ) -> Figure:
-    """Histograms of each attacker's scores by coin, and shown epsilon beside the claimed one.
-
-    Args:
-        attacks: by attacker, its scores (m,) and the epsilon that it shows.
-        coins: (m,).
-        published: the share of epsilon drawn as a line, of another audit.
-    """
+    """Histograms of each attacker's scores (m,) by coin (m,), and the epsilon that it shows beside the claimed one."""
     figure, panels = new_panels(1, len(attacks) + 1, size=(3.3 * (len(attacks) + 1), 3.1))
     for axes, (name, (scores, _)) in zip(panels, attacks.items(), strict=False):
         _histograms(axes, scores / (scores.std() or 1.0), coins)
@@ -144,9 +138,7 @@ def audit(
         unsafe: let records of a user's own be attacked, for the eyes of who may see the records themselves.
 
     Raises:
-        ExperimentError: for a trust model or a task that these attackers do not know, and for records of a user's own
-            unless `unsafe`; nothing was then read.
-        ValueError: if there are fewer records than canaries.
+        ExperimentError: for what these attackers do not know, and for a user's own records; nothing was then read.
     """
     _require_known(experiment)
     _require_public(experiment, unsafe=unsafe)

@@ -40,13 +40,7 @@ _CANDIDATES, _FAR = 25, 1e3
 
 @dataclass(frozen=True)
 class SketchNeighbours:
-    """Two data sets that differ in one record, the first of a client.
-
-    Attributes:
-        client: who holds it.
-        without, with_: what it is in either, one row each.
-        why: what is worst about them, in words.
-    """
+    """Two data sets that differ in one record, the first of a client: one row each."""
 
     client: int
     without: Records
@@ -72,13 +66,7 @@ class SketchNeighbours:
 
 @dataclass(frozen=True)
 class View:
-    """What a stage released of the canary's records, as its receivers have it, and how to release it again.
-
-    Attributes:
-        exact: without noise, flat. held: as it was released, flat.
-        part: as it was paid for.
-        door: releases numbers (m,) with the same noise.
-    """
+    """What a stage released of the canary's records, flat: exact, and as it left; `door` releases so again."""
 
     exact: Tensor
     held: Tensor
@@ -123,11 +111,7 @@ class SketchTrial(Trial):
         return int(max(self.sites, key=lambda site: int(site.sizes.sum())).clients[0])
 
     def worst(self, cell: int, *, tables: bool = False) -> SketchNeighbours:
-        """The two values of a client's record that all stages together tell best, among those of `_options`.
-
-        A label or group that changes moves a record to another block, which attains the bound between cells; where
-        there is one cell, or the bound within one is larger, the best that is found stands.
-        """
+        """The two values of a client's record that all stages together tell best, among those of `_options`."""
         client = self.holder(cell)
         options = _options(self.task, self._node(client).records)
         squares = torch.zeros(len(options), len(options), dtype=torch.float64)

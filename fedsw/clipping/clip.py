@@ -22,10 +22,8 @@ Mode = Literal["spectral", "row"]
 class Safety:
     """Margins that keep a clip below its bound when the Gram matrix was computed in float32.
 
-    Attributes:
-        eta: relative error of the Gram matrix that the clip must survive; every eigenvalue is raised by
-            eta times the largest one before the weights are taken.
-        shrink: the bound is divided by this, for rounding in the weights and in the final backward pass.
+    The Gram matrix may err by ``eta`` of itself: every eigenvalue is raised by so much of the largest one. The bound is
+    divided by ``shrink``, for rounding in the weights and in the final backward pass.
     """
 
     eta: float = 1e-5
@@ -58,18 +56,8 @@ def clip_cotangents(
     in spectral norm. A record whose Gram matrix or cotangent is not finite gets the cotangent 0. Nothing
     branches on the values.
 
-    Args:
-        gram: per-sample Gram matrices (n, d, d).
-        cotangents: (n, d), or (n,) if d is 1.
-        bound: L > 0; infinity leaves every finite record as it is.
-        mode: "spectral" or "row".
-        safety: margins; the default is Safety().
-
-    Returns:
-        float64, in the shape of `cotangents`.
-
-    Raises:
-        ValueError: for a bound that is not positive, an unknown mode, or shapes that do not match.
+    Gram matrices are (n, d, d), cotangents (n, d), or (n,) if d is 1; the result has their shape, float64. An infinite
+    bound leaves every finite record as it is. ValueError for a bound that is not positive, or an unknown mode.
 
     Source: docs/guarantees/clipping.md; RLL Remark A.2 for the row clip.
     """
@@ -105,11 +93,7 @@ def clip_numbers(squares: Tensor, cotangents: Tensor, bound: float, safety: Safe
 
 
 def require_clip(bound: float, mode: str) -> None:
-    """Refuse a bound that is not positive, and an unknown mode.
-
-    Raises:
-        ValueError: naming it.
-    """
+    """Refuse a bound that is not positive, and an unknown mode."""
     if not bound > 0:
         raise ValueError(f"bound is {bound}; a clip needs a bound above 0 (math.inf for none).")
     if mode not in ("spectral", "row"):
@@ -117,11 +101,7 @@ def require_clip(bound: float, mode: str) -> None:
 
 
 def require_cotangents(head: Tensor, cotangents: Tensor) -> None:
-    """Refuse cotangents that are not one to every output.
-
-    Raises:
-        ValueError: naming both shapes.
-    """
+    """Refuse cotangents that are not one to every output, of any shape."""
     if cotangents.numel() != head.numel() or cotangents.shape[:1] != head.shape[:1]:
         raise ValueError(
             f"cotangents of shape {tuple(cotangents.shape)} for a head of shape {tuple(head.shape)}; "

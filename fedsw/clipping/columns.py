@@ -21,13 +21,7 @@ _FORMED_FLOATS = 2**24
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """What D columns of a block's outputs send to its calls.
-
-    Attributes:
-        records: in the block.
-        count: D.
-        calls: those that any column reaches.
-    """
+    """What D columns of a block's outputs send to its calls, those that any column reaches."""
 
     records: int
     count: int
@@ -50,11 +44,7 @@ class OutputColumns:
 def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
-    Args:
-        block: of the tape.
-        rows: for each column, a cotangent of every output, or None.
-        way: how calls are measured and added whose rule knows two ways: the one that costs less, within the memory that
-            their activations take, or always the same.
+    Calls whose rule knows two ways go the one that costs less, within the memory of their activations, or always one.
     """
     pulled = [block.backprops(row) for row in rows]
     room = max(_FORMED_FLOATS, block.floats)
@@ -77,11 +67,7 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
 
 @dataclass(frozen=True)
 class _Factored:
-    """A call whose columns are measured by their factors; `deltas` of the columns that reach it.
-
-    The input is converted and measured once, as are the factors of a `single` column, for its Gram matrix and for
-    what leaves.
-    """
+    """A call whose columns are measured by factors; its input, and those of a `single` column, are converted once."""
 
     call: Call
     reached: Sequence[int]
@@ -119,10 +105,7 @@ class _Factored:
 
 @dataclass(frozen=True)
 class _Formed:
-    """A call whose columns are formed record by record: (D', n, entries) by name, of the D' columns that reach it.
-
-    One column is kept in float64, as it will be added; several in the factors' precision.
-    """
+    """A call whose columns are formed: (D', n, entries) by name; one is kept in float64, as it will be added."""
 
     call: Call
     reached: Sequence[int]

@@ -123,12 +123,7 @@ class RecordTerm(Protocol):
 
 @dataclass(frozen=True)
 class Input:
-    """A layer's input, converted once: all columns, and what leaves, are measured with it, and the sum is made of it.
-
-    Attributes:
-        values: (n, ...), float64, in range or infinite (indices stay integers).
-        shared: what `Factored.shared` says of it.
-    """
+    """A layer's input (n, ...), converted once to float64, in range or infinite, for all columns and the sum."""
 
     values: Tensor
     shared: Tensor | None
@@ -144,10 +139,7 @@ class Input:
 class Products:
     """A part as the products of these factors, which are taken once to be measured and once to be added.
 
-    Attributes:
-        input: the layer's input (n, ...), float64, in range or infinite (indices stay integers).
-        delta: its backprop (n, ...), likewise.
-        gram: Gram matrices (n, 1, 1) of these factors.
+    Input and backprop ``delta`` are (n, ...), float64, in range or infinite; ``gram`` (n, 1, 1) is of these factors.
     """
 
     call: Call
@@ -189,8 +181,7 @@ class Products:
 class Numbers:
     """A part as numbers that exist: what is measured and what is added are the same, however they were made.
 
-    Attributes:
-        values: (n, entries of the parameter) by name, float64, in range or infinite.
+    They are (n, entries of the parameter) by name, float64, in range or infinite.
     """
 
     call: Call
@@ -221,9 +212,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     network did to its backprops: it is measured from the same numbers that the sum is made of, in the same precision.
     A record whose part is not finite gets 0, as does one whose limit is below 2^-300. Nothing branches on the values.
 
-    Args:
-        parts: of the calls that a backward pass reached.
-        limits: (n,), float64, infinity for none.
+    Limits are (n,), float64, infinity for none.
 
     Source: docs/guarantees/clipping.md.
     """
@@ -257,12 +246,7 @@ def _lost(a: Tensor, delta: Tensor) -> float:
 
 
 class Total:
-    """A sum over records, float64, by the places of the trainable parameters.
-
-    Attributes:
-        names: of the parameters, by identity.
-        size: r, the numbers of all parameters.
-    """
+    """A sum over records, float64, (r,), by the places of the trainable parameters; ``names`` are by identity."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         """Lay the parameters out in their order."""
@@ -287,12 +271,7 @@ class Total:
         keep: Tensor,
         runs: Sequence[tuple[int, slice]] | None = None,
     ) -> None:
-        """Add the parts of some records, each cut to its limit (n,), of those that are kept (n,).
-
-        Args:
-            total: (r,), or (S, r) where there are runs.
-            runs: which rows of the records belong to which sum; one sum of all without them.
-        """
+        """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (r,), or (S, r) by runs."""
         if not parts:
             return
         cut = cuts(parts, limits).mul_(keep)

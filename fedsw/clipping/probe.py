@@ -39,10 +39,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
     passed here, without `heads`, on inputs of the same shapes and types. What it cannot see: a forward that mixes
     records only for certain values, or only in batches larger than the ones given.
 
-    Args:
-        module: the model.
-        inputs: at least two distinct made-up records; the leading dimension counts them.
-        heads: from `Tape.raw` to the heads that will be clipped; by default the outputs themselves.
+    There are at least two distinct made-up records; heads are made of `Tape.raw`, by default the outputs themselves.
 
     Raises:
         UnsupportedModule: naming what differs.
@@ -56,11 +53,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
 
 
 def examine(model: nn.Module, given: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
-    """Compare a batch with its records alone; changes the model's buffers if its forward does.
-
-    Raises:
-        UnsupportedModule, ValueError: as `probe_independence`.
-    """
+    """Compare a batch with its records alone; changes the model's buffers if its forward does."""
     tensors = [value for value in given if isinstance(value, Tensor)]
     n = next((len(value) for value in tensors), 0)
     if n < 2:
@@ -212,12 +205,8 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     happens once for a module, the modes of its layers and the shapes and types of its inputs; it depends neither on the
     records nor on their number, and moves no random generator.
 
-    Args:
-        module: supported layers and modules without trainable parameters, composed freely.
-        inputs: what the module's forward takes; the leading dimension of every tensor counts the records.
-
-    Returns:
-        The tape, whose memory is O(n activations): per-sample Jacobians are never formed for all records.
+    The leading dimension of every input counts the records. The tape's memory is O(n activations): per-sample Jacobians
+    are never formed for all records.
 
     Raises:
         UnsupportedModule: if the module would escape the clip, mixes records, or cannot be rehearsed.
@@ -259,11 +248,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
 
 
 def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
-    """Whether anything but a layer of torch or a model of fedsw decides what a forward pass does.
-
-    That may be a function that a layer was given, or a second input: a mask of attention is shared by all records if it
-    has two dimensions, and its rows are not the records' own.
-    """
+    """Whether a function that a layer was given, code of one's own or a second input decides what a forward does."""
     if sum(isinstance(value, Tensor) for value in inputs) > 1:
         return True
     return any(

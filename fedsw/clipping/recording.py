@@ -30,12 +30,7 @@ _ACCELERATOR_FLOATS = 2**26
 
 
 def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
-    """`record` without its rehearsal: what mixes records inside a custom forward passes.
-
-    Raises:
-        UnsupportedModule: if the module would escape the clip.
-        ValueError: if the inputs disagree on n, or the module returns something else than tensors.
-    """
+    """`record` without its rehearsal: what mixes records inside a custom forward passes."""
     every = check(module)
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sizes = {value.shape[0] if value.dim() else -1 for value in tensors}
@@ -85,8 +80,8 @@ def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> in
 def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
     """Collect the calls of the supported layers below `module` during a forward pass of n records.
 
-    Hooks see the calls of most layers. Attention that trains gets another forward pass for as long, of the same
-    values, since its own applies its weights where no hook sees them; small means get one that is faster.
+    Attention that trains gets another forward pass for as long, of the same values, since its own applies its weights
+    where no hook sees them; small means get one that is faster.
     """
     notes = Notes(n)
     handles: list[RemovableHandle] = []

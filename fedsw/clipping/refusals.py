@@ -241,10 +241,8 @@ def _remedy(module: nn.Module) -> str:
 def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:
     """The tensors that the graph below the outputs starts from: those that a gradient would be accumulated in.
 
-    Args:
-        outputs: tensors of any shape that carry gradient.
-        sources: for the node that made the output of a recorded call, the node that made its input: the walk
-            steps over the call, so that a parameter is met only if it is used behind its layer's back.
+    For the node that made the output (of any shape) of a recorded call, ``sources`` has the one that made its input:
+    the walk steps over the call, so that a parameter is met only if it is used behind its layer's back.
     """
     pending = []
     for output in outputs:
@@ -268,11 +266,7 @@ def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Itera
 
 
 def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
-    """Refuse a trainable parameter among the leaves, of any shape.
-
-    Raises:
-        UnsupportedModule: naming the parameter.
-    """
+    """Refuse a trainable parameter among the leaves, of any shape."""
     for leaf in reached:
         name = names.get(id(leaf))
         if name is not None:
@@ -284,18 +278,7 @@ def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
 
 
 def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Mapping[int, str]) -> None:
-    """Refuse what is no head of a tape.
-
-    Args:
-        head: (n,) or (n, d).
-        records: n.
-        live: what the module returned that carries gradient.
-        names: of the trainable parameters, by identity.
-
-    Raises:
-        UnsupportedModule: if it uses a parameter directly.
-        ValueError: if it has another shape or type, or does not depend on what the module returned.
-    """
+    """Refuse what is no head (n,) or (n, d) of a tape: it depends on what the module returned, and on no parameter."""
     if head.dim() not in (1, 2) or head.shape[0] != records or not head.shape[1:].numel():
         raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {records}.")
     if head.dtype not in (torch.float32, torch.float64):
@@ -328,23 +311,14 @@ def chained(slope: Tensor, squares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class OutputForm:
-    """How the tensors that a module returned were arranged.
-
-    Attributes:
-        names: of the outputs, in the order of the tensors; None if they have none.
-        single: whether the module returned one bare tensor.
-    """
+    """How the tensors that a module returned were arranged: as one bare tensor, a tuple, or by name."""
 
     names: tuple[str, ...] | None = None
     single: bool = False
 
     @staticmethod
     def of(returned: Any) -> OutputForm:
-        """The form of what a module returned.
-
-        Raises:
-            ValueError: if it is neither a tensor, nor a tuple of tensors, nor tensors by name.
-        """
+        """The form of what a module returned: a tensor, a tuple of tensors, or tensors by name."""
         if isinstance(returned, Tensor):
             return OutputForm(single=True)
         named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
@@ -357,11 +331,7 @@ class OutputForm:
         return OutputForm(names=tuple(returned) if named else None)
 
     def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
-        """The tensors (n, ...) of what the module returned for n records, in the order of this form.
-
-        Raises:
-            UnsupportedModule: if an output does not lead with the records, or other outputs came for other records.
-        """
+        """The tensors (n, ...) of what the module returned for n records, in the order of this form."""
         own = OutputForm.of(returned)
         if own.single != self.single or (own.names is None) != (self.names is None):
             raise UnsupportedModule("the module returned outputs of another form for some records than for others.")

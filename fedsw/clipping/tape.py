@@ -25,12 +25,10 @@ ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class _Measured:
-    """A head whose Gram matrices were taken.
+    """A head whose Gram matrices were taken, at an edge of the graph.
 
-    Attributes:
-        edge: where in the graph it was made.
-        health: (n,) float64, not finite for the records whose outputs or Gram matrices were not finite.
-        slope: (n, d) float64, its derivative in the one column that the module returned, if it is one.
+    ``health`` (n,) is not finite for records whose outputs or Gram matrices were not; ``slope`` (n, d) is its
+    derivative in the one column that the module returned, if it is one.
     """
 
     edge: GradientEdge
@@ -41,13 +39,9 @@ class _Measured:
 class Tape:
     """A recorded forward pass; `record` makes it.
 
-    Attributes:
-        raw: what the module returned, a tensor, a tuple of tensors or a dict of tensors by name, cut from the
-            module's graph. Heads are built from it.
-        records: the number n of records.
-        size: the number r of trainable parameters, the length of what `pull_back` returns.
-        column: whether the module returned one number per record, so that every gradient of a head is a multiple
-            of one gradient u_i = d raw_i / d parameters.
+    ``raw`` is what the module returned for so many ``records``, cut from its graph, to build heads from; ``size`` r is
+    the length of what `pull_back` returns. With one ``column``, every gradient of a head is a multiple of one gradient
+    u_i = d raw_i / d parameters.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm) -> None:
@@ -77,16 +71,8 @@ class Tape:
         d parameters, J_i = s_i u_i^T for the slopes s_i of the head, and G_i = |u_i|^2 s_i s_i^T, a product of
         factors without cancellation, as accurate as its factors.
 
-        Args:
-            head: (n,) or (n, d), float32 or float64, a function of `raw` in which row i depends on row i
-                alone and no parameter takes part.
-
-        Returns:
-            (n, d, d), float64, with d = 1 for a head of shape (n,).
-
-        Raises:
-            UnsupportedModule: if the head uses a parameter directly, or a layer's input was overwritten.
-            ValueError: if the head has another shape or type, or does not depend on `raw`.
+        The head is (n,) or (n, d), a function of `raw` in which row i depends on row i alone and no parameter takes
+        part; the result (n, d, d), float64. UnsupportedModule if a layer's input was overwritten.
         """
         self._require_head(head)
         self._require_intact()
@@ -101,18 +87,7 @@ class Tape:
         return gram
 
     def slopes(self, heads: Sequence[Tensor]) -> Tensor:
-        """Derivatives s of heads of one number per record in the one column of the module: J_i = s_i u_i^T.
-
-        Args:
-            heads: (n,) or (n, 1) each, as in `gram`, which need not see them.
-
-        Returns:
-            (h, n), float64.
-
-        Raises:
-            UnsupportedModule: if a head uses a parameter directly.
-            ValueError: as `gram`, and if this is not a tape of one column.
-        """
+        """Derivatives s (h, n), float64, of heads (n,) or (n, 1) in the one column of the module: J_i = s_i u_i^T."""
         for head in heads:
             self._require_head(head)
         self._require_column()
@@ -131,13 +106,8 @@ class Tape:
     def pull_back_column(self, cotangents: Tensor, keep: Tensor, limits: Tensor | None = None) -> Tensor:
         """Sum over the kept records of cotangent_i u_i, the gradients of the module's one column.
 
-        Args:
-            cotangents: (n,).
-            keep: (n,) bool; the other records contribute 0, whatever their values.
-            limits: as in `pull_back`.
-
-        Returns:
-            (r,), float64, as `pull_back`.
+        Cotangents are (n,); records that are not to ``keep`` (n,) contribute 0, whatever their values. The result is
+        (r,), float64, as `pull_back`.
         """
         self._require_column()
         self._require_intact()
@@ -154,17 +124,9 @@ class Tape:
         cotangent or Gram matrix that is not finite contributes 0, without branching and without touching the
         other records.
 
-        Args:
-            terms: pairs of a head that `gram` has measured (the same tensor) and its cotangents, in the shape
-                of the head, or None for a term without contribution.
-            limits: (n,), float64: the norm that a record's part of the sum is cut to, measured as it is added, after
-                the backward pass; None for no limit.
-
-        Returns:
-            (r,), float64: the trainable parameters in the order of `module.parameters()`, flattened.
-
-        Raises:
-            ValueError: if a head was never measured, or a cotangent has another shape.
+        Terms are pairs of a head that `gram` has measured and its cotangents, in its shape, or None. A record's part is
+        cut to its limit (n,), measured as it is added; None for no limit. The result is (r,), float64: the trainable
+        parameters in the order of `module.parameters()`, flattened.
         """
         self._require_intact()
         used: list[tuple[Tensor, Tensor, _Measured]] = []
@@ -188,18 +150,9 @@ class Tape:
         What `gram` and `pull_back` do, block by block and with the same passes: the backprops that were measured are
         weighed and added, and no other backward pass is made.
 
-        Args:
-            heads: (n,) or (n, d), as in `gram`.
-            clip: (slice of records, Gram matrices (m, d, d) of the heads) to the weights (m, d) of the heads, float64.
-            limits: as in `pull_back`.
-            runs: (S,), lengths of runs of consecutive records, each with a sum of its own.
-
-        Returns:
-            (r,), float64, as `pull_back`; (S, r) with runs. A record with a head or a Gram matrix that is not finite
-            contributes 0.
-
-        Raises:
-            UnsupportedModule, ValueError: as `gram`.
+        ``clip`` takes a slice of records and the Gram matrices (m, d, d) of the heads to their weights (m, d), float64;
+        limits are as in `pull_back`. The sum is (r,), or (S, r) for S ``runs`` of so many consecutive records each. A
+        record with a head or a Gram matrix that is not finite contributes 0.
         """
         for head in heads:
             self._require_head(head)
@@ -221,13 +174,8 @@ class Tape:
     def clipped_column(self, clip: ColumnClip, limits: Tensor, runs: Sequence[int] | None = None) -> Tensor:
         """`clipped` of a module of one column: the sum of w_i u_i for weights that follow from the squares |u_i|^2.
 
-        Args:
-            clip: (slice of records, |u_i|^2 (m,)) to the weights (m,), float64, and which records are kept.
-            limits: as in `pull_back`.
-            runs: (S,), lengths of runs of consecutive records, each with a sum of its own.
-
-        Returns:
-            (r,), float64, as `pull_back`; (S, r) with runs.
+        ``clip`` takes a slice of records and |u_i|^2 (m,) to the weights (m,), float64, and which records are kept; the
+        result is (r,), or (S, r) with runs.
         """
         self._require_column()
         self._require_intact()
@@ -300,10 +248,7 @@ class Tape:
         return self._below([head for head, _, _ in used], cotangents)
 
     def _along(self, used: Sequence[tuple[Tensor, Tensor, _Measured]]) -> Tensor:
-        """Pull cotangents of measured heads back to the module's one column by their slopes: (n,), float64.
-
-        Not finite for a record with a cotangent that is not: 0 times infinity is not finite either.
-        """
+        """Pull cotangents of measured heads back to the module's one column by their slopes: (n,), float64."""
         parts = [each.reshape(found.slope.shape) * found.slope for _, each, found in used if found.slope is not None]
         return functools.reduce(operator.add, map(row_sums, parts))
 

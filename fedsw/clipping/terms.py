@@ -26,11 +26,8 @@ from fedsw.clipping.tape import Tape
 class Term:
     """One clipped part of an objective.
 
-    Attributes:
-        head: the unprojected outputs (n, d), or losses (n,), as a function of `Tape.raw`.
-        cotangents: q in the shape of the head; for losses, the weight of every record.
-        bound: the clip L of the Jacobian, or C of the loss gradient.
-        mode: "spectral", or "row" for the clip of RLL Remark A.2.
+    The head is unprojected outputs (n, d), or losses (n,); cotangents q have its shape, for losses the weight of every
+    record; the bound is the clip L of the Jacobian, or C of the loss gradient.
     """
 
     head: Tensor
@@ -54,18 +51,8 @@ def clipped_sum(
     The sensitivities of `fedsw.privacy.sensitivity` are stated for this sum. A record with an output, loss or
     Gram matrix that is not finite contributes 0 in every term, one with a cotangent that is not, in that term.
 
-    Args:
-        tape: the recorded forward pass.
-        terms: heads, cotangents and bounds.
-        safety: margins of the clip; the default is Safety().
-        runs: (S,), lengths of runs of consecutive records, n in all: each run has a sum of its own. All passes through
-            the network are taken once for all of them.
-
-    Returns:
-        (r,), float64, the trainable parameters in the order of `module.parameters()`; (S, r) with runs.
-
-    Raises:
-        ValueError: if the runs do not add up to the records.
+    The result is (r,), float64, in the order of `module.parameters()`; (S, r) for S ``runs`` of so many consecutive
+    records each, for which all passes through the network are taken once.
     """
     if runs is not None and (sum(runs) != tape.records or min(runs, default=0) < 0):
         raise ValueError(f"runs hold {sum(runs)} records, and the tape {tape.records}; every record is in one run.")
@@ -88,10 +75,7 @@ def clipped_sum(
 
 
 def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int] | None) -> Tensor:
-    """The sum where every Jacobian is one row s_i u_i^T along the same gradient u_i: all heads are clipped at once.
-
-    Clipping s_i u_i^T at the bound has the cotangents of clipping (s_i / bound) u_i^T at 1.
-    """
+    """The sum where every Jacobian is one row s_i u_i^T: clipped to a bound as (s_i / bound) u_i^T to 1, at once."""
     slopes = tape.slopes([term.head for term in terms])
     bounds = _bounds(tape, terms)
     q = torch.stack([term.cotangents.reshape(-1) for term in terms]).to(torch.float64)
@@ -107,14 +91,7 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: S
 
 
 def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:
-    """What each record may weigh in the sum of all terms, (n,) float64: the sum of bound * ||q_i||.
-
-    Half the margin of the clips is left, so that a record that they clipped is not cut once more for its last digits.
-
-    Args:
-        norms: (h, n), of every term's cotangents; one that is not finite counts 0, as its term does.
-        bounds: (h, 1).
-    """
+    """What each record may weigh in all terms, (n,): bound * ||q_i|| summed, with half the margin of the clips."""
     room = math.sqrt((Safety() if safety is None else safety).shrink)
     most = norms.nan_to_num(nan=0.0, posinf=0.0).mul_(bounds / room)
     return most.nan_to_num_(nan=0.0, posinf=math.inf).sum(0)  # no cotangent weighs nothing, even without a bound

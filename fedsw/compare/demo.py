@@ -38,11 +38,7 @@ def start_demo(runs: Path, *, clients: int, rounds: int | None, seed: int | None
 
 
 def read_demo(folder: Path) -> dict[str, Any]:
-    """The table of a demo, with the settings it was started with.
-
-    Raises:
-        ValueError: if `folder` holds no demo.
-    """
+    """The table of a demo, with the settings it was started with."""
     try:
         table: dict[str, Any] = json.loads((folder / "table.json").read_text(encoding="utf-8"))
         if not isinstance(table["rows"], list) or not isinstance(table["settings"], dict):
@@ -53,10 +49,7 @@ def read_demo(folder: Path) -> dict[str, Any]:
 
 
 def run_demo(folder: Path, progress: RunProgress) -> dict[str, Any]:
-    """Run the cells that the table in `folder` does not have yet, one after the other; returns the table.
-
-    Each finished cell is written at once, and one that was cut short goes on: a demo resumes where it stopped.
-    """
+    """Run the cells that the table in `folder` does not have yet, one after the other; returns the table."""
     table = read_demo(folder)
     for experiment in missing_cells(table):
         progress.begin(experiment.title)

@@ -51,9 +51,7 @@ class Cell(GridRun):
 class Grid:
     """What is compared: every method at every epsilon with every seed; methods without privacy once a seed.
 
-    Attributes:
-        about: what the task is judged by.
-        left_out: methods of the task's own choice that would count as infinite in the account of the data set.
+    ``left_out`` are methods of the task's own choice that would count as infinite in the account of the data set.
     """
 
     task: str
@@ -83,9 +81,8 @@ def make_grid(
     the partition, of the model's initialisation, of the slicing directions, and of a sketch. Sampling and noise stay
     secret, unless `nominal` seeds them too: epsilon is then nominal.
 
-    Args:
-        methods: names; None for the task's own choice, without those that would put an infinite epsilon into the
-            account of the data set.
+    Methods are by default the task's own choice, without those that would put an infinite epsilon into the account of
+    the data set.
 
     Raises:
         ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
@@ -119,11 +116,7 @@ def write_grid(folder: Path, grid: Grid) -> None:
 
 
 def read_grid(folder: Path) -> Grid:
-    """Read the grid of a folder that `write_grid` made.
-
-    Raises:
-        ValueError: if the folder holds none.
-    """
+    """Read the grid of a folder that `write_grid` made."""
     try:
         raw = json.loads((folder / GRID).read_text(encoding="utf-8"))
         cells = tuple(_read_cell(cell) for cell in raw["cells"])
@@ -264,9 +257,7 @@ def run_missing(
     A cell that fails leaves its reason, and the others go on; one that was cut short goes on when the comparison is
     resumed.
 
-    Args:
-        work: runs a cell and says whether it came to a result; `run_cell` by default.
-        open_pool: what the cells run in; processes with one thread each by default.
+    The work says whether a cell came to a result; the pool is of processes with one thread each by default.
     """
     run_all(
         missing(folder, grid),

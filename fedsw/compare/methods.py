@@ -55,12 +55,8 @@ class Method(Section):
 class ComparedTask(Section):
     """A shipped experiment of the same name, what its models are judged by, and how each method runs it.
 
-    Attributes:
-        metric: the utility, a held-out metric.
-        methods: what is compared if nothing is asked for.
-        baselines: what others would run, compared where it is asked for.
-        set: settings of every method.
-        tuned: settings of one method, by its name.
+    Models are judged by a held-out ``metric``; ``methods`` are compared if nothing is asked for, ``baselines`` where
+    they are asked for; settings are ``set`` for every method, or ``tuned`` for one by its name.
     """
 
     metric: str
@@ -112,11 +108,7 @@ def is_own(name: str) -> bool:
 
 
 def find_task(name: str) -> ComparedTask:
-    """The task of that name, or what an experiment in a TOML file is compared on.
-
-    Raises:
-        ExperimentError: if there is none, naming the nearest.
-    """
+    """The task of that name, or what an experiment in a TOML file is compared on."""
     if is_own(name):
         return _own(name)
     known = tasks()
@@ -126,12 +118,7 @@ def find_task(name: str) -> ComparedTask:
 
 
 def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment with which a method runs a task.
-
-    Raises:
-        ExperimentError: if the method is unknown, if a setting is wrong, or if the task and the method do not go
-            together: with the reason and the methods that can.
-    """
+    """The experiment with which a method runs a task; ExperimentError names the methods that can."""
     chosen = find_task(task)
     if method not in methods():
         raise ExperimentError(_unknown("method", method, methods()))

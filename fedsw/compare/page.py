@@ -48,10 +48,7 @@ def draw_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
 
 @house_style()
 def draw_utility(table: Mapping[str, Any]) -> Figure | None:
-    """Each metric against epsilon: a curve for each method with its spread over seeds, a dashed line without privacy.
-
-    Curves of one kind of guarantee share a line style, and the legend lists them under its name.
-    """
+    """Each metric against epsilon, with its spread over seeds: a curve a method, in its guarantee's line style."""
     if not any(group["rows"] for group in table["groups"]):
         return None
     metrics = table["metrics"]
@@ -85,9 +82,6 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
 
     That is six standard errors of the metric on held-out records; a fifth of the whole range of a share; and a tenth
     of its size for any other metric. A share's axis ends a little beyond 0 and 1.
-
-    Args:
-        error: the standard error of one run's metric; None where it is not known.
     """
     low, high = drawn
     share = metric in _SHARES
@@ -223,11 +217,7 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Short):
-    """What has finished of a comparison: `table` is what table.json holds.
-
-    Attributes:
-        private: whether some of its metrics are of records that may be private: no page shows them.
-    """
+    """What has finished of a comparison, as table.json has it; where records may be `private`, no page shows them."""
 
     directory: Path
     table: Mapping[str, Any]
@@ -332,10 +322,6 @@ _CAPTION = "Utility against ε. All numbers are in the tables."
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """Read what has finished in the folder of a comparison.
-
-    Raises:
-        ValueError: if it holds none.
-    """
+    """Read what has finished in the folder of a comparison."""
     private = any(cell.experiment.data.shows_private_rows for cell in read_grid(folder).cells)
     return Comparison(folder, make_table(folder), private)

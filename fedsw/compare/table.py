@@ -135,9 +135,8 @@ _COLUMNS = (
 class StatedGuarantee:
     """Who is protected from whom, and whether that holds as asked for.
 
-    Attributes:
-        rank: order of the groups: 0 with a trusted server, 1 against everybody, 2 none.
-        why_not: why (epsilon, delta) is not a guarantee; empty if it is one.
+    Groups stand in the order of their rank: 0 with a trusted server, 1 against everybody, 2 none. ``why_not`` says why
+    (epsilon, delta) is not a guarantee; it is empty if it is one.
     """
 
     rank: int
@@ -172,11 +171,7 @@ def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGu
 
 
 def make_table(folder: Path) -> dict[str, Any]:
-    """The table of what has finished in a comparison's folder.
-
-    Raises:
-        ValueError: if the folder holds no comparison.
-    """
+    """The table of what has finished in a comparison's folder."""
     grid = read_grid(folder)
     task = grid.about
     results = {cell: result for cell in grid.cells if (result := read_result(folder, cell)) is not None}
@@ -318,10 +313,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
 
 
 def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Where the mean over seeds lies, 95 %: all runs are measured on the same held-out records, whose draw is in it.
-
-    Empty where a run does not say where its own number lies.
-    """
+    """Where the mean over seeds lies, 95 %, with the draw of held-out records; empty where a run does not say."""
     own = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
     spread = _spread(values)
     if spread["mean"] is None or any(each is None for each in own):

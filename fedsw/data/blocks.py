@@ -36,14 +36,10 @@ def is_text(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """How the columns of a file are read.
+    """How the columns of a file are read: where those that are read are (``places``) among ``width`` in all.
 
-    Attributes:
-        places: the columns that are read, and where they are among all.
-        width: how many there are in all.
-        numbers: those that nothing reads as text.
-        gaps: those of them that may have cells among `markers`, which stand for missing ones.
-        dates: those that are read as dates and as nothing else.
+    Nothing reads ``numbers`` as text; ``gaps`` of them may have cells among ``markers``, which stand for missing ones;
+    ``dates`` are read as dates and as nothing else.
     """
 
     places: Mapping[str, int]
@@ -88,10 +84,7 @@ def blocks(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def is_plain(block: bytes, separator: str) -> bool:
-    """Whether lines are rows, and both readers would find the same cells in them.
-
-    Quoted cells have no quotes and no line ends in them, lines end alike, and none is longer than a cell may be.
-    """
+    """Whether both readers would find the same cells: lines end alike and are short, quotes are round whole cells."""
     if b"\0" in block or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")) or not _is_utf8(block):
         return False
     start = 0
@@ -104,11 +97,7 @@ def is_plain(block: bytes, separator: str) -> bool:
 
 
 def parsed(arrow: Any, block: bytes, layout: ColumnLayout) -> dict[str, Any] | None:
-    """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None where one is not as declared.
-
-    Args:
-        arrow: the module pyarrow.csv.
-    """
+    """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None where one is not as declared."""
     if layout.width == 1 or (len(layout.gaps) == len(layout.places) and _has_blank_lines(block)):
         return None  # a blank line is no row, and would be one of missing cells; one other column shows it below
     try:

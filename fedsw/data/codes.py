@@ -31,10 +31,7 @@ _MARGIN = 0.002
 
 
 def codes_of(records: Records, coded: tuple[Coded, ...]) -> Tensor:
-    """The code (n, columns) int64 of every record in every column.
-
-    It looks at values and branches on none. Numbers outside their edges, which reading refuses, have the nearest code.
-    """
+    """The code (n, columns) int64 of every record in every column; of numbers outside their edges the nearest."""
     return torch.stack([_codes(records, each) for each in coded], dim=1)
 
 
@@ -45,10 +42,7 @@ def one_hot(codes: Tensor, coded: tuple[Coded, ...], dtype: torch.dtype = torch.
 
 
 def drawn_codes(chances: Tensor, coded: tuple[Coded, ...], *, seed: int) -> Tensor:
-    """One code (m, columns) int64 of every column, drawn with the chances (m, sum of sizes) of each.
-
-    Columns of one row are drawn independently: the means of single codes and of pairs are those of the chances.
-    """
+    """One code (m, columns) int64 of every column, drawn independently with the chances (m, sum of sizes) of each."""
     uniform = torch.from_numpy(Stream.seeded(seed, "codes of a table").uniforms(len(chances) * len(coded)))
     draws, known = uniform.reshape(len(chances), len(coded)), chances.detach().cpu().double()
     codes = []
@@ -67,10 +61,7 @@ def cells_of_table(
     Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
     in their format, decimals with the declared sign.
 
-    Args:
-        codes: (m, columns) int64.
-        classes, groups: (m,) int64; read where the declaration has classes, and groups that are no codes.
-        seed: of the numbers.
+    Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are no codes.
     """
     stream = Stream.seeded(seed, "numbers of a table")
     made = {each.name: _texts(codes[:, at].numpy(), each, columns, stream) for at, each in enumerate(coded)}
@@ -81,11 +72,7 @@ def cells_of_table(
 
 
 def records_of_table(cells: dict[str, list[str]], columns: Columns) -> Records:
-    """The records of a made-up table, read as a client's would be.
-
-    Raises:
-        BadRecords: if a cell is not as declared.
-    """
+    """The records of a made-up table, read as a client's would be."""
     return encoded([Chunk(1, cells)], columns, where="the synthetic table", counted="the first row is 1")
 
 
@@ -164,11 +151,8 @@ _MOST_NAMED = 5
 def find_table(folder: Path) -> Path:
     """The one file of records in a folder: train.csv, .tsv, .txt, .parquet, .npz or train-images-idx3-ubyte[.gz].
 
-    Where none of these is there, it is the only .csv, .tsv, .parquet or .npz file, whatever its name; else the only
-    .txt file.
-
-    Raises:
-        FileNotFoundError: if there is no such folder or file; BadRecords: if there are several files.
+    Else the only .csv, .tsv, .parquet or .npz file, whatever its name; else the only .txt file. FileNotFoundError if
+    there is none, BadRecords if there are several.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; a client's records are looked for in it")
@@ -205,11 +189,7 @@ def what_is_in(folder: Path) -> str:
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:
-    """Whose the records of a file are, each once (units,), ascending; nothing else is kept. The unit is declared.
-
-    Raises:
-        FileNotFoundError, BadRecords: as `read_table`, for the unit's column alone.
-    """
+    """Whose the records of a file are, each once (units,), ascending, by the declared unit's column alone."""
     require_file(path)
     kind = format_of(path)
     units = [np.empty(0, dtype=np.int64)]
@@ -222,8 +202,7 @@ def read_units(path: Path, columns: Columns) -> Tensor:
 def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
     """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
 
-    Args:
-        first_id, step: ids of the records are first_id, first_id + step, ...; different clients' must differ.
+    Ids of the records are first_id, first_id + step, ...; different clients' must differ.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -234,10 +213,7 @@ def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1
 
 
 def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
-    """Records of several files, which lie one after the other in memory; see `read_table`.
-
-    `fedsw.data.concatenate` of consecutive ones copies nothing but ids.
-    """
+    """Records of several files, one after the other in memory, so that `concatenate` copies nothing but ids."""
     gathered = Gathered(columns)
     for path in paths:
         require_file(path)
@@ -251,18 +227,11 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 class Checked:
     """What a file's cells come to when every one is looked at.
 
-    Attributes:
-        units: how many units they are of; their number where no unit is declared.
-        groups: how many units are in each group, (groups,); of those that fit.
-        classes: how many are of each class, (classes,); likewise, and empty for a regression.
-        faults: the cells that do not fit, in the order of rows, then of columns: at most `MOST_FAULTS` a column.
-        more: how many faults there are beyond those.
-        absent: cells that do not fit because they seem to be missing, by column and as messages show them, in place of
-            a fault for each.
-        missing: missing cells by column, where the declaration allows some.
-        cut: numbers outside their bounds by column, where the declaration cuts them.
-        names: the numbers of the units, which are the same in every file, ascending; none where no unit is declared.
-        records: all of them, where they were to be kept and every cell fits; their ids are 0, 1, ...
+    ``groups`` (groups,) and ``classes`` (classes,) count units and rows that fit; ``faults`` are in the order of rows,
+    at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults, cells that seem
+    to be missing, by column and as messages show them; ``missing`` and ``cut`` those that the declaration allows;
+    ``names`` are the numbers of declared units, the same in every file; ``records`` are there if they were to be kept
+    and every cell fits.
     """
 
     rows: int
@@ -285,14 +254,7 @@ MOST_FAULTS = 50
 
 
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
-    """Every fault of chunks of cells, and how many records there are; nothing is kept of the others.
-
-    It is a look at private records by whoever holds them: nothing of it is for anybody else.
-
-    Args:
-        public_classes: whether the class of a unit is public as its group is, and then one as well.
-        keep: whether the records are wanted, too.
-    """
+    """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
     totals = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)

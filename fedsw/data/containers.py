@@ -30,14 +30,10 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length, whatever container they came from; each is converted when it is asked for.
+    """Columns of equal length, whatever container (``kind``) they came from; each is converted when it is asked for.
 
-    Attributes:
-        kind: the container's type, "pandas.DataFrame".
-        names: of its columns. One of width p, (n, p), stands for `name`0, ..., `name`p-1.
-        column: what the container holds under a name.
-        levels: the values that the container itself declares for a column, in its order.
-        roles: the column of "target" and "group", where the container has a place for them.
+    One of width p, (n, p), stands for `name`0, ..., `name`p-1. ``levels`` are values that the container itself
+    declares, ``roles`` the columns of "target" and "group", where it has a place for them.
     """
 
     kind: str
@@ -49,11 +45,7 @@ class Table:
     _converted: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def cells(self, name: str) -> Array:
-        """The column of a name, (n,) or (n, p); a column of width 1 is (n,).
-
-        Raises:
-            BadRecords: if there is none, or its cells are neither numbers nor text.
-        """
+        """The column of a name, (n,) or (n, p); a column of width 1 is (n,)."""
         if name not in self._converted:
             columns_among(self.kind, self.names, [name])
             cells = as_cells(self.column(name), f"{self.kind}: column {name!r}")
@@ -63,11 +55,7 @@ class Table:
         return self._converted[name]
 
     def single(self, name: str) -> Array:
-        """The cells (n,) of a declared column: one of the table's, or a numbered part of a wide one.
-
-        Raises:
-            BadRecords: if there is none, or it is a wide one.
-        """
+        """The cells (n,) of a declared column: one of the table's, or a numbered part of a wide one."""
         match = _NUMBERED.fullmatch(name)
         if name not in self.names and match is not None and match[1] in self.names:
             wide = self.cells(match[1])
@@ -81,11 +69,7 @@ class Table:
         return cells
 
     def chunks(self, columns: Columns) -> Iterator[Chunk]:
-        """The declared columns, some rows at a time; rows are counted from 0.
-
-        Raises:
-            BadRecords: if a column is not there, or has another width than is declared.
-        """
+        """The declared columns, some rows at a time; rows are counted from 0."""
         found: dict[str, Array] = {}
         for feature in columns.features:
             if feature.count is None or feature.name not in self.names:
@@ -122,15 +106,7 @@ class Table:
 
 
 def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
-    """The table in a container.
-
-    Args:
-        source: see `fedsw.data.as_records`; not a function.
-        names: of the columns of a matrix.
-
-    Raises:
-        BadRecords: if it is none of the known containers, or no table, with what is accepted.
-    """
+    """The table in a container that `as_records` takes, but a function; ``names`` are of a matrix's columns."""
     kind = kind_of(source)
     if names is not None and not isinstance(source, Tensor | np.ndarray):
         raise BadRecords(f"names are for the columns of a matrix; {kind} has its own: leave names out")
@@ -163,11 +139,7 @@ def kind_of(source: object) -> str:
 
 
 def as_cells(values: object, what: str) -> Array:
-    """Values of one column as an array (n,) or (n, p): numbers, truth values, text, or objects of several kinds.
-
-    Raises:
-        BadRecords: if they are neither, or rows have different shapes.
-    """
+    """Values of one column as an array (n,) or (n, p): numbers, truth values, text, or objects of several kinds."""
     if isinstance(values, Tensor):
         dense = values.detach().cpu()
         values = (dense.double() if dense.is_floating_point() else dense).numpy()

@@ -31,11 +31,8 @@ _Role = TypeVar("_Role", Group, Label, Number)
 class DeclaredRecords(Records):
     """Records, and what is public of them, which is all that they print: their number, and their declaration in short.
 
-    Attributes:
-        columns: the declaration that they were read under: inputs, groups, classes or targets, with bounds.
-        kind: the type of the container that they came from, "pandas.DataFrame".
-        read_off: "groups" and "classes", as far as nobody declared them: their lists are those of the records, which
-            makes public what occurs among them.
+    ``read_off`` says "groups" and "classes", as far as nobody declared them: their lists are those of the records,
+    which makes public what occurs among them.
     """
 
     columns: Columns
@@ -145,11 +142,7 @@ def as_records(
 
 
 def called(source: object) -> object:
-    """Take what a function without arguments returns; anything else as it is.
-
-    Raises:
-        BadRecords: if that is a function again.
-    """
+    """Take what a function without arguments returns; anything else as it is."""
     if not callable(source):
         return source
     table: object = source()

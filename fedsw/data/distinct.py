@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """The cells of a column as places among its different values: what is asked of a cell is asked once a value.
-
-    Attributes:
-        values: every value that occurs; others may be among them.
-        codes: the place of each cell among them, (n,).
-    """
+    """The cells of a column as places (n,) among its different values: what is asked is asked once a value."""
 
     values: Sequence[Any]
     codes: NDArray[np.int64]
@@ -37,12 +32,7 @@ class Distinct:
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Numbers that were read already, of which some are missing.
-
-    Attributes:
-        values: (n,) float64, anything where they are missing.
-        absent: whether each is missing as its column declares, (n,).
-    """
+    """Numbers (n,) that were read already, anything where they are ``absent``, missing as their column declares."""
 
     values: NDArray[np.float64]
     absent: NDArray[np.bool_]
@@ -61,12 +51,7 @@ class Gaps:
 
 
 def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
-    """What a function says of every cell (n,): it is asked once a value where they are known to be fewer.
-
-    Args:
-        cells: `Distinct`, an array, or a sequence of Python objects.
-        what: of a Python object; equal numbers are alike to it.
-    """
+    """What a function says of every cell (n,): it is asked once a value where they are known to be fewer."""
     distinct = by_value(cells)
     if isinstance(distinct, Distinct):
         return np.array([what(value) for value in distinct.values], dtype=dtype)[distinct.codes]
@@ -74,10 +59,8 @@ def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
 
 
 def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Group equal numbers (n,): the different ones (k,), ascending; the first place of each (k,); which each is (n,).
-
-    numpy.unique finds the same, by a stable sort, which takes several times as long.
-    """
+    """Group equal numbers (n,): the different ones (k,), ascending; each one's first place (k,); which each is (n,)."""
+    # numpy.unique finds the same by a stable sort, which takes several times as long
     order = np.argsort(numbers)
     ordered, begins = numbers[order], np.ones(len(numbers), dtype=bool)
     begins[1:] = ordered[1:] != ordered[:-1]
@@ -186,11 +169,7 @@ class Owned:
         return self._values.whole()
 
     def changing(self, unit: str | None, column: str, words: tuple[str, ...], *, most: int) -> list[CellFault]:
-        """The first row of another value of each unit that has rows of several; of `most` units at most.
-
-        Args:
-            unit: its column; None for no fault.
-        """
+        """The first row of another value of each unit that has rows of several; of `most` units at most."""
         if unit is None or not len(self._units):
             return []
         units, values, rows = self._units.whole(), self._values.whole(), self._rows.whole()

@@ -63,11 +63,7 @@ class Gathered:
         self._units = Growing(np.int64)
 
     def read(self, chunks: Iterable[Chunk], *, where: str, counted: str) -> None:
-        """Take in a whole table; see `encoded`.
-
-        Raises:
-            BadRecords: naming the row and column of the first fault, its value and the limit.
-        """
+        """Take in a whole table; see `encoded`."""
         columns, owned = self._columns, Owned()
         for chunk in chunks:
             encoder = Encoder(chunk, columns.decimal, every=False)
@@ -117,11 +113,7 @@ def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
-    """Whose the rows of a chunk are, (rows,); nothing else of it is looked at.
-
-    Raises:
-        BadRecords: naming the first row that does not say whose it is.
-    """
+    """Whose the rows of a chunk are, (rows,); nothing else of it is looked at."""
     encoder = Encoder(chunk, columns.decimal, every=False)
     units = encoder.unit(columns.unit)
     if encoder.faults:

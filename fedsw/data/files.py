@@ -24,10 +24,9 @@ def without_downloads() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Source:
-    """A downloadable data set: where its files are published and the sha256 each must have.
+    """A downloadable data set: its files, each with its sha256, and subfolders that it is looked for in.
 
-    `folders` are the subfolders it is looked for in, by default the one of its name. Where `ambiguous`, another
-    data set has files of the same names, and a folder counts only if its path ends in one of `folders`.
+    Where it is ``ambiguous``, another has files of the same names: a folder counts if its path ends in a subfolder's.
     """
 
     url: str

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +46,12 @@ _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_ar
 
 
 class BadRecords(ValueError):
-    """Records that cannot be used; the message names the file, and the row and column with the value and the limit.
-
-    It may quote a record, so it is for whoever holds the records.
-    """
+    """Records that cannot be used, with file, row, column, value and limit: for whoever holds the records."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of a file.
-
-    Attributes:
-        first_row: number of the first of them, as the file's reader counts.
-        cells: for every column that is read, one cell a row.
-        written: the same as the file has them, for messages and copies; None where they are.
-    """
+    """Some rows of a file: cells by column, also as they are ``written`` there, for messages and copies."""
 
     first_row: int
     cells: Mapping[str, Cells]
@@ -76,11 +67,8 @@ def nothing(column: str) -> bool:
     return False
 
 
-class Read(Protocol):
-    """From a file to its chunks."""
-
-    def __call__(self, path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
-        """The declared columns of a file, and those beside them that are asked for by name; these are read as text."""
+Read = Callable[..., Iterator[Chunk]]
+"""(path, columns, *, beside): the declared columns of a file, and those beside that are asked for by name, as text."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +80,7 @@ class Format:
 
 
 def format_of(path: Path) -> Format:
-    """What reads a file, by its name.
-
-    Raises:
-        BadRecords: if nothing does.
-    """
+    """What reads a file, by its name."""
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
     ends = "csv" if is_text(path) else path.suffix.lower().removeprefix(".")
@@ -106,11 +90,7 @@ def format_of(path: Path) -> Format:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file, or a larger one than is read.
-
-    Raises:
-        FileNotFoundError, BadRecords: naming it.
-    """
+    """Refuse what is no file, or a larger one than is read."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
@@ -330,7 +310,7 @@ def _idx_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] =
         with _damaged(labelled, "IDX file"):
             labels = read_idx(labelled, dims=1)
         if len(labels) != len(images):
-            raise BadRecords(f"{beside}: {len(labels)} labels for {len(images)} images; each has one")
+            raise BadRecords(f"{labelled}: {len(labels)} labels for {len(images)} images; each has one")
         cells[columns.target.name] = labels
     yield from slices(cells, len(images))
 
@@ -348,11 +328,7 @@ def _rows_of(columns: int) -> int:
 
 
 def require_separator(path: Path, header: Sequence[str], separator: str) -> None:
-    """Refuse a header of one cell that another separator would part, as a table from a spreadsheet has it.
-
-    Raises:
-        BadRecords: naming the file, the separator that it seems to have, and the setting.
-    """
+    """Refuse a header of one cell that another separator would part, as a table from a spreadsheet has it."""
     if len(header) != 1:
         return
     seen = {other: header[0].count(other) for other in SEPARATORS if other != separator}

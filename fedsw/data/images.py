@@ -13,11 +13,10 @@ from typing import IO, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.data.files import find_data, stored
-from fedsw.data.records import Dataset, Records
+from fedsw.data.records import Dataset, Part, Records, ungrouped
 
 MAX_BYTES = 2**30
 _UNSIGNED_BYTE = 8
@@ -27,12 +26,8 @@ _PIECE = 2**20
 def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
     """An array of unsigned bytes, of the shape that an IDX file announces; gzip is recognised by its first bytes.
 
-    The file is a big-endian magic number (0, 0, 8 for unsigned bytes, number of dimensions), the length of every
-    dimension as 32 bits, and the bytes, last dimension fastest: nothing more and nothing less. The header is
-    read first and never more than the length it announces (plus one byte), so a small file cannot fill memory.
-
-    Raises:
-        ValueError: naming the file, the field, its value and what it has to be.
+    Big-endian: a magic number, the length of every dimension, the bytes, and nothing more. The header is read first and
+    never more than it announces (plus one byte), so a small file cannot fill memory. ValueError names the fault.
     """
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
@@ -80,24 +75,12 @@ USPS_SIDE = 16
 
 _CHUNK = 8192
 
-Part = tuple[Tensor, Tensor, Tensor]
-"""Features (n, side * side) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
-
 
 def mnist(data_dir: str | Path | None = None) -> Dataset:
     """MNIST: 60 000 private and 10 000 held-out digits of 28x28 pixels.
 
-    Features are the 784 pixels row by row in [0, 1] (bytes divided by 255), the target is the digit, and all
-    records are in one group. Ids count the private images from 0 in the order of the file and go on with the
-    held-out ones.
-
-    Args:
-        data_dir: where the four IDX files are; see `find_data`.
-
-    Raises:
-        FileNotFoundError: if the files are not found and cannot be downloaded.
-        ValueError: if a file is not what its header says, the two files of a part differ in number, or a label
-            or a side is outside its range; the file, the value and the limit are named.
+    Features are the 784 pixels row by row in [0, 1], the target is the digit, and all records are in one group. Ids
+    count the private images from 0 in the order of the file and go on with the held-out ones.
 
     Source: Y. LeCun, C. Cortes, C. Burges.
     """
@@ -117,14 +100,7 @@ def fashion_mnist(data_dir: str | Path | None = None) -> Dataset:
 def usps(data_dir: str | Path | None = None, *, side: int = USPS_SIDE) -> Dataset:
     """USPS: 7291 private and 2007 held-out digits of 16x16 pixels in [0, 1], or resized to another side.
 
-    Args:
-        data_dir: where usps.h5 is; see `find_data`.
-        side: 16 for the images as they are; another one goes through `resized`.
-
-    Raises:
-        FileNotFoundError: if the file is not found and cannot be downloaded.
-        ModuleNotFoundError: if h5py is not installed.
-        ValueError: if an array is missing or has a shape or a value outside its range (named).
+    Errors are those of `mnist`, and ModuleNotFoundError without h5py.
 
     Source: J. Hull 1994, in the 16x16 form of The Elements of Statistical Learning.
     """
@@ -149,15 +125,8 @@ def usps(data_dir: str | Path | None = None, *, side: int = USPS_SIDE) -> Datase
 def resized(dataset: Dataset, side: int) -> Dataset:
     """The same records with their square images at another side, in [0, 1].
 
-    Bilinear interpolation, with the triangle widened when it shrinks so that every pixel counts (torch's
-    antialias), then clamped. Each image is treated alone, by weights that no record decides.
-
-    Args:
-        dataset: one whose features are square images, row by row.
-        side: of the images returned, at least 1; the side they have returns the data set itself.
-
-    Raises:
-        ValueError: if the side is below 1 or the features are no square image.
+    Bilinear interpolation, with the triangle widened when it shrinks so that every pixel counts (torch's antialias),
+    then clamped. Each image is treated alone, by weights that no record decides.
     """
     if side < 1:
         raise ValueError(f"side = {side}; an image has at least 1 pixel")
@@ -183,19 +152,7 @@ def resized(dataset: Dataset, side: int) -> Dataset:
 
 def image_dataset(name: str, train: Part, test: Part, *, classes: tuple[str, ...]) -> Dataset:
     """A data set of square images, all in the group "all", from its two parts."""
-
-    def records(part: Part) -> Records:
-        features, target, ids = part
-        return Records(features, torch.zeros(len(ids), dtype=torch.int64), target, ids)
-
-    return Dataset(
-        name=name,
-        train=records(train),
-        test=records(test),
-        feature_names=pixel_names(math.isqrt(train[0].shape[1])),
-        groups=("all",),
-        classes=classes,
-    )
+    return ungrouped(name, train, test, pixel_names(math.isqrt(train[0].shape[1])), classes)
 
 
 def pixel_names(side: int) -> tuple[str, ...]:
@@ -263,12 +220,8 @@ PRIVATE = 1_437
 def digits(*, seed: int = 0) -> Dataset:
     """The 1797 handwritten digits of 8x8 pixels that scikit-learn carries, 1437 of them private.
 
-    Features are the 64 pixels row by row in [0, 1] (16 grey levels and 0, divided by 16), the target is the
-    digit. The split is a permutation decided by `seed`, which is public; the published order is by writer. A
-    record's id is its place in the published order.
-
-    Raises:
-        ModuleNotFoundError: if scikit-learn is not installed.
+    Features are the 64 pixels row by row in [0, 1], the target is the digit, the id the place in the published order,
+    which is by writer: so the split is a permutation, decided by the public `seed`.
 
     Source: UCI "Optical Recognition of Handwritten Digits", test part (E. Alpaydin, C. Kaynak 1998).
     """

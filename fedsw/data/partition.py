@@ -28,27 +28,19 @@ def partition(
 ) -> list[Index]:
     """Row indices of each client's records: disjoint, exhaustive, ascending, none empty.
 
-    "iid" deals the records at random into parts of equal size, up to one. "group" gives every client records
-    of one group only, if there are at least as many clients as groups (clients are shared out to level their
-    sizes); with fewer clients, whole groups are put together. "dirichlet" draws for each value of `by` the
-    clients' shares of its records from a symmetric Dirichlet law, as flwr-datasets' DirichletPartitioner
-    does: a low concentration makes clients different, a high one alike. Draws that leave a client without a
-    record are repeated. All rows of a unit go to one client; "dirichlet" goes by the first of them.
+    "iid" deals the records at random into parts of equal size, up to one. "group" gives every client records of one
+    group only, if there are at least as many clients as groups; with fewer clients, whole groups are put together.
+    "dirichlet" draws for each value of `by` the clients' shares of its records from a symmetric Dirichlet law, as
+    flwr-datasets' DirichletPartitioner does; draws that leave a client without a record are repeated. All rows of a
+    unit go to one client; "dirichlet" goes by the first of them.
 
     A partition may depend on record values. It sets up a simulation; it is not a private release.
-
-    Args:
-        records: the union of all clients' records.
-        scheme: "iid", "group" or "dirichlet".
-        concentration: of the Dirichlet law, above 0.
-        by: what "dirichlet" goes by; "target" needs classes.
 
     Raises:
         ValueError: if there are more clients than records (or units), a setting is unknown or out of range, or a client
             stays empty after 100 Dirichlet draws (it is named).
 
-    Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data
-        distribution.
+    Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data distribution.
     """
     owner = owners(records, clients, scheme, concentration=concentration, by=by, seed=seed)
     order = np.argsort(owner, kind="stable")
@@ -64,10 +56,7 @@ def owners(
     by: Literal["sensitive", "target"] = "sensitive",
     seed: int = 0,
 ) -> Index:
-    """The number of the client that holds each record, (n,): the same law as `partition`, for any number of clients.
-
-    Its cost follows the records, not the clients. Arguments and errors are those of `partition`.
-    """
+    """The number of the client that holds each record, (n,): the same law as `partition`, at a cost of the records'."""
     if clients < 1:
         raise ValueError(f"clients = {clients}; a federation has at least 1")
     if records.unit is not None:
@@ -94,12 +83,8 @@ def owners(
 def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
     """Row indices of each client's records, as a partitioner of flwr-datasets deals them.
 
-    The partitioner sees the columns "index", "sensitive" and, for classes, "target"; name one of them in its
-    `partition_by`. flwr-datasets' IID partitioner cuts without shuffling; `partition` shuffles.
-
-    Raises:
-        ModuleNotFoundError: if flwr-datasets is not installed.
-        ValueError: if the partitioner drops or repeats records, parts a unit, or leaves a client empty.
+    It sees the columns "index", "sensitive" and, for classes, "target". ValueError if it drops or repeats records,
+    parts a unit, or leaves a client empty.
     """
     try:
         library = importlib.import_module("datasets")

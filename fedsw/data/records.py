@@ -115,9 +115,7 @@ class Dataset:
     The names of features, groups and classes, and so their numbers, are public: they come from a data set's
     documentation, never from its records. `classes` is empty for regression.
 
-    Raises:
-        ValueError: if a value is outside its range (row and column named), a group has no record, or a
-            record is in both parts.
+    ValueError if a value is outside its range, a group has no record, or a record is in both parts.
     """
 
     name: str
@@ -152,13 +150,18 @@ class Dataset:
         return 0 if self.train.is_classification else self.train.target.shape[1]
 
 
-def concatenate(parts: Sequence[Records]) -> Records:
-    """The records of several parts one after the other, in the order given.
+Part = tuple[Tensor, Tensor, Tensor]
+"""Features (n, p) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
 
-    Raises:
-        ValueError: if there is no part, widths differ, a unit is declared in some of them only, or a unit has rows in
-            several: the rows of a person are one client's.
-    """
+
+def ungrouped(name: str, train: Part, test: Part, feature_names: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
+    """A data set of records that are all in the group "all", from its two parts."""
+    own, other = (Records(x, torch.zeros(len(ids), dtype=torch.int64), y, ids) for x, y, ids in (train, test))
+    return Dataset(name, own, other, feature_names, ("all",), classes)
+
+
+def concatenate(parts: Sequence[Records]) -> Records:
+    """The records of several parts one after the other; they agree in widths and units, and share no unit."""
     if not parts:
         raise ValueError("no records to concatenate: give at least one part")
     widths = {(part.features.shape[1], part.target.shape[1:]) for part in parts}
@@ -208,15 +211,10 @@ def validate(
 ) -> None:
     """Check every value once, at load time, so that no round ever raises or branches on a record.
 
-    Args:
-        records: what a client or a data set loaded.
-        name: whose records they are; opens every message.
-        groups: names of the groups; sensitive values must lie in 0 .. len(groups) - 1.
-        classes: names of the classes, empty for regression; None if they are not known here.
-        feature_names: names of the features' columns, for the messages; their number must match.
+    Values are looked at as far as names of groups, classes (empty for regression) and features are given.
 
     Raises:
-        ValueError: naming the row and the column of the first fault, its value and its limit.
+        ValueError: naming whose records they are, row and column of the first fault, its value and its limit.
     """
     if len(records) == 0:
         raise ValueError(f"{name}: there are no records; a client takes part with at least one")
@@ -240,13 +238,7 @@ def validate(
 
 
 def require_groups(records: Records, name: str, groups: Sequence[str]) -> None:
-    """Refuse records in which a group is empty: a distance between groups needs every one of them.
-
-    A single client may lack a group; the union of all clients may not.
-
-    Raises:
-        ValueError: naming every empty group.
-    """
+    """Refuse records in which a group is empty: a distance between groups needs every one, in the union of clients."""
     counts = torch.bincount(records.sensitive, minlength=len(groups)).tolist()
     empty = [group for group, count in zip(groups, counts, strict=True) if count == 0]
     if empty:
@@ -308,9 +300,6 @@ def with_classes(dataset: Dataset, length: float) -> Dataset:
     """The records with their class beside their features: one-hot, times `length`.
 
     What is released of such a record's features is released of its class as well, under the same guarantee.
-
-    Raises:
-        ValueError: if the data set has no classes, or the length is not above 0.
     """
     if not dataset.classes:
         raise ValueError(f"{dataset.name} has no classes to put beside its features")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.data.records import Dataset, Records
+from fedsw.data.records import Dataset, Part, Records, ungrouped
 from fedsw.randomness import Stream
 
 
@@ -33,25 +33,9 @@ def synthetic(
     they carry the point. The spurious ones are N((A, ..., A), var_spurious I): they carry the group only,
     and through it a guess of the class that is right with probability p.
 
-    The seed fixes the data and nothing else: sampling and noise of a run take their randomness elsewhere.
-    Train and test are drawn from independent streams, so changing the size of one leaves the other's values
-    as they are.
-
-    Args:
-        n_test: number of held-out records, of the same law.
-        p: probability that the group equals the class, in [0, 1].
-        d_core: number of core features, at least 1.
-        d_spurious: number of spurious features, 0 or more.
-        var_core: variance of each core feature around its mean, 0 or more.
-        var_spurious: variance of each spurious feature around its mean, 0 or more.
-        target: "class" for Y, shape (n,); "point" for (y1, y2), shape (n, 2) in [0, 1]; "mean" for
-            (y1 + y2) / 2, shape (n, 1) in [0, 1], of which RLL's one-dimensional target y1 + y2 - 1 is twice minus one.
-
-    Returns:
-        A data set of d_core + d_spurious features with groups "A=0", "A=1".
-
-    Raises:
-        ValueError: if a size, a probability or a variance is outside its range, or a group came out empty.
+    The seed fixes the data and nothing else; train and test are drawn from independent streams. Targets are "class",
+    Y (n,); "point", (y1, y2), (n, 2) in [0, 1]; or "mean", (y1 + y2) / 2, (n, 1) in [0, 1], of which RLL's
+    one-dimensional target y1 + y2 - 1 is twice minus one. Groups are "A=0" and "A=1".
 
     Source: RLL, Appendix C.2, with its sizes and variances as defaults.
     """
@@ -86,10 +70,7 @@ def synthetic(
         name="synthetic",
         train=draw(n, train_stream, 0),
         test=draw(n_test, test_stream, n),
-        feature_names=(
-            *(f"core{j}" for j in range(d_core)),
-            *(f"spurious{j}" for j in range(d_spurious)),
-        ),
+        feature_names=(*(f"core{j}" for j in range(d_core)), *(f"spurious{j}" for j in range(d_spurious))),
         groups=("A=0", "A=1"),
         classes=("Y=0", "Y=1") if target == "class" else (),
     )
@@ -109,18 +90,7 @@ UNLABELLED = ("all",)
 def ring(n: int = 100_000, n_test: int = 10_000, *, radius: float = RING_RADIUS, seed: int = 0) -> Dataset:
     """Points that are uniform on the circle of the given radius about the origin, without labels.
 
-    The seed decides the data and nothing else. Private and held-out records come from independent streams, so
-    the size of one leaves the values of the other as they are.
-
-    Args:
-        n_test: number of held-out records, of the same law.
-        radius: of the circle, above 0; public.
-
-    Returns:
-        A data set of two features, one group and the single class "all".
-
-    Raises:
-        ValueError: if a size is below 1 or the radius is not a positive number.
+    There are two features, one group and the single class "all".
 
     Source: RLL, Appendix D.2, with its size and radius as defaults.
     """
@@ -147,18 +117,7 @@ def gaussians(
     With the defaults a record lies outside the unit ball with probability below 6e-7 (five standard deviations
     from its centre to the sphere), and neighbouring centres of five are 0.94 apart, over 23 standard deviations.
 
-    Args:
-        n_test: number of held-out records, of the same law.
-        modes: number of Gaussians, at least 1.
-        radius: of the circle of their centres (`mode_centres`), above 0; public.
-        std: standard deviation of each coordinate about its centre, above 0; public.
-        seed: seed of the draw; train and test come from independent streams, as in `ring`.
-
-    Returns:
-        A data set of two features and one group; the target is the index of the Gaussian.
-
-    Raises:
-        ValueError: if a size is below 1, or the radius or the standard deviation is not a positive number.
+    There are two features and one group; the target is the index of the Gaussian.
 
     Source: the toy example of Sebag et al., DP gradient flow based on the sliced Wasserstein distance, scaled
         into the unit ball.
@@ -202,20 +161,9 @@ def _dataset(
     test: tuple[Float64, NDArray[np.int64]],
     classes: tuple[str, ...],
 ) -> Dataset:
-    def records(part: tuple[Float64, NDArray[np.int64]], first_id: int) -> Records:
-        points, label = part
-        return Records(
-            features=torch.from_numpy(points.astype(np.float32)),
-            sensitive=torch.zeros(len(points), dtype=torch.int64),
-            target=torch.from_numpy(label),
-            ids=torch.arange(first_id, first_id + len(points)),
-        )
+    def part(drawn: tuple[Float64, NDArray[np.int64]], first_id: int) -> Part:
+        points, label = drawn
+        ids = torch.arange(first_id, first_id + len(points))
+        return torch.from_numpy(points.astype(np.float32)), torch.from_numpy(label), ids
 
-    return Dataset(
-        name=name,
-        train=records(train, 0),
-        test=records(test, len(train[0])),
-        feature_names=FEATURE_NAMES,
-        groups=("all",),
-        classes=classes,
-    )
+    return ungrouped(name, part(train, 0), part(test, len(train[0])), FEATURE_NAMES, classes)

@@ -83,14 +83,8 @@ def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_s
     The split is the one of pandas' `sample(frac=0.75, random_state=split_seed)` over adult.data followed by
     adult.test. A record's id is its place in those two files, counted from 0 with dropped rows included.
 
-    Args:
-        data_dir: folder of adult.data and adult.test, or the one above it; see `find_data`.
-        sensitive: "sex" (groups Female, Male) or "race" (five groups).
-        split_seed: seed of the split; 100 is the one of the published comparisons.
-
-    Raises:
-        FileNotFoundError: if the files are not found and cannot be downloaded.
-        ValueError: if a row is malformed (file, row and column named), or `sensitive` is unknown.
+    ``sensitive`` is "sex" (groups Female, Male) or "race" (five groups); a split seed of 100 is that of the published
+    comparisons. ValueError names file, row and column of what is malformed.
     """
     if sensitive not in ("sex", "race"):
         raise ValueError(f"sensitive {sensitive!r} is unknown: choose 'sex' or 'race'")
@@ -115,11 +109,8 @@ def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_s
 def read_rows(path: Path) -> list[tuple[int, ...] | None]:
     """The records of one Adult file, in order: numbers as they are, categories by place in `CATEGORIES`.
 
-    A record with a `?` in one of the columns that may have one is None, as is one that never worked. Blank
-    lines and lines that start with `|` are no records.
-
-    Raises:
-        ValueError: naming the file, the line and the column of the first field that is not as documented.
+    A record with a `?` in a column that may have one is None, as is one that never worked. Blank lines and lines that
+    start with `|` are no records.
     """
     return [_parse(fields, f"{path}, line {line}") for line, fields in _fields(path)]
 
@@ -178,9 +169,6 @@ def held_out_split(records: Records, fraction: float, seed: int, name: str) -> t
     """Private records, and the given fraction held out, in their order in the file.
 
     The seed is no secret: which records are private is public, and nothing else uses it.
-
-    Raises:
-        ValueError: if a part would be empty, naming the data.
     """
     count = round(fraction * len(records))
     if not 0 < count < len(records):
@@ -206,13 +194,7 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     every column, which no run does. Left out are place names, the fold, the columns with missing values, and
     racepctblack, which makes the groups: above 0.06 or not. A record's id is its row in the file.
 
-    Args:
-        data_dir: where communities.data and communities.names are; see `find_data`.
-        split_seed: of the split into 70 and 30 per cent.
-
-    Raises:
-        FileNotFoundError: if the files are not found and cannot be downloaded.
-        ValueError: if a row or a value is not as documented: file, line, column and value are named.
+    A value that is not as documented is named with file, line and column.
 
     Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
@@ -290,13 +272,7 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     public constant; what a row does not have is 0, which for a standardised grade is its mean. Race is the group and no
     input. A record's id is its row in the file.
 
-    Args:
-        data_dir: where bar_pass_prediction.csv is; see `find_data`.
-        split_seed: of the split into 70 and 30 per cent.
-
-    Raises:
-        FileNotFoundError: if the file is not found and cannot be downloaded.
-        ValueError: if a row is malformed: file, line, column and value are named.
+    A value that is not as documented is named with file, line and column.
 
     Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """

@@ -31,12 +31,9 @@ class Units:
     screen of whoever holds the records, may depend on it. So a unit's number follows from who is there, and from no
     row.
 
-    Attributes:
-        declared: whether a unit was declared, so that it may have several rows.
-        rows: rows of the records, unit after unit, (n,).
-        starts: where each unit's begin among them, and the end, (units + 1,).
-        names: what `Records.unit` calls each of them, (units,), ascending; the record's id where none is declared.
-        ids: the number of each in the whole federation, (units,), that a seeded run draws by.
+    ``rows`` (n,) are those of the records, unit after unit, ``starts`` (units + 1,) where each unit's begin; ``names``
+    (units,) is what `Records.unit` calls them, else the records' ids; a seeded run draws by ``ids`` (units,), the
+    numbers in the whole federation.
     """
 
     declared: bool
@@ -57,13 +54,7 @@ class Units:
         return cls(True, rows, starts, names, np.arange(len(names)))
 
     def of_clients(self, owner: NDArray[np.int64], clients: NDArray[np.int64], total: int) -> Units:
-        """The same units with ids that interleave those of all clients, in each by identifier; records keep theirs.
-
-        Args:
-            owner: position of each unit's client, (units,).
-            clients: their numbers in the federation, (S,).
-            total: how many clients the federation has.
-        """
+        """The same units with ids that interleave those of all ``clients`` (S,); ``owner`` (units,) is the position."""
         if not self.declared:
             return self
         order, held = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(clients))
@@ -94,9 +85,7 @@ class Units:
         Guarantee: a mechanism on one row of each unit has, for the replacement of all rows of a unit, the profile that
         it has for the replacement of one record (docs/guarantees/units.md).
 
-        Args:
-            stream: of this purpose alone; secret, unless the run is seeded.
-            seeded: whether the draw goes by the units' ids, so that it is the same wherever they are held.
+        A seeded draw goes by the units' ids, so that it is the same wherever they are held.
         """
         if not self.declared:
             return units
@@ -107,16 +96,7 @@ class Units:
         return rows
 
     def require_alike(self, values: Tensor, what: str, name: str) -> None:
-        """Refuse units whose rows differ in what is public of them, the stratum that they are drawn in.
-
-        Args:
-            values: of every record, (n,).
-            what: it is called in the message.
-            name: whose records they are; opens the message.
-
-        Raises:
-            BadRecords: naming two rows of the first such unit, counted from 0.
-        """
+        """Refuse units whose rows differ in what is public of them (n,), the stratum that they are drawn in."""
         found = torch.as_tensor(values).cpu().numpy()
         first = np.repeat(self.firsts, np.diff(self.starts))
         if len(wrong := np.flatnonzero(found[self.rows] != found[first])):
@@ -140,23 +120,14 @@ def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
 def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> None:
     """Refuse units that have rows at several clients: each would be protected as many times less as it has clients.
 
-    Args:
-        units: whose the records of each client are, (n_c,); None where each record is one, which are never compared.
-        clients: what they are called in the message.
-
-    Raises:
-        BadRecords: naming the clients, how many units they have in common, and what to do; and no unit.
+    Units are those of the records of each client (n_c,), None where each record is one. The message names no unit.
     """
     if said := shared_words(units, clients, unit):
         raise BadRecords(said)
 
 
 def shared_words(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> str:
-    """What is said of units that have rows at several clients, "" if none has; see `require_one_client_each`.
-
-    Args:
-        units: (n_c,) of every client c; None where each record is one.
-    """
+    """What is said of units (n_c,) that have rows at several clients, "" if none has; see `require_one_client_each`."""
     own = [np.empty(0, dtype=np.int64) if each is None else grouped(each.numpy())[0] for each in units]
     if not sum(map(len, own)):
         return ""

@@ -41,11 +41,7 @@ class Settings(sections.Section):
     unsafe_metrics: bool = False
 
     def own(self, kind: type[LocalT]) -> LocalT:
-        """Section [local] of a trust model that has that class for it.
-
-        Raises:
-            TypeError: under one that has not.
-        """
+        """Section [local] of a trust model that has that class for it."""
         if not isinstance(self.local, kind):
             raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
         return self.local
@@ -74,11 +70,7 @@ def shipped_task(name: str) -> TaskKind | None:
 
 
 def task_facts(name: str) -> Facts:
-    """The facts of any task that an experiment names; imports it.
-
-    Raises:
-        ExperimentError: if it is a user's own and cannot be found, or has no facts.
-    """
+    """The facts of any task that an experiment names; imports it."""
     kind = shipped_task(name) or load_object(name, what="objective.task")
     facts = getattr(kind, "facts", None)
     if not isinstance(facts, Facts):
@@ -132,10 +124,6 @@ def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stor
 
     Who wrote the folder chose the names, and the arguments that a model is made with: `subprocess:run` would be called.
     Allowed modules are imported here, and what is named must be their own; shipped tasks and models are always allowed.
-
-    Args:
-        allowed: whole names of modules.
-        stored: where the experiment was read, for messages.
 
     Raises:
         CodeRefused: naming every setting with its module, and how they are allowed; nothing was imported then.

@@ -12,11 +12,7 @@ from fedsw.experiment.trust import trust_model
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
-    """What does not go together, with what would; None if everything does.
-
-    Args:
-        kind: its task; None for one of a user's own before it is loaded: what takes its facts is then left out.
-    """
+    """What does not go together, with what would; None if everything does. Without ``kind``, of an unloaded task."""
     known = None if kind is None else _misfit_of_task(settings, kind) or _misfit_of_trust(settings, kind)
     return (
         known
@@ -48,10 +44,7 @@ def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
 
 
 def _misfit_of_partition(settings: Settings) -> str | None:
-    """A partition of somebody's own records by what the guarantee covers: each client's number of them would tell it.
-
-    Of a named data set nothing is private; the guarantee then says that neighbours keep what the partition goes by.
-    """
+    """A partition of somebody's own records by what the guarantee covers: each client's number of them tells it."""
     tells, scheme = settings.partition.tells, settings.partition.scheme
     if not (settings.data.own and settings.privacy.noisy) or tells is None or tells in fixed_by_neighbours(settings):
         return None

@@ -25,14 +25,12 @@ class Facts:
     odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
 
     Attributes:
-        models: kinds of models, the first the one to begin with; a model of one's own goes with every task.
-        penalties: likewise.
-        sketched: whether its records leave once, as a sum by label, before anything is learnt from them.
-        sources: shipped sources of data; a source of one's own goes with every task.
-        target: what a record's target must be: a class, numbers, or nothing in particular.
+        models, penalties, sources: shipped ones, the first model the one to begin with; one's own go with every task.
+        target: what a record's target must be.
         unit: what must lie in [0, 1], since outputs between 0 and 1 are compared with it.
         other_side: what the private outputs are matched to; None where groups are compared with each other.
         figures: the pictures of its held-out arrays, as `fedsw.report.plots.PICTURES` names them.
+        sketched: whether its records leave once, as a sum by label, before anything is learnt from them.
     """
 
     models: tuple[str, ...] = ("logistic", "mlp")
@@ -67,16 +65,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of model.
+    """A kind of model: whether it has layers to choose, takes square images, makes rows of tables or labelled samples.
 
-    Attributes:
-        layered: whether `model.hidden` and `model.activation` mean something to it.
-        square: whether it takes square images.
-        points: whether it is points that a flow moves, which no record passes through.
-        conditional: whether it makes labelled samples of noise and a cell; no record passes through it either.
-        mixes: whether it mixes the samples of a batch, so that no private record may pass through it.
-        table: whether what it makes are rows of all declared columns.
-        fixed: whether what is compared of a private record is the record itself, and public ones alone are moved.
+    ``points`` are moved by a flow, and no record passes through them, nor through what is ``conditional`` or ``mixes``
+    the samples of a batch. Where it is ``fixed``, a private record is compared as it is, and public ones are moved.
     """
 
     layered: bool = True

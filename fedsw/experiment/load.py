@@ -8,13 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
 from fedsw.experiment.choices import Settings, shipped_task
 from fedsw.experiment.compatibility import misfit
@@ -36,11 +30,7 @@ _MOST_SHOWN = 6
 
 
 def require_filled(path: Path, text: str) -> None:
-    """Refuse an experiment file that has blanks left.
-
-    Raises:
-        ExperimentError: naming the file and the lines, with what stands there.
-    """
+    """Raise ExperimentError for an experiment file that has blanks left, with their lines."""
     lines = [
         (row, line) for row, line in enumerate(text.splitlines(), start=1) if f'"{BLANK}"' in line.partition("#")[0]
     ]
@@ -135,10 +125,8 @@ def _sketched(objective: Objective | None) -> bool:
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
 
-    A text is the name of a shipped experiment, or a path (`find_experiment`).
-
-    What it names of a user's own, as `module:name`, is imported here: a module that is missing is found out at once.
-    Paths in the file are relative to its folder; those of overrides to the current one.
+    A text is the name of a shipped experiment, or a path (`find_experiment`). What it names of a user's own is imported
+    here: a module that is missing is found out at once. Paths in the file are relative to its folder.
 
     Raises:
         ExperimentError: naming the key, the nearest known name, or the value and its limit.
@@ -221,11 +209,7 @@ def shipped_experiments() -> list[Experiment]:
 
 
 def find_experiment(name: str) -> Path:
-    """The file behind a shipped name or a path.
-
-    Raises:
-        ExperimentError: if there is none, naming the nearest shipped experiment.
-    """
+    """The file behind a shipped name or a path; ExperimentError names the nearest shipped experiment."""
     known = shipped()
     if name in known:
         return known[name]

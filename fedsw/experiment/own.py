@@ -23,12 +23,9 @@ _TWICE = "declare data.columns, or groups= and classes= for every client alike"
 
 @dataclass(frozen=True)
 class Own:
-    """What a run's clients hold: one table that is split among them, or a table for each.
+    """What a run's clients hold: one table that is split among them (``shared``), or a table for each.
 
-    Attributes:
-        parts: the tables; all read under one declaration.
-        shared: whether there is one, to be split.
-        held_out: the server's own records to measure on, if there are any.
+    All are read under one declaration; ``held_out`` is the server's own records to measure on.
     """
 
     parts: tuple[DeclaredRecords, ...]
@@ -60,11 +57,8 @@ def in_this_process(source: str) -> Own | None:
 def read_all(source: object, columns: Columns | None, clients: int, *, what: str) -> Own:
     """What all clients of a simulation hold, validated, under one declaration.
 
-    Args:
-        source: one object, a list or tuple with one for every client, or a function of a client's number and the
-            number of clients; see `fedsw.data.as_records`.
-        columns: the declaration; None if the objects bring theirs.
-        what: opens every message: "data".
+    ``source`` is one object, a list or tuple with one for every client, or a function of a client's number and the
+    number of clients; ``what`` opens every message.
 
     Raises:
         ExperimentError: if their number is not that of the clients, or their declarations differ.
@@ -95,11 +89,7 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
 
 
 def read_one(source: object, columns: Columns | None, *, what: str) -> DeclaredRecords:
-    """One object's records, validated.
-
-    Raises:
-        BadRecords, ValueError, ExperimentError: see `fedsw.data.as_records`; the message begins with `what`.
-    """
+    """One object's records, validated; messages of `fedsw.data.as_records` begin with `what`."""
     try:
         records = as_records(source, columns=columns)
     except BadRecords as fault:
@@ -112,11 +102,7 @@ def read_one(source: object, columns: Columns | None, *, what: str) -> DeclaredR
 
 
 def asked(source: object, client: int, clients: int, *, what: str) -> object:
-    """What a function gives for a client, or the object itself.
-
-    Raises:
-        ExperimentError: for a function of other arguments. ValueError: with what the function raised.
-    """
+    """What a function gives for a client, or the object itself; ValueError with what the function raised."""
     if not callable(source):
         return source
     arguments = (client, clients) if takes_client(source, what=what) else ()
@@ -131,11 +117,7 @@ def asked(source: object, client: int, clients: int, *, what: str) -> object:
 
 
 def takes_client(source: object, *, what: str) -> bool:
-    """Whether records are asked from a function of the client's number and the number of clients.
-
-    Raises:
-        ExperimentError: for a function of other arguments.
-    """
+    """Whether records are asked from a function of the client's number and the number of clients."""
     if not callable(source):
         return False
     positional, needed = _arity(source)
@@ -159,12 +141,8 @@ def client_part(
 ) -> tuple[DeclaredRecords, bool]:
     """What a client holds, and whether it is everybody's table, to be split.
 
-    Args:
-        alone: on a machine of the client's own, where what the module gives is this client's.
-        several: whether that machine holds other clients as well, which then cannot have the same records.
-
-    Raises:
-        ExperimentError: for Python objects that are not in this process, with the remedy; see `read_all` as well.
+    It is ``alone`` on a machine of its own, where what the module gives is this client's; where that holds ``several``
+    clients, they cannot have the same records. ExperimentError for Python objects that are not in this process.
     """
     if (found := in_this_process(source)) is not None:
         if found.shared:

@@ -35,10 +35,8 @@ _AVERAGING = 0.5
 class _Rule:
     """How a task is trained: its clip of loss gradients, and how far parameters may go.
 
-    Attributes:
-        enough: strength of the signal from which on the way grows like its square root only.
-        power: with which it grows before: a squared error feels every step of noise, an answer only its side.
-        pace: of the way; a squared error's gradients are shorter, and shrink as it learns.
+    From a strength of ``enough`` on the way grows like its square root; before, by a ``power``: a squared error feels
+    every step of noise, an answer only its side. Its gradients are shorter, and shrink as it learns: its ``pace``.
     """
 
     loss: float
@@ -79,15 +77,7 @@ _TAUGHT = 1 / 3
 
 @dataclass(frozen=True)
 class Squares:
-    """What a release of moments would sum, in public numbers.
-
-    Attributes:
-        side: D, the length of a record's vector: 1, inputs and target.
-        features: p of it.
-        bound: B, which a record's vector is divided by.
-        radius: R, the most that inputs are from their middle.
-        cells: blocks that are added up.
-    """
+    """What a release of moments would sum, in public numbers: see `fedsw.tasks.moments.Layout`."""
 
     side: int
     features: int
@@ -96,12 +86,7 @@ class Squares:
     cells: int
 
     def hidden(self, multiplier: float, records: int, parts: int) -> float:
-        """lambda: the variance that noise alone would show in some direction, in units of the inputs.
-
-        Args:
-            multiplier: sigma / Delta of the moments.
-            parts: how many clients add noise, each of their own.
-        """
+        """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
         sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
         return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
 
@@ -153,10 +138,7 @@ class Numbers:
 
         It is the length of a mean of n gradients of the loss that all are as long as their clip and point one way, over
         that of the noise which one release of it takes. The share is the part of that noise which the loss alone would
-        take. Rounds share the strength: more of them do not change it.
-
-        Args:
-            jacobian, loss: the clips L and C.
+        take, at the clips L and C. Rounds share the strength: more of them do not change it.
         """
         if not self.multiplier:
             return math.inf
@@ -169,11 +151,7 @@ class Numbers:
         return own / (own + penalties) if own else 1.0
 
     def prepared_rate(self, task: str, share: float) -> float:
-        """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs.
-
-        Args:
-            share: of the noise that the loss alone would take, in that of loss and penalties.
-        """
+        """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs."""
         hides = self._hides()
         beside = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
         return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
@@ -247,11 +225,7 @@ def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> flo
 
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """The settings that are still to be chosen, by section; empty where nothing is left open.
-
-    `preset` "auto" leaves all of `CHOSEN` that is not written; privacy.moments "auto" leaves itself, and so do the
-    shares of a sketch's stages.
-    """
+    """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
     if settings.privacy.sketch:
         return {"sketch": ("stages",)} if settings.sketch.open else {}
     moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if _moments_open(settings) else {}
@@ -281,11 +255,7 @@ def _fixed(experiment: BaseModel) -> dict[str, Any]:
 
 
 def require_settled(settings: Settings) -> None:
-    """Refuse to train while there are settings to choose.
-
-    Raises:
-        ExperimentError: naming them.
-    """
+    """Raise ExperimentError while there are settings to choose."""
     if found := left_open(settings):
         names = ", ".join(f"{section}.{name}" for section, names in found.items() for name in names)
         raise ExperimentError(f"nothing chose {names}: the server does that before it greets clients")

@@ -33,12 +33,7 @@ def fresh_name() -> str:
 
 @contextmanager
 def held(thing: object, name: str | None = None) -> Iterator[str]:
-    """Let this process find an object by its name until the block ends; then the name is what it was before.
-
-    Args:
-        name: the name it had before, to go on with a run, or the `module:name` that it was loaded by; by default a
-            fresh one.
-    """
+    """Let this process find an object by its name, a fresh one by default, until the block ends."""
     known = name or fresh_name()
     before = {known: _held[known]} if known in _held else {}
     _held[known] = thing
@@ -63,14 +58,7 @@ def is_reference(text: str) -> bool:
 
 
 def require_allowed(reference: str, *, what: str, allowed: Collection[str] | None) -> None:
-    """Refuse a module that is not among those allowed, before any code of it runs.
-
-    Args:
-        allowed: whole names of modules; None for any.
-
-    Raises:
-        ExperimentError: naming the module and what is allowed.
-    """
+    """Refuse a module that is not among those allowed (None for any), before any code of it runs."""
     module = reference.partition(":")[0]
     if allowed is None or module in allowed:
         return
@@ -84,9 +72,7 @@ def require_allowed(reference: str, *, what: str, allowed: Collection[str] | Non
 def load_object(reference: str, *, what: str, allowed: Collection[str] | None = None) -> object:
     """Import what `module:name` names; the module's own code runs. Or give the object that this process holds.
 
-    Args:
-        reference: `package.module:name`, or `package.module:Class.name` for what is inside something.
-        allowed: as in `require_allowed`; where it is not None, a function or class must be the module's own.
+    A function or class must be the module's own where ``allowed`` is given (`require_allowed`).
 
     Raises:
         ExperimentError: if it is not written so, the module may not or cannot be imported, or it holds nothing of that
@@ -159,11 +145,7 @@ def is_shipped(name: str) -> bool:
 
 
 def require_names(names: Iterable[str]) -> None:
-    """Refuse names that would be mistaken: of a shipped metric, twice the same, or not one word.
-
-    Raises:
-        ExperimentError: naming the metric and the remedy.
-    """
+    """Raise ExperimentError for names that would be mistaken: of a shipped metric, twice the same, or not one word."""
     seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -176,11 +158,7 @@ def require_names(names: Iterable[str]) -> None:
 
 
 def require_references(references: Sequence[str]) -> None:
-    """Refuse what cannot be metrics, by how it is written; nothing is imported, so clients may look as well.
-
-    Raises:
-        ExperimentError: naming the reference and the remedy.
-    """
+    """Refuse what cannot be metrics, by how it is written; nothing is imported, so clients may look as well."""
     for reference in references:
         if not is_reference(reference):
             raise ExperimentError(f"metric {reference!r} is not written as module:name, as in 'my_module:my_function'")
@@ -188,11 +166,7 @@ def require_references(references: Sequence[str]) -> None:
 
 
 def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The functions behind `module:name`, by `name`; their modules' own code runs.
-
-    Raises:
-        ExperimentError: naming what is missing, or no function, and the remedy.
-    """
+    """The functions behind `module:name`, by `name`; their modules' own code runs."""
     require_references(references)
     found: dict[str, Callable[..., Any]] = {}
     for position, reference in enumerate(references):

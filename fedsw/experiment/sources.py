@@ -39,12 +39,7 @@ _reading = threading.Lock()
 
 @dataclass(frozen=True)
 class Shape:
-    """What is public of a data set before a record is read: number of inputs, names of groups, what is predicted.
-
-    Attributes:
-        classes: number of classes; 0 for a regression.
-        targets: number of regression targets; 0 for classes.
-    """
+    """What is public of a data set before a record is read: inputs, groups, classes or regression targets."""
 
     features: int
     groups: tuple[str, ...]
@@ -53,12 +48,7 @@ class Shape:
 
 
 def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
-    """The shape of an experiment's data; from the declared columns alone where clients bring their own records.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`.
-        ExperimentError: if records are somebody's own, and nobody declared their columns.
-    """
+    """The shape of an experiment's data; from the declared columns alone where clients bring their own records."""
     if experiment.data.own:
         columns = declared_columns(experiment)
         return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
@@ -67,11 +57,7 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
 
 
 def stated_shape(experiment: Experiment) -> Shape:
-    """The shape of an experiment's data without a look at any file: of a named data set that lies in files, at least.
-
-    Raises:
-        ExperimentError: if records are somebody's own, and nobody declared their columns.
-    """
+    """The shape of an experiment's data without a look at any file: for a named data set in files, at least."""
     spec = experiment.data
     if spec.own:
         return load_shape(experiment)
@@ -93,11 +79,7 @@ def load_class_names(experiment: Experiment) -> tuple[str, ...]:
 
 
 def declared_columns(experiment: Experiment) -> Columns:
-    """The columns of records that are somebody's own.
-
-    Raises:
-        ExperimentError: if they are not declared, with the remedy.
-    """
+    """The columns of records that are somebody's own; ExperimentError if they are not declared."""
     if experiment.data.columns is not None:
         return experiment.data.columns
     if experiment.data.family == "object":
@@ -111,11 +93,7 @@ def declared_columns(experiment: Experiment) -> Columns:
 def client_records(
     experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
 ) -> tuple[Records, bool]:
-    """A client's records where they come from Python, or everybody's, of which it holds a part, and which of both.
-
-    Raises:
-        ExperimentError, BadRecords, ValueError: see `fedsw.experiment.own.client_part`.
-    """
+    """A client's records from Python, or everybody's, of which it holds a part, and which (`own.client_part`)."""
     columns = declared_columns(experiment)
     found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone, several=several)
     return (found, True) if shared else (own.numbered(found, client, clients), False)
@@ -124,8 +102,7 @@ def client_records(
 def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None = None) -> Records | None:
     """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
 
-    Args:
-        private: the records of the private files that can be seen from here, if they were read already.
+    The private records that can be seen from here may have been read already.
 
     Raises:
         FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
@@ -168,9 +145,6 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 
     Those that are read together lie one after the other in memory (`fedsw.data.read_tables`). They are kept until files
     of another folder, or under another declaration, are read.
-
-    Raises:
-        FileNotFoundError, BadRecords: as `fedsw.data.read_table`, for the first file with a fault.
     """
     with _reading:
         keys = [(path, path.stat().st_mtime_ns) for path in paths]
@@ -189,11 +163,7 @@ def _of_whom(path: Path) -> Path:
 
 
 def require_one_client_each(experiment: Experiment) -> None:
-    """Refuse files of a simulation in which one unit has rows at several clients; what nodes bring is not seen here.
-
-    Raises:
-        BadRecords, FileNotFoundError: see `fedsw.data.units.require_one_client_each`, and for a file without the unit.
-    """
+    """Refuse files of a simulation in which one unit has rows at several clients; what nodes bring is not seen here."""
     spec = experiment.data
     tables = visible_tables(experiment)
     if spec.unit is None or len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
@@ -232,14 +202,7 @@ def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequ
 
 
 def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, what: str, where: str = "") -> None:
-    """Refuse held-out records that are also private ones: their metrics are published without noise.
-
-    Args:
-        what, where: what the held-out records are, and where the private ones are, for messages.
-
-    Raises:
-        ExperimentError: with their number and what to do.
-    """
+    """Refuse held-out records that are also private ones: their metrics are published without noise."""
     if spec.shows_private_rows:
         return
     if persons := units.units_in_common(held_out, private):
@@ -258,12 +221,7 @@ def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, 
 
 
 def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
-    """The experiment's data set, kept in memory for the other nodes of this process.
-
-    Raises:
-        FileNotFoundError: with the folders searched and what to do.
-        ValueError: for clients' own records, which are no data set: `fedsw.federation.node.partition` reads them.
-    """
+    """The experiment's data set, kept in memory for the other nodes of this process; not of clients' own records."""
     if experiment.data.own:
         raise ValueError(
             f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
@@ -283,10 +241,7 @@ def load_public(experiment: Experiment) -> Dataset | None:
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
-    """The client that holds each of everybody's records, (n,); decided by the partition seed.
-
-    The last answers are kept for the other nodes of this process: "dirichlet" and "group" look at every record.
-    """
+    """The client that holds each of everybody's records, (n,), by the partition seed; the last answers are kept."""
     with _dealing:
         for known, settings, owner in _dealt:
             if known is records and settings == (partition, clients):

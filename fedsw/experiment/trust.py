@@ -127,11 +127,7 @@ _known: dict[str, TrustModel] = {}
 
 
 def trust_models() -> Mapping[str, TrustModel]:
-    """All trust models by name: the shipped ones, those of installed packages, and those that were registered.
-
-    Raises:
-        ExperimentError: if one of an installed package cannot be loaded, or has the name of another.
-    """
+    """All trust models by name: the shipped ones, those of installed packages, and those that were registered."""
     if not _known:
         _load()
     return _known
@@ -159,8 +155,7 @@ def register(model: TrustModel) -> TrustModel:
     A package makes its own known in every process, those of `fedsw deploy local` and of real clients, by an entry point
     of the group "fedsw.trust" that names the object: who installed the package allowed its code.
 
-    Raises:
-        ExperimentError: if another one has the name.
+    ExperimentError if another one has the name.
     """
     if trust_models().get(model.name, model) is not model:
         raise ExperimentError(f"there is a trust model {model.name!r}; give yours another name")
@@ -169,14 +164,7 @@ def register(model: TrustModel) -> TrustModel:
 
 
 def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
-    """A trust model by its name; of an experiment, `privacy.model` knows which.
-
-    Args:
-        sketch: whether it is for a task whose records leave as a sketch (`TrustModel.sketching`).
-
-    Raises:
-        ExperimentError: if there is none.
-    """
+    """A trust model by its name, for a task that sketches or not; an experiment's is `privacy.model`."""
     found = trust_models().get(name)
     if found is None:
         raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")

@@ -22,14 +22,7 @@ Sample = Callable[[int, int], Tensor]
 
 @dataclass(frozen=True)
 class Composite:
-    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
-
-    Attributes:
-        penalties: at least one; groups and classes must agree where they are named.
-
-    Raises:
-        ValueError: if there is none, the weights exceed 1, or two penalties count groups or classes differently.
-    """
+    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses."""
 
     penalties: tuple[Penalty, ...]
 
@@ -95,10 +88,8 @@ class Composite:
     ) -> list[list[Tensor]]:
         """Gradient of every weighted penalty in its outputs, by penalty and stratum, float64.
 
-        Args:
-            outputs: for every penalty and stratum (n_s, d), in the ball of the penalty's M.
-            directions: for every penalty, unit columns (d, k), independent of the data.
-            sample: the other sample of a `ToSample`.
+        Outputs are (n_s, d) by penalty and stratum, in the ball of the penalty's M, directions (d, k) unit columns
+        for every penalty, independent of the data; ``sample`` is the other one of a `ToSample`.
         """
         cotangents = []
         for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
@@ -129,11 +120,7 @@ class Composite:
         The triangle inequality over the terms: the task loss and every penalty that the stratum's records are in, each
         with its own proof, or with what the user states.
 
-        Args:
-            sizes: records of every stratum in the batch.
-            clip: norms M, L and C; a penalty's own clip replaces M and L for it.
-            dimensions, spreads: of every penalty's outputs and directions.
-            bound: see `fedsw.privacy.sensitivity.swd_sensitivity`.
+        ``sizes`` are records of every stratum in the batch; a penalty's own clip replaces M and L for it.
         """
         if len(self.parts) == 1:
             own = self.penalties[0].clip
@@ -175,14 +162,7 @@ def with_slack(
     spreads: tuple[float, ...],
     bound: Bound,
 ) -> tuple[Sensitivity, ...]:
-    """How far one replaced record of each cell moves the summed contributions, with the floating-point slack.
-
-    It is the same in every round of one column, whose batches have one size.
-
-    Args:
-        batch: records of every cell in it.
-        widths, spreads: of the outputs and the directions of every penalty.
-    """
+    """How far one replaced record of each cell moves a batch's summed contributions, with the floating-point slack."""
     if isinstance(objective, Composite):
         sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     else:

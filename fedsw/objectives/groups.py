@@ -48,11 +48,7 @@ class Objective:
     compares them within every class, with weight 1/classes: the cells are the pairs (class, group). Batches
     are drawn cell by cell, so a record's cell and the cells' sizes are public.
 
-    Attributes:
-        penalty: "statistical-parity" or "equality-of-odds".
-        groups: number of values of the sensitive attribute, at least 2.
-        classes: number of labels that equality of odds conditions on; 1 for statistical parity.
-        alpha: weight of the penalty, between 0 and 1.
+    Equality of odds conditions on so many ``classes`` (1 for statistical parity); ``alpha`` is between 0 and 1.
 
     Source: RLL, Section 5 and Appendix A.
     """
@@ -94,15 +90,7 @@ class Objective:
         )
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
-        """Index into `cells` of every record, as int64, from its group and (equality of odds) its label.
-
-        Args:
-            sensitive: groups of shape (n,), integers below `groups`.
-            target: labels of shape (n,), integers below `classes`; not looked at by statistical parity.
-
-        Raises:
-            ValueError: if a value is not an integer in its range, naming the record.
-        """
+        """Index (n,) into `cells` of every record, int64, from its group (n,) and (equality of odds) its label."""
         group = _indices(sensitive, "sensitive attribute", self.groups)
         if self.penalty == "statistical-parity":
             return group
@@ -118,14 +106,8 @@ class Objective:
     ) -> list[Tensor]:
         """Gradient of alpha * penalty with respect to the outputs, cell by cell, float64.
 
-        Args:
-            outputs: for every cell, outputs (n_j, d) already projected onto the ball of radius M.
-            directions: unit columns (d, k), independent of the data.
-            ties: see `fedsw.transport.sliced.slot_means`.
-            memory_limit: bytes of working memory of the rank matching.
-
-        Raises:
-            ValueError: if there is not one tensor per cell, or alpha is positive and a cell is empty.
+        Outputs are (n_j, d) for every cell, projected onto the ball of M already, directions (d, k) unit columns,
+        independent of the data; ties and memory are as in `fedsw.transport.sliced.slot_means`.
         """
         self._require_one_per_cell("output tensors", len(outputs))
         total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
@@ -135,22 +117,6 @@ class Objective:
             total[j].add_(q_j, alpha=weight)
         return total
 
-    def penalty_value(self, outputs: Sequence[Tensor], directions: Tensor) -> Tensor:
-        """The penalty itself, without alpha, as a float64 scalar tensor.
-
-        It is a function of the records: to show or store it is a release of its own (docs/guarantees/wrong-epsilon.md).
-
-        Args:
-            outputs: for every cell, outputs (n_j, d).
-            directions: unit columns (d, k).
-
-        Raises:
-            ValueError: if there is not one tensor per cell, or a cell is empty.
-        """
-        self._require_one_per_cell("output tensors", len(outputs))
-        terms = [weight * sliced.sliced_w2(outputs[i], outputs[j], directions) for i, j, weight in self.pairs]
-        return torch.stack(terms).sum()
-
     def task_weight(self, batch: int) -> float:
         """Weight (1 - alpha) / batch of one record's task loss in a batch of that many records."""
         if batch < 1:
@@ -158,13 +124,7 @@ class Objective:
         return (1 - self.alpha) / batch
 
     def sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
         """Sensitivity of the clipped gradient to the replacement of one record, for every cell.
 
@@ -175,16 +135,7 @@ class Objective:
         cell j, the summed contributions differ by at most the j-th value in l2 norm. Protects every record
         against whoever sees the noised sum; the record's cell and all sizes stay public.
 
-        Args:
-            sizes: records of every cell in the batch.
-            clip: the norms M, L and C.
-            d: dimension of the outputs.
-            spread: of the directions (`fedsw.transport.sliced.spread` or `orthogonal_spread`); 1 if d is 1.
-            bound: see `swd_sensitivity`.
-
-        Raises:
-            ValueError: if there is not one size per cell, alpha is positive and a cell is empty, or the
-                spread is impossible in dimension d.
+        ``sizes`` are records of every cell in the batch, d the dimension of the outputs, ``spread`` of the directions.
         """
         self._require_one_per_cell("sizes", len(sizes))
         if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
@@ -193,13 +144,7 @@ class Objective:
         return self._with_penalty(task, sizes, clip, 1.0 if d == 1 else spread, bound)
 
     def penalty_sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
         """The penalty's part of `sensitivities`, without the task loss."""
         self._require_one_per_cell("sizes", len(sizes))
@@ -249,10 +194,7 @@ def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: fl
     L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
     that something is broken at the client; it is no defence against one that lies within the bound.
 
-    Args:
-        cotangents: for every cell, the rows (n_j, d) sent to this client.
-        clip: the norms L and C that the client received.
-        task_weight: weight of one record's task loss, `Objective.task_weight(batch)` of the whole batch.
+    Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `Objective.task_weight`.
     """
     pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)
     records = sum(q.shape[0] for q in cotangents)
@@ -280,12 +222,8 @@ def terms_of(
 ) -> list[Term]:
     """The terms of one batch, or of a part of it; the same on one machine and at a client.
 
-    Args:
-        pulled: for every penalty its outputs (n, d), their cotangents (n, d) and the norm L of the Jacobian's clip.
-        losses: of every record, (n,).
-        weights: of every record's loss gradient, (n,) float64; None if the task loss has no weight.
-        limit: the norm C of its clip.
-        mode: how Jacobians are clipped.
+    ``pulled`` has for every penalty its outputs (n, d), their cotangents (n, d) and the norm L of the Jacobian's clip;
+    losses and their weights, if the task loss has any, are (n,); ``limit`` is the norm C of their clip.
     """
     terms = [Term(outputs, q.to(outputs.device), jacobian, mode) for outputs, q, jacobian in pulled]
     if losses is not None and weights is not None:

@@ -33,10 +33,7 @@ def table_sensitivity(k: int) -> Sensitivity:
 
 
 def bin_of(slices: Tensor, radius: float, bins: int) -> Tensor:
-    """Index of the bin of [-radius, radius] that holds each value, int64, of the same shape.
-
-    Values outside go to the end bins.
-    """
+    """Index of the bin of [-radius, radius] that holds each value, int64, of the same shape; of the end bins beyond."""
     return ((slices + radius) * (bins / (2 * radius))).floor().clamp(0, bins - 1).to(torch.int64)
 
 
@@ -49,13 +46,7 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
 
 
 def histograms_by(outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int) -> Tensor:
-    """`histograms` of many holders at once: counts (owners, k, bins), float64.
-
-    Args:
-        outputs: (n, d), of all holders together.
-        owner: (n,), int64: whose each row is, from 0.
-        owners: how many holders there are.
-    """
+    """`histograms` of many holders' outputs (n, d) at once, by whose each row is, (n,): (owners, k, bins), float64."""
     k = directions.shape[1]
     where = bin_of(_slices(outputs, directions), radius, bins)
     where = where.add_(torch.arange(k) * bins).add_((owner * (k * bins))[:, None]).reshape(-1)
@@ -88,20 +79,13 @@ def slot_means(own: Tensor, other: Tensor, radius: float) -> Tensor:
     its values at the centres of bins, which moves it by at most half a bin. A bin without records sees the quantile at
     its rank. With one record to a bin this is the slot mean of rank matching (`fedsw.transport.sliced.slot_means`).
 
-    Args:
-        own: counts (k, bins), not negative, with positive row sums; see `monotone`.
-        other: the same for the other distribution.
-        radius: M, half of the range that the bins divide.
+    Both are counts (k, bins), not negative, with positive row sums (`monotone`); M is half of the range of the bins.
     """
     return _quantile_means(_cumulated(own), _cumulated(other), _centres(own, radius)).clamp(-radius, radius)
 
 
 def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> list[Tensor]:
-    """For every cell, the table (k, bins) of slot means that its records see, averaged over the compared cells.
-
-    Args:
-        counts: for every cell, counts (k, bins); see `monotone`.
-    """
+    """For every cell, the table (k, bins) of slot means that its records see, averaged over the compared cells."""
     tables = [torch.zeros_like(cell) for cell in counts]
     for cell, other, share in _shares(objective):
         tables[cell] += share * slot_means(counts[cell], counts[other], radius)
@@ -111,14 +95,8 @@ def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> li
 def matched_to_sample(counts: Tensor, sample: Tensor, directions: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Ranks between the records of a table and a public sample: post-processing of the table.
 
-    Args:
-        counts: of the records, (k, bins); see `monotone`.
-        sample: (m, d), whose quantiles are exact.
-        directions: unit columns (d, k).
-        radius: M, half of the range that the bins divide.
-
-    Returns:
-        The slot means (k, bins) that the records see, and the derivative (m, d) of SW2^2 in the sample, float64.
+    Counts are (k, bins) of the records (`monotone`), the sample (m, d), whose quantiles are exact, directions (d, k)
+    unit columns. With the slot means (k, bins) that the records see comes the derivative (m, d) of SW2^2, float64.
     """
     slices = _slices(sample, directions)
     values, order = slices.T.sort(dim=-1)
@@ -136,10 +114,7 @@ def _centres(counts: Tensor, radius: float) -> Tensor:
 
 
 def _quantile_means(ranks: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    """Means (k, b) of quantile functions over the intervals between ranks (k, b + 1).
-
-    A quantile function takes values (k, m) between the ranks in knots (k, m + 1).
-    """
+    """Means (k, b) over intervals between ranks (k, b + 1) of functions of values (k, m) between knots (k, m + 1)."""
     integral = torch.nn.functional.pad((knots.diff(dim=-1) * values).cumsum(dim=-1), (1, 0))
     # The piece that a rank falls in; the last rank belongs to the last piece that is not empty.
     at = torch.searchsorted(knots.contiguous(), ranks.clamp(max=1 - _NARROW), right=True)
@@ -152,14 +127,7 @@ def _quantile_means(ranks: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 
 
 def cotangents(
-    outputs: Tensor,
-    directions: Tensor,
-    table: Tensor,
-    objective: Part,
-    *,
-    cell: int,
-    size: int | Tensor,
-    radius: float,
+    outputs: Tensor, directions: Tensor, table: Tensor, objective: Part, *, cell: int, size: int | Tensor, radius: float
 ) -> Tensor:
     """Cotangents (n, d) of one client's outputs of a cell: alpha times the penalty's, with ranks from a table; float64.
 
@@ -169,12 +137,8 @@ def cotangents(
 
     Guarantee: row i depends on record i and on the table alone, and its norm is at most `cotangent_bound`.
 
-    Args:
-        outputs: (n, d), projected onto the ball of radius M.
-        directions: unit columns (d, k).
-        table: slot means (k, bins) by bin; see `matched`.
-        size: records of the cell in the batch of the whole federation; or (n, 1), float64, what each row's client
-            takes them for.
+    Outputs (n, d) are in the ball of radius M, directions (d, k) unit columns, the table (k, bins) slot means by bin;
+    ``size`` is that of the cell in the whole federation's batch, or (n, 1), what each row's client takes it for.
     """
     reach = _reach(objective, radius)
     means = table.to(torch.float64).nan_to_num().clamp(-reach, reach)
@@ -195,7 +159,7 @@ def pulled_sensitivity(part: Part, sizes: Sequence[int], clip: Clip, *, cell: in
     """How far replacing one record of a cell moves a penalty's part of the contribution, given its noised tables.
 
     It is 2 L max ||q||: only the replaced record's own term moves, since every other record's cotangent depends on
-    itself and on the tables. The arguments are those of `contribution_sensitivity`.
+    itself and on the tables.
     """
     public = part.penalty_sensitivities(sizes, clip, d=1)[cell].public
     pulled = cotangent_bound(part, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
@@ -212,10 +176,7 @@ def contribution_sensitivity(
     Guarantee: protects the client's record against everyone, jointly with the noised table that the same batch was
     asked for (compose the two, then amplify by the sampling); its cell and all sizes stay public.
 
-    Args:
-        sizes: records of every cell in the batch of the whole federation, as the cotangents are scaled.
-        clip: the norms M, L and C.
-        spread: of the directions; 1 in dimension 1.
+    ``sizes`` are records of every cell in the whole federation's batch; the spread is 1 in dimension 1.
 
     Source: docs/guarantees/local-gradients.md.
     """

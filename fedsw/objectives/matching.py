@@ -24,16 +24,10 @@ class Matching:
     `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
     whose records go through the same encoder as the private ones.
 
-    Attributes:
-        other_side: what the private outputs are matched to.
-        alpha: weight of the distance, between 0 and 1. Only a prior comes with a private task loss: a generator has
-            none, and a domain's is over public records.
-        radius: A, the ball that holds the other side's outputs; a generator's alone need none, as no bound on
-            records without parameters looks at it.
-        both: for a generator, take the noise of RLL's bound for two private sides. It is never less, so the guarantee
-            is that of the records; it is none for the generator's inputs, see docs/guarantees/sensitivity.md.
-        fixed: for a domain, whether the private outputs are fixed points as a generator's target is, and the public
-            side alone has parameters.
+    The weight alpha is between 0 and 1: only a prior comes with a private task loss. The other side's outputs are in a
+    ball of ``radius`` A; a generator's alone need none, as no bound on records without parameters looks at it. For a
+    generator, ``both`` takes the noise of RLL's bound for two private sides, which is never less; it promises nothing
+    about the generator's inputs (docs/guarantees/sensitivity.md). For a domain, private outputs may be ``fixed``.
 
     Source: RLL, Sections 4 and 6, Appendix D.2.
     """
@@ -69,12 +63,8 @@ class Matching:
     ) -> tuple[Tensor, Tensor]:
         """Gradient of alpha * SW2^2 with respect to both samples, float64.
 
-        Args:
-            outputs: (n, d), already projected onto the ball of radius M.
-            other: (m, d), in the ball of radius A.
-            directions: unit columns (d, k), independent of the data.
-            ties: see `fedsw.transport.sliced.slot_means`.
-            memory_limit: bytes of working memory of the rank matching.
+        Outputs (n, d) are projected onto the ball of M already, the other side's (m, d) in that of A, directions (d, k)
+        unit columns, independent of the data.
         """
         mine, its = sliced.cotangents(outputs, other, directions, ties=ties, memory_limit=memory_limit)
         return self.alpha * mine, self.alpha * its
@@ -84,13 +74,7 @@ class Matching:
         return (1 - self.alpha) / batch if self.other_side == "prior" else 0.0
 
     def sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
         """Sensitivity of the clipped gradient to the replacement of one private record.
 
@@ -99,12 +83,7 @@ class Matching:
         Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
         `both` the value is the larger of the bounds of either side, m = n.
 
-        Args:
-            sizes: (n,), the number of private records in the batch.
-            clip: the norms M, L and C.
-            d: dimension of the outputs.
-            spread: of the directions; 1 if d is 1.
-            bound: see `swd_sensitivity`.
+        There are ``sizes[0]`` private records in the batch; d is the dimension, ``spread`` of the directions.
 
         Source: docs/guarantees/sensitivity.md; RLL, Theorem 4.1.
         """
@@ -114,13 +93,7 @@ class Matching:
         return (total,)
 
     def penalty_sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
         """The distance's part of `sensitivities`, without the task loss."""
         (n,) = sizes

@@ -26,13 +26,9 @@ class Penalty:
     It has `parts`, penalties whose sum it is and whose bounds are proven; or `pull` and `bound`, a derivative and how
     far one record moves it, which the record then names as stated by you. `require_bound` looks for a counterexample.
 
-    Attributes:
-        weight: of the penalty; the weights of an objective add up to at most 1, the task loss has the rest.
-        outputs: which outputs are compared: None for the task's own, the name of one of the model's outputs where it
-            returns a dict, or a function of (raw outputs, batch) that gives (n, d).
-        dimension: d of these outputs; None for the task's own.
-        clip: other norms M and L than the objective's, for these outputs.
-        centre: public constant that is subtracted from the outputs before they are bounded.
+    Weights of an objective add up to at most 1. ``outputs`` names what is compared: the task's own (None), one of the
+    model's by name, or a function of (raw outputs, batch) that gives (n, d); ``dimension`` and ``clip`` are theirs,
+    the ``centre`` a public constant that is subtracted before they are bounded.
     """
 
     weight: float = 0.5
@@ -48,10 +44,7 @@ class Penalty:
             raise ValueError("a penalty on outputs of its own needs their dimension: Parity(..., dimension=3)")
 
     def parts(self) -> Sequence[Penalty]:
-        """The penalties that this one is a weighted sum of, their weights as shares of its own; itself if it is none.
-
-        A penalty of parts has their bounds, which are proven, and nothing to state.
-        """
+        """The penalties, with proven bounds, that this one is a weighted sum of; itself if it is none."""
         return (self,)
 
     def pull(self, outputs: Sequence[Tensor], directions: Tensor) -> Sequence[Tensor]:
@@ -69,11 +62,7 @@ class Penalty:
         return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
 
     def selected(self, raw: Any, batch: Any, own: Callable[[Any, Any], Tensor]) -> Tensor:
-        """The compared outputs (n, d), centred and unprojected.
-
-        Args:
-            own: the task's outputs.
-        """
+        """The compared outputs (n, d), centred and unprojected; ``own`` are the task's."""
         if self.outputs is None:
             found = own(raw, batch)
         elif isinstance(self.outputs, str):
@@ -113,10 +102,8 @@ class EqualizedOdds(Penalty):
 class ToSample(Penalty):
     """Sliced W2^2 between the outputs of all private records and a public sample.
 
-    Attributes:
-        sample: points (m, d), public and fixed in advance; drawn from the uniform law on a ball of `radius` for every
-            attempt where it is None (the prior of an autoencoder, RLL Section 6).
-        radius: A, of the ball about the centre that the points are in.
+    The points (m, d) are fixed in advance, or drawn for every attempt from the uniform law on a ball of ``radius`` A
+    about the centre (the prior of an autoencoder, RLL Section 6).
     """
 
     sample: Tensor | None = field(default=None, compare=False)
@@ -171,11 +158,7 @@ class StatedPart:
         ties: Ties = "shared",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> list[Tensor]:
-        """The user's cotangents times the weight, group by group (n_j, d), float64.
-
-        Raises:
-            ValueError: if their shapes are not those of the outputs.
-        """
+        """The user's cotangents times the weight, group by group (n_j, d), float64."""
         found = [self.alpha * each.to(torch.float64) for each in self.pull(outputs, directions)]
         if [each.shape for each in found] != [each.shape for each in outputs]:
             raise ValueError(
@@ -185,32 +168,16 @@ class StatedPart:
         return found
 
     def penalty_sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
-        """What the user states, times the weight, the same for every group.
-
-        Raises:
-            ValueError: if that is no bound.
-        """
+        """What the user states, times the weight, the same for every group."""
         stated = float(self.bounding(sizes, clip))
         if not (math.isfinite(stated) and stated > 0):
             raise ValueError(f"the penalty's stated bound is {stated} for sizes {list(sizes)}; it is finite, above 0")
         return (self.alpha * Sensitivity(stated, STATED),) * self.groups
 
     def sensitivities(
-        self,
-        sizes: Sequence[int],
-        clip: Clip,
-        *,
-        d: int,
-        spread: float | None = None,
-        bound: Bound = "auto",
+        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
     ) -> tuple[Sensitivity, ...]:
         """With the task loss."""
         task = (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
@@ -222,11 +189,7 @@ Part = Objective | Matching | StatedPart
 
 
 def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
-    """The penalties, those of parts replaced by their parts.
-
-    Raises:
-        TypeError: for what is no penalty. ValueError: if the weights of somebody's parts are above 1 together.
-    """
+    """The penalties, those of parts replaced by their parts, whose weights are 1 together at most."""
     found: list[Penalty] = []
     for penalty in penalties:
         if not isinstance(penalty, Penalty):
@@ -252,12 +215,9 @@ class Stated(Penalty):
     Guarantee: that of the other penalties *if the statement is true*; nothing here checks it, and the guarantee in
     words names it.
 
-    Attributes:
-        pull: from the outputs of every group, each (n_j, d) in the ball of M, and the directions (d, k), to the
-            derivative in each of them. It must not depend on records beyond these outputs.
-        bound: from the groups' batch sizes and the clip to the most, in l2 norm, that replacing one record moves the
-            sum of clipped Jacobians (transposed) applied to the derivative.
-        groups: how many there are.
+    ``pull`` takes the outputs of every group, each (n_j, d) in the ball of M, and the directions (d, k) to the
+    derivative in each of them, which must not depend on records beyond these outputs; ``bound`` the groups' batch sizes
+    and the clip to the most, in l2 norm, that replacing one record moves the sum of clipped Jacobians applied to it.
     """
 
     pull: Pull = _nothing  # type: ignore[assignment]
@@ -276,17 +236,8 @@ def require_bound(
 
     Guarantee: none; a search that finds nothing proves nothing. What it finds is a counterexample.
 
-    Args:
-        sizes: of the groups in the batch, few enough to be searched; the bound is for these.
-        dimension: d of the outputs.
-        tries: how many neighbouring batches are looked at.
-
-    Returns:
-        The largest movement that was found, as a part of the bound.
-
-    Raises:
-        ValueError: if it is above the bound, by how much and for which group.
-        TypeError: for a penalty to a sample, whose bound is proven.
+    The bound is for these ``sizes`` of groups, few enough to be searched, in so many ``tries`` of neighbouring batches.
+    The largest movement is returned, as a part of the bound; ValueError if it is above.
     """
     clip, part = penalty.clip or clip, penalty.between()
     if isinstance(part, Matching):

@@ -28,14 +28,7 @@ _TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 
 @dataclass(frozen=True)
 class ColumnForm:
-    """What the cells of a column look like.
-
-    Attributes:
-        kind: "number", "integer", "boolean", "date" or "text".
-        format: how dates are written; None for ISO 8601.
-        missing: the cells among `MISSING` that occur.
-        comma: whether numbers have decimal commas.
-    """
+    """What the cells of a column look like: their kind, how dates are written, which of `MISSING` occur, commas."""
 
     kind: str
     format: str | None = None
@@ -44,11 +37,7 @@ class ColumnForm:
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
-    """Names of the columns of a CSV file, and what parts them; its records are not looked at.
-
-    Raises:
-        BadRecords: if it is no CSV file, or has no header.
-    """
+    """Names of the columns of a CSV file, and what parts them; its records are not looked at."""
     if not is_text(path):
         raise BadRecords(
             f"{path}: a declaration is drafted from tables of text (.csv, .tsv or .txt); write it as CSV, or declare "
@@ -162,12 +151,8 @@ Ask = Callable[[str], str]
 class ColumnAnswer:
     """What is declared of one column; None where it is left blank.
 
-    Attributes:
-        kind: "number", "integer", "boolean", "date", "text" or None.
-        low, high: bounds, as they are written in TOML.
-        categories: the values of a column of text.
-        cut: whether a number outside the bounds counts as the nearer one.
-        source: where that came from, for a comment.
+    Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
+    where that came from, for a comment.
     """
 
     kind: str | None = None
@@ -183,10 +168,7 @@ class ColumnAnswer:
 
 @dataclass(frozen=True)
 class Words:
-    """What the command line says of columns: bounds, categories, dates, truth values, edges, and what is left out.
-
-    `book` is what a code book says of them; the command line's options win.
-    """
+    """What the command line says of columns, before what a code book (`book`) does."""
 
     bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -212,11 +194,7 @@ class Words:
 
 
 def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
-    """`age=17:90` as a column and its bounds.
-
-    Raises:
-        ExperimentError: showing how they are written.
-    """
+    """`age=17:90` as a column and its bounds."""
     name, sign, bounds = text.rpartition("=")
     low, colon, high = bounds.partition(":")
     numbers = [as_number(bound.strip(), comma=False) for bound in (low, high)]
@@ -227,11 +205,7 @@ def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
 
 
 def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
-    """`job=a,b,c` as a column and its values.
-
-    Raises:
-        ExperimentError: showing how they are written.
-    """
+    """`job=a,b,c` as a column and its values."""
     name, sign, values = text.partition("=")
     listed = tuple(value.strip() for value in values.split(",") if value.strip())
     if not (sign and name.strip() and listed):
@@ -251,11 +225,8 @@ def answer(
 ) -> ColumnAnswer:
     """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
 
-    Args:
-        public: the column's cells in a public table; None without one.
-        origin: what that table is, for a comment.
-        guessed: the form of its private cells, where the operator allowed a look at it.
-        classes: whether its values are groups or classes, whatever they look like.
+    Of its cells in a ``public`` table, whose ``origin`` goes into a comment; of the form of its private cells where the
+    operator allowed a look (``guessed``). ``classes`` are groups or classes whatever their values look like.
     """
     if name in words.categories:
         return ColumnAnswer("text", categories=words.categories[name], source="given with --categories")

@@ -16,19 +16,9 @@ from fedsw.sketches.tables import table_weights
 
 
 def findings(
-    experiment: Experiment,
-    summary: dict[str, Any],
-    coded: tuple[Coded, ...],
-    faults: int,
-    compared: Fidelity | None,
+    experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...], faults: int, compared: Fidelity | None
 ) -> list[str]:
-    """Sentences that the screen and the card say alike: what rows are drawn from, what is noise, and what is kept.
-
-    Args:
-        summary: of the run that learnt the table.
-        faults: cells that are not as declared.
-        compared: with held-out records; None if there are none.
-    """
+    """Sentences that the screen and the card say alike: what rows are drawn from, what is noise, and what is kept."""
     single, pair = _weights(experiment, coded)
     least = float((pair[pair > 0] if bool(pair.any()) else single).min())
     noise = 2 * float(summary["sketch"]["sigma"]) / least
@@ -84,13 +74,7 @@ def card(
     said: list[str],
     held_out: str | None = None,
 ) -> Document:
-    """The card of a table of `rows` rows in the file `name`.
-
-    Args:
-        summary: of the run that learnt it.
-        compared: with held-out records; None if there are none.
-        held_out: the table that they came from, where it is another than that of the run.
-    """
+    """The card of a table of `rows` rows in the file `name`; held-out records may be of another table."""
     worth = None if compared is None else compared.usefulness
     useless = worth is not None and worth.useless
     return Document(

@@ -70,11 +70,7 @@ WHEN_NOT: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Answers:
-    """The five answers; what is left out is the cautious one, which trusts nobody and protects all rows of a person.
-
-    Attributes:
-        columns: how many columns are learnt from; the noise grows with their number.
-    """
+    """The five answers; what is left out is the cautious one, which trusts nobody and protects all rows of a person."""
 
     sums: Sees = "nobody"
     counts: Literal["hidden", "watched"] = "watched"
@@ -88,13 +84,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Choice:
-    """What follows.
-
-    Attributes:
-        settings: those that go into the experiment, by key.
-        protects, leaves_open: what ε covers, and what it does not.
-        enough: whether the data are, in words, and how strong the signal can be at most.
-    """
+    """What follows: settings of the experiment, what ε covers and does not, whether the data are enough, in words."""
 
     trust: str
     commands: tuple[str, ...]
@@ -119,11 +109,7 @@ class Choice:
 
 
 def choose(answers: Answers) -> Choice:
-    """The trust model, settings and commands that follow from the answers, and whether the data are enough.
-
-    Raises:
-        ExperimentError: if one client alone is to be hidden in a sum.
-    """
+    """The trust model, settings and commands that follow from the answers, and whether the data are enough."""
     if answers.sums == "masked" and answers.clients < 2:
         raise ExperimentError("masked sums hide clients among each other, and there is 1: say --sums nobody, or server")
     trust = _fitting(answers.sums, answers.product)
@@ -162,8 +148,7 @@ def strength_of(answers: Answers) -> float:
     """How far the signal can stand out of the noise: n / (multiplier * sqrt(columns * parts)).
 
     The multiplier is that of one release that spends all of ε at δ = "auto"; parts are the clients where each adds its
-    own noise, m / (m - 1) of m whose sums are masked, one of whom may know its own share, and 1 at a server. It is what
-    `fedsw plan` starts from, without the twins that it trains.
+    own noise, m / (m - 1) of m whose sums are masked, one of whom may know its own share, and 1 at a server.
     """
     multiplier = gaussian_sigma(answers.epsilon, read_delta("auto", records=answers.records), 1.0)
     clients = answers.clients

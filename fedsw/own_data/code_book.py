@@ -29,13 +29,7 @@ _BETWEEN = "|"
 
 @dataclass(frozen=True)
 class CodeBookEntry:
-    """What a code book says of one column.
-
-    Attributes:
-        role: one of `ROLES`; an empty one is "input".
-        answer: its kind, bounds and categories, as a declaration has them.
-        edges: where the numbers of a group's column are cut.
-    """
+    """What a code book says of one column; of a group's, where numbers are cut."""
 
     column: str
     role: str
@@ -66,9 +60,7 @@ def read_code_book(path: Path) -> CodeBook:
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
     or true, is the empty cell.
 
-    Raises:
-        FileNotFoundError: if there is none.
-        ExperimentError: naming the row, the column and the value that cannot be read, with what is expected.
+    ExperimentError names the row, the column and the value that cannot be read, with what is expected.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
@@ -87,11 +79,7 @@ def read_code_book(path: Path) -> CodeBook:
 
 
 def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
-    """A code book as CSV with a line for each of these columns, to be filled in.
-
-    Args:
-        roles: of the columns whose role is known; of others those that look like identifiers are left out.
-    """
+    """A code book as CSV with a line for each column, to be filled in; what looks like an identifier is left out."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)

@@ -31,15 +31,10 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 
 @dataclass(frozen=True)
 class DraftRequest:
-    """What a draft is asked for.
+    """What a draft is asked for: what the command line says of columns (``words``) and whose a row is (``unit``).
 
-    Attributes:
-        words: what the command line says of columns.
-        from_public: whether the clients' tables themselves are public.
-        public_table: a public table of the same columns.
-        guess: whether kinds may be guessed from the form of private values.
-        ask: asks a person; None where nobody is there.
-        unit: the column that says whose a row is.
+    Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
+    from a guess by the form of private values; the rest from a person, if one is there to ask.
     """
 
     folder: Path
@@ -68,9 +63,7 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     Of the tables only the first row is read, which names the columns, unless the operator says that they are public
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
 
-    Raises:
-        ExperimentError: for a column that is not there, or tables that do not agree.
-        FileNotFoundError, BadRecords: for tables that cannot be read.
+    ExperimentError for a column that is not there, or tables that do not agree.
     """
     found = places(asked.folder)
     tables = [place.table for place in found]
@@ -242,11 +235,7 @@ def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) ->
 
 
 def account_name(folder: Path) -> str:
-    """A name for the data set in a folder: the folder's own, and a digest of where it is.
-
-    Two folders have two names, also where both experiments are called own.toml. One folder has one, whatever is
-    learnt from it: records lose privacy by every run on them, also by one that predicts another column.
-    """
+    """A name for the data set in a folder, whatever is learnt from it: the folder's own, and a digest of its path."""
     whole = folder.expanduser().resolve()
     digest = hashlib.sha256(str(whole).encode()).hexdigest()[:8]
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in whole.name).strip("-")

@@ -51,15 +51,11 @@ def drifts(
 
     Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
 
-    Args:
-        directory: a run of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference. By
-            column it is one that measured a declared table, as `fedsw synthesize` does.
-        reference: a *public* table of the declared columns.
-        confidence: that every interval holds, of all of them together.
-        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+    The run is of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference, a *public*
+    table; by column it is one that measured a declared table. All intervals hold together at that confidence.
 
     Raises:
-        CodeRefused: if the settings name another module.
+        CodeRefused: if the settings name another module than those allowed.
         ExperimentError: if the run released no sketch, or has one side only, or by column has no table's sketch.
         BadRecords, FileNotFoundError: for a reference that cannot be read.
     """

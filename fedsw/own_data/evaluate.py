@@ -43,10 +43,8 @@ _ALONE = (
 class Evaluated:
     """What a model is worth on held-out records of a client, or of all. Without noise: for their owner alone.
 
-    Attributes:
-        count: how many records, one of each unit; none is measured where there is none.
-        worth: metrics, a constant's beside them, and a table by group, with where each lies over draws of units.
-        warnings: what a reader must know first.
+    ``worth`` is metrics, a constant's beside them, and a table by group, over so many records, one of each unit;
+    ``warnings`` are what a reader must know first.
     """
 
     name: str
@@ -81,11 +79,8 @@ def evaluate(
     Nothing is written, sent or charged: the split, the model and the settings are public, and the metrics, which are
     not, go to the caller.
 
-    Args:
-        directory: the run's; its config.json and model.safetensors are read.
-        data_dir: where the clients' files are, as in the run; the run's own folder if it is None.
-        client: this client's records alone; `data_dir` may then be its own folder.
-        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+    The clients' files are in `data_dir`, by default the run's folder; with `client` it may be that client's own folder.
+
 
     Raises:
         CodeRefused: if the settings name another module; none of its code has run.
@@ -162,10 +157,7 @@ _CAPTION = "without noise, of private records: for the screen of whoever holds t
 
 
 def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
-    """Warnings, a line for every client and one for a constant, and the last of them by group.
-
-    Of the metrics those that a constant has; plain values have all of them (`--json`).
-    """
+    """Warnings, a line for every client and one for a constant, and the last by group; metrics that a constant has."""
     last = found[-1].worth
     constant, answer = last.quality.constant, last.quality.answer
     names = [name for name in ordered_metrics(last.metrics) if name in constant]

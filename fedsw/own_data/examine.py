@@ -116,9 +116,8 @@ class Place:
 def places(folder: Path) -> list[Place]:
     """The files of records in a folder: its own, for all clients, or that of each of its folders 0, 1, ...
 
-    Raises:
-        FileNotFoundError: if there is no such folder, or nothing in it; BadRecords: for a folder with several files.
-        ExperimentError: if the folders have names, or their numbers are not 0, 1, 2, ...
+    FileNotFoundError if there is nothing, BadRecords for a folder with several files, ExperimentError if the folders
+    have names, or their numbers are not 0, 1, 2, ...
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
@@ -139,11 +138,7 @@ def places(folder: Path) -> list[Place]:
 
 
 def _require_numbered(folder: Path) -> None:
-    """Refuse clients' folders that have names in place of numbers.
-
-    A table beside several, as one that is held out, would else be taken for that of all clients; one that is called
-    train is meant to be.
-    """
+    """Refuse named folders of clients: a table beside several (not called train) would be taken for all clients'."""
     folders = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     named = [child for child in folders if tables_in(child)]
     if not named or any(child.name.isdecimal() for child in folders):
@@ -160,13 +155,8 @@ def _require_numbered(folder: Path) -> None:
 def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
     """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
 
-    Args:
-        named: the experiment as it was named on the command line, for the message.
-        elsewhere: whether other processes of this machine will read the files, which would say what is wrong with them
-            to a log of theirs: they are then read here once, first.
-
-    Raises:
-        ExperimentError, FileNotFoundError, BadRecords: with what to write instead.
+    ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
+    the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
     """
     if experiment.data.source != "files":
         return
@@ -193,12 +183,8 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
 class Examined:
     """What was found in one file.
 
-    Attributes:
-        groups, classes: units by group and records by class, of those that fit; a record is a unit if none is declared.
-        broken: why it could not be read to its end; None if it could.
-        units: how many units its records are of.
-        warnings: what is no fault, and may be a mistake.
-        absent: cells that seem to be missing and are not declared to be, by column and as messages show them.
+    Of what fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not read to its end;
+    ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages show them.
     """
 
     name: str
@@ -238,13 +224,8 @@ class Examination:
 def examine(experiment: Experiment, folder: Path, client: int | None = None) -> Examination:
     """Read every file and collect all faults: of each cell, and of the files together.
 
-    Args:
-        folder: a folder with a folder for each client or with one file for all; with `client`, that client's own folder
-            works too.
-        client: look at this client's records only, as it would itself; what concerns all clients is then left out.
-
-    Raises:
-        FileNotFoundError, ExperimentError: if there are no files to read.
+    The folder has a folder for each client or one file for all; with `client`, whose records alone are looked at, it
+    may be that client's own.
     """
     if experiment.data.source != "files":
         raise ExperimentError(

@@ -30,21 +30,12 @@ _Codes = NDArray[np.int64]
 class Fidelity:
     """What is like held-out records, each beside what one half of these is for the other: the best to be expected.
 
-    Attributes:
-        marginals: total variation between the laws of every column's codes, by column.
-        pairs: the same of every two columns, their mean.
-        marginals_of_halves, pairs_of_halves: means between two halves of the held-out records.
-        correlations: largest change of a correlation (Cramer's V of codes) of two columns, and their names.
-        sw2, sw2_of_halves: sliced W2 between encoded features.
-        nearest, nearest_of_halves: median and lowest percentile of the distance to the nearest held-out record.
-        scores: 1 minus the mean total variation, synthetic and of halves, by property: "single columns", "pairs of
-            columns", "columns by class", "columns by group".
-        guessed: how often a column of a held-out record is guessed from all its others, by the most alike row:
-            synthetic, of the other half, and its commonest value; the mean, and of the column that the synthetic rows
-            give away most beyond the other half, with its name.
-        usefulness: for prediction, on one half of the held-out records, of the synthetic rows and of the other half;
-            None where nothing is predicted.
-        rates: how often the last class is in each group, synthetic and held-out.
+    Distances: total variation between laws of every column's codes (``marginals``) and, on average, of every two
+    columns' (``pairs``); the largest change of a correlation (Cramer's V), with its columns; sliced W2 between encoded
+    features; median and lowest percentile to the ``nearest`` held-out record. ``scores`` are 1 minus mean total
+    variations, by property. ``guessed`` says how often a column of a held-out record is guessed from all its others, by
+    the most alike row: synthetic, of the other half, and its commonest value, on average and of the column that the
+    synthetic rows give away most. ``rates``: how often the last class is in each group, synthetic and held-out.
     """
 
     records: int
@@ -77,9 +68,7 @@ def fidelity(
 
     Guarantee: none for the held-out records; what is returned are un-noised functions of them.
 
-    Raises:
-        ModuleNotFoundError: without scikit-learn (the extra `app`).
-        ValueError: with fewer than four held-out records.
+    ValueError with fewer than four held-out records.
     """
     if len(held_out) < 4:
         raise ValueError(f"{len(held_out)} held-out records; a comparison takes at least 4")

@@ -35,9 +35,7 @@ def digests(table: Path, schema: Path, key_file: Path) -> bytes:
     BLAKE2b under a key that the operators share and the server does not have. Without the key the hashes tell how many
     persons there are, and nothing else; who has it can try identifiers, and find out whether each is there.
 
-    Raises:
-        ExperimentError: for a schema without a unit, or a key that is too short to be none that can be guessed.
-        BadRecords, FileNotFoundError: naming the file.
+    ExperimentError for a schema without a unit, or a key so short that it can be guessed.
     """
     columns = read_columns(schema)
     if columns.unit is None:
@@ -49,12 +47,7 @@ def digests(table: Path, schema: Path, key_file: Path) -> bytes:
 
 
 def in_common(files: Sequence[Path]) -> list[Common]:
-    """How many persons each two of some files have in common.
-
-    Raises:
-        ExperimentError: for fewer than two files, or two that were made under different keys.
-        BadRecords, FileNotFoundError: for a file that holds no hashes.
-    """
+    """How many persons each two of some files, made under one key, have in common."""
     if len(files) < 2:
         raise ExperimentError("one file has nobody in common with another; name two or more")
     read = [_read(file) for file in files]

@@ -32,12 +32,7 @@ _WARM, _TIMED = 1, 4
 
 @dataclass(frozen=True)
 class MachineCost:
-    """What a run takes in one process of this machine.
-
-    Attributes:
-        seconds: of all rounds, from what a few of them took on made-up records with all that a start takes.
-        bytes: the most memory that this process had had after it.
-    """
+    """Seconds of all rounds of a run in one process, with its start, and the most memory that it had had."""
 
     seconds: float
     bytes: int
@@ -45,13 +40,7 @@ class MachineCost:
 
 
 def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> MachineCost:
-    """Time and memory of a run, by one of 4 rounds on made-up records.
-
-    Nothing private goes into it but the sizes of the groups at each client, which are public.
-
-    Args:
-        sizes: records, or units, by group, for every client.
-    """
+    """Time and memory of a run, by one of 4 rounds on made-up records of the public sizes."""
     from fedsw.engines.driver import run
 
     together = {name: sum(each.get(name, 0) for each in sizes) for name in declared_columns(experiment).groups}
@@ -70,13 +59,7 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
 
 
 def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 0) -> DeclaredRecords:
-    """Records of the declared form with uniform inputs and targets; as many of every group as are asked for.
-
-    Where a unit is declared, each of them is one: a batch has one row of a unit, however many there are.
-
-    Args:
-        first_unit: number of the first of these units; those of several clients differ.
-    """
+    """Records of the declared form, a unit each, with uniform inputs and targets; so many of every group."""
     groups = torch.repeat_interleave(torch.arange(len(columns.groups)), torch.tensor([*by_group.values()]))
     generator, count = torch.Generator().manual_seed(0), len(groups)
     features = torch.rand((count, columns.inputs), generator=generator)

@@ -41,14 +41,8 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
     Declaration, files, account, clients, partition, seed, epsilon and delta stay. Name, model, sketch and training are
     those of tables, unless the experiment is of synthesis from a sketch of kind "table" itself.
 
-    Args:
-        own: an experiment on clients' own tables, of any task.
-        trust: the trust model; None for that of a synthesis, or "sketch".
-        fair: whether labels are made independent of the group.
-        epsilon: in place of the experiment's.
-
-    Raises:
-        ExperimentError: if there is no declaration, or no class and group where `fair` needs them.
+    It may be of any task on clients' own tables, which has a class and a group where labels are made independent of
+    the group (``fair``). Trust model and epsilon are its own unless they are given.
     """
     columns = own.data.columns
     if columns is None:
@@ -107,13 +101,9 @@ class LearntTable:
 def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
     """What a finished run learnt; drawing rows from it is post-processing and costs nothing.
 
-    Args:
-        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
-
     Raises:
-        CodeRefused: if the settings name another module.
+        CodeRefused: if the settings name another module than those allowed.
         ExperimentError: if the run is of something else, or has not ended: naming the command that goes on.
-        FileNotFoundError, ValueError: if it is no run, or damaged.
     """
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if table_of(experiment) is None:
@@ -159,15 +149,9 @@ _Around = Callable[[Array, float], Gain]
 class Usefulness:
     """What a model learns from synthetic rows, on held-out records that it has not seen.
 
-    Attributes:
-        model: the kind of model, that of two which does better when it is trained on real records.
-        measure: AUC for two classes, accuracy for more, R2 for numbers.
-        records: how many it is tested on.
-        constant: the measure of the best constant.
-        scores: by what the model was trained on.
-        around: where each lies, 95 %, over draws of units.
-        gains: how much better than the constant each is, 98 %.
-        by_model: the scores of both kinds of models, by kind and measure.
+    The ``model`` is that of two kinds which does better when it is trained on real records; the ``measure`` AUC for two
+    classes, accuracy for more, R2 for numbers; ``scores`` are by what it was trained on, ``around`` where each lies
+    (95 %), ``gains`` how much better than the constant each is (98 %), ``by_model`` those of both kinds.
     """
 
     model: str
@@ -222,12 +206,8 @@ class Usefulness:
 def usefulness(synthetic: Records, real: Records, tested: Records, classes: int) -> Usefulness | None:
     """Train two kinds of models on synthetic rows and on real records, and test them on others.
 
-    Args:
-        tested: records of which neither model has seen one.
-        classes: how many; 0 for numbers, of which the first is predicted.
-
-    Returns:
-        None where there is nothing to predict: no target, or one class alone among the records that are tested.
+    ``tested`` are records of which neither model has seen one; of numbers (no classes) the first is predicted. None
+    where there is nothing to predict.
     """
     origins = {SYNTHETIC: synthetic, REAL: real}
     if not tested.is_classification:

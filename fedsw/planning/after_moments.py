@@ -49,13 +49,9 @@ _LEAST = 4
 
 @dataclass(frozen=True)
 class AfterMoments:
-    """What a run that has released its moments is planned anew from.
+    """What a run that has released its moments is planned anew from: twins of the law that these tell.
 
-    Attributes:
-        experiment: with every setting of the run.
-        by_group: its records by group.
-        twins: of the law that its moments tell.
-        untold: why these cannot tell what a constant is worth, in words; empty where they can.
+    ``untold`` says in words why these cannot tell what a constant is worth; empty where they can.
     """
 
     experiment: Experiment
@@ -65,12 +61,7 @@ class AfterMoments:
 
 
 def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMoments:
-    """A run's experiment, the numbers of its records by group, and twins of the law that its moments tell.
-
-    Raises:
-        FileNotFoundError: if there is no run. ExperimentError: if it has released no moments.
-        CodeRefused: if its settings name a module that is not allowed.
-    """
+    """A run's experiment, the numbers of its records by group, and twins of the law that its moments tell."""
     directory = RunDirectory(path)
     experiment, _ = directory.read_config(allow_modules)
     problem = Problem.from_experiment(experiment)
@@ -88,12 +79,7 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
 
 
 def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
-    """A run's experiment, and the public numbers of its records by group.
-
-    Raises:
-        FileNotFoundError: if there is no run. ExperimentError: if its sizes are not public, as under a sketch.
-        CodeRefused: if its settings name a module that is not allowed.
-    """
+    """A run's experiment, and the public numbers of its records by group; none are public under a sketch."""
     experiment, _ = RunDirectory(path).read_config(allow_modules)
     stored = (read_json(path / PLAN) or {}).get("groups")
     if not stored:
@@ -104,10 +90,7 @@ def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experimen
 
 
 def hidden_by_noise(moments: Moments) -> str:
-    """Why moments cannot tell what a constant is worth, in words; empty where they can.
-
-    Twins then vary by what noise may have made and are learnt from, where the records may not vary at all.
-    """
+    """Why moments cannot tell what a constant is worth, in words, as twins vary by noise; empty where they can."""
     score = constant_of(moments).score
     if moments.layout.classes and score.high >= 1:
         return (
@@ -128,10 +111,6 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
     Inputs are normal with the covariance within classes, as far as noise does not hide it, about the mean of their
     class, moved by their cell's own; numbers that are predicted follow the inputs by least squares, and chance by what
     these miss. Inputs are kept between 0 and 1 (signed ones between -1 and 1) where their columns are declared so.
-
-    Args:
-        columns: of the run's records, as they are public.
-        seed: of the draw.
     """
     chance, total = np.random.default_rng([12, seed]), max(1, moments.count)
     sizes = [max(_LEAST, round(_TWINS * size / total)) if size else 0 for size in moments.records]
@@ -154,10 +133,7 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
 
 
 def _root(moments: Moments) -> Float:
-    """A symmetric root of the covariance within classes, (p, p).
-
-    Variances that the noise hides count as what it hides: twins are then rather too hard to tell apart than too easy.
-    """
+    """A symmetric root of the covariance within classes, (p, p); variances that noise hides count as what it hides."""
     values, vectors = np.linalg.eigh(moments.within)
     root: Float = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T
     return root
@@ -246,10 +222,8 @@ def opened(
 ) -> tuple[Problem, Clip, Tensor]:
     """The problem of prepared twins, its clips, and the parameters (r,) that training begins with.
 
-    Args:
-        experiment: with every setting; without `privacy.moments` nothing is prepared.
-        one: noise multiplier of one release of all records that spends the whole budget; 0 without noise.
-        seed: of the noise in the moments.
+    Without `privacy.moments` nothing is prepared; ``one`` is the noise multiplier of one release of all records that
+    spends the whole budget, 0 without noise, ``seed`` that of the noise in the moments.
     """
     asked = experiment.clip
     clip = problem.clip if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
@@ -265,11 +239,7 @@ def opened(
 
 
 def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
-    """Moments of twins with the noise that a run's would have; None where a run releases none.
-
-    Args:
-        one, seed: as for `opened`.
-    """
+    """Moments of twins with the noise that a run's would have, as for `opened`; None where a run releases none."""
     share = float(experiment.privacy.moments)
     layout = layout_of(problem) if share else None
     if layout is None:
@@ -284,12 +254,7 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
 
 @dataclass(frozen=True)
 class Summed:
-    """What all clients of a round add together.
-
-    Attributes:
-        count, gradient: standard deviation of the noise in every count of a table, and in the gradient.
-        bins: of a table; 0 without one.
-    """
+    """What clients add together: standard deviations of a table's counts and the gradient; `bins` is 0 without one."""
 
     count: float
     gradient: float
@@ -301,9 +266,7 @@ def summed_noise(
 ) -> Summed:
     """What clients that add noise add to a batch of twins together: each its own, or under masks a share of one.
 
-    Args:
-        batch: twins of every stratum in a batch.
-        multiplier: noise multiplier of a client's round, tables and contribution together.
+    In a batch of so many twins of every stratum, at a noise multiplier of a client's tables and contribution together.
     """
     compared = problem.objective
     assert isinstance(compared, Compared)
@@ -332,13 +295,7 @@ def _tables(problem: Problem, batch: Sequence[int], multiplier: float) -> tuple[
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TabledObjective(Objective):
-    """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does.
-
-    Attributes:
-        bins: of every histogram.
-        deviation: of the noise in every count.
-        seed: of that noise.
-    """
+    """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does."""
 
     bins: int
     deviation: float

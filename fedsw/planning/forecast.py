@@ -67,12 +67,8 @@ def trained(
 ) -> Score:
     """Train on twins with a noise multiplier, and measure.
 
-    Args:
-        problem: of the twins' columns; what it says of training and clips is not looked at.
-        experiment: with every setting of training and of the clips.
-        multiplier: sigma / Delta of every round, a client's own under `local-gradient`; 0 without noise.
-        one: the same of one release of all records in place of them all, by which moments are noised.
-        seed: of batches and noise.
+    Every round has this multiplier, a client's own under `local-gradient`, 0 without noise; ``one`` is that of one
+    release of all records in place of them all, by which moments are noised.
 
     Raises:
         TypeError: for records that nobody said are public: what is released here is charged to nobody.
@@ -116,11 +112,7 @@ def trained(
 
 
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
-    """Train as well as can be on twins, and measure: what a run on such records could lose by privacy.
-
-    Raises:
-        TypeError: for records that nobody said are public.
-    """
+    """Train as well as can be on public twins, and measure: what a run on such records could lose by privacy."""
     _require_public(twins)
     found = well_trained(problem, twins)
     return Known(found.name, _score(problem, found.model, held_out))
@@ -191,13 +183,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """Training on twins of one size: as well as can be without privacy, and at several strengths of the signal.
-
-    Attributes:
-        reference: scores of a well-trained model without privacy, under every law.
-        points: scores with noise, the weakest signal first.
-        name: of the reference, in words.
-    """
+    """Training on twins: as well as can be without privacy, under every law, and by the strength of the signal."""
 
     reference: tuple[Score, ...]
     points: tuple[Point, ...]
@@ -205,11 +191,7 @@ class Curve:
 
     @property
     def learnable(self) -> tuple[float, ...]:
-        """Under every law, how much better than a constant training can be.
-
-        It is that of a well-trained model without privacy; or of the run's own with little noise, where that learns
-        fewer records by heart.
-        """
+        """Under every law, how much better than a constant training can be, without privacy or with little noise."""
         return tuple(
             max(reference.gain, *(point.scores[place].gain for point in self.points))
             for place, reference in enumerate(self.reference)
@@ -223,10 +205,7 @@ class Curve:
 
     @property
     def kept(self) -> tuple[float, ...]:
-        """At every point the share that is left of what can be learnt: between -1 and 1, the mean over the laws.
-
-        It never falls as the signal grows. Laws under which there is nothing to learn have no say.
-        """
+        """At every point the share, -1 to 1, left of what can be learnt: the mean over laws, made to never fall."""
         parts = [self._share(place) for place in self.taught]
         return tuple(_mean(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
 
@@ -274,16 +253,9 @@ def curve(
 ) -> Curve:
     """Train on twins, as well as can be without privacy, and by the run's own steps with several amounts of noise.
 
-    Args:
-        experiment: settings of training, or `training.preset` "auto", which chooses for every strength anew.
-        problem: of records with these columns.
-        by_group: private records of every group, which are public.
-        table: a public table to draw twins from, in place of the laws.
-        laws: to draw twins from.
-        strengths: of the signal, rising, at which twins are trained with noise.
-        relative: multiplier of a round over that of one release of all records, if moments took nothing; None for the
-            square root of the rounds.
-        seen: called after every training.
+    Of a ``table`` that is public twins are drawn in place of the laws. `strengths` of the signal rise; `relative` is
+    the multiplier of a round over that of one release of all records, if moments took nothing, by default the square
+    root of the rounds. ``seen`` is called after every training.
     """
     sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
     public = numbers_of(experiment, sizes, problem)

@@ -22,9 +22,6 @@ def public_columns(experiment: Experiment) -> Columns:
 
     Inputs named "column=value" are the values of one column. Other inputs of a named data set are numbers from -1 to 1;
     of one that is drawn from a law, numbers without bounds.
-
-    Raises:
-        FileNotFoundError: as `load_dataset`, which knows the names.
     """
     if experiment.data.own:
         return declared_columns(experiment)
@@ -67,11 +64,7 @@ def _public_feature(name: str, values: tuple[str, ...], *, bounded: bool) -> Fea
 
 
 def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
-    """So many records, as evenly over the groups as can be: what is assumed where no sizes are known.
-
-    Raises:
-        ExperimentError: for fewer records than 2 of each group.
-    """
+    """So many records, 2 of a group at least, evenly over the groups: what is assumed where no sizes are known."""
     if records < 2 * len(groups):
         raise ExperimentError(
             f"--records is {records}, and there are {len(groups)} groups; a plan takes at least 2 records of each"
@@ -80,11 +73,7 @@ def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
 
 
 def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
-    """What is public of private records' numbers by group: all of it, or under a sketch their sum, spread evenly.
-
-    Raises:
-        ExperimentError: as `spread_evenly`.
-    """
+    """What is public of private records' numbers by group: all of it, or under a sketch their sum, spread evenly."""
     return spread_evenly([*by_group], sum(by_group.values())) if experiment.privacy.sketch else dict(by_group)
 
 
@@ -111,11 +100,9 @@ _MISSING = 0.05
 class TwinLaw:
     """How much there is to learn.
 
-    Attributes:
-        explained: share of the target's variance that the hidden traits make.
-        common: share of the most frequent of two classes.
-        middle, spread: mean and standard deviation of a number that is predicted, its bounds being 0 and 1.
-        used: the least and the most that a column uses of what is between its bounds.
+    Hidden traits make the ``explained`` share of the target's variance; ``common`` is that of the more frequent of two
+    classes, ``middle`` and ``spread`` are of a number between 0 and 1 that is predicted, and ``used`` the least and the
+    most that a column uses of what is between its bounds.
     """
 
     name: str
@@ -158,10 +145,7 @@ def rarest_share(laws: Sequence[TwinLaw], classes: int) -> float:
 
 
 class PublicRows(DeclaredRecords):
-    """Records that are nobody's secret: twins, or rows of a table that its owner says is public.
-
-    What trains on them charges no ledger, and takes nothing else.
-    """
+    """Records that are nobody's secret, twins or rows of a table that is public: training on them charges no ledger."""
 
 
 def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: int) -> PublicRows:
@@ -170,10 +154,6 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: 
     A record has four hidden traits, normal, with other means in every group. Numbers, categories and truth values
     follow them and chance; the target follows one combination of the traits, and chance. All coefficients come from
     the law's own seed, so that records drawn with another `seed` are of the same law.
-
-    Args:
-        by_group: number of records by group; public.
-        seed: of the draw.
     """
     fixed, chance = np.random.default_rng([7, law.seed]), np.random.default_rng([8, law.seed, seed])
     groups = np.repeat(np.arange(len(columns.groups)), [by_group[name] for name in columns.groups])
@@ -206,11 +186,7 @@ def _rows(table: PublicRows, rows: Tensor | NDArray[np.int64]) -> PublicRows:
 
 
 def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> PublicRows:
-    """Records drawn with replacement from a public table, as many of every group as are asked for.
-
-    Raises:
-        ValueError: if the table has none of a group.
-    """
+    """Records drawn with replacement from a public table, as many of every group as are asked for."""
     chance = np.random.default_rng([9, seed])
     rows = []
     for place, name in enumerate(table.columns.groups):

@@ -55,18 +55,11 @@ class Forecast:
     """What training on public twins says of a run.
 
     Attributes:
-        reference: the well-trained model without privacy that it is measured against, in words.
-        learnt: what it scores on twins of every law, and the best constant beside it: accuracies, or minus mean squared
-            errors.
-        kept: share of what it gains over a constant that is expected to be left.
-        range: the same under the laws taken alone, the least and the most; 0 where there is nothing to learn.
+        learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
+        kept: share of its gain over a constant that is expected to be left; ``range``, under the laws taken alone.
         strength: of the signal: below 1 noise buries it.
-        least_records, least_epsilon: where the run becomes feasible, at its epsilon and its number of records; infinite
-            if nowhere.
-        most_parameters: of a model with which it is feasible.
-        what_ifs: for other numbers.
-        tight: what would be left if columns used a small part of their bounds, which nobody knows before moments are
-            released; None for a public table, and where no column has bounds.
+        least_records, least_epsilon, most_parameters: where the run becomes feasible; infinite if nowhere.
+        tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
         rarest: share of the least frequent class that is assumed; None where it is known, and without classes.
         rare: what would be left if one of two classes had one record in fifty; None where that was not tried.
     """
@@ -99,15 +92,8 @@ class Forecast:
 class Planned(Short):
     """A run before it begins, from public numbers alone.
 
-    Attributes:
-        experiment: with every setting, as it would run.
-        chosen: what `training.preset` chose, by section.
-        by_group: private records by group.
-        batch: of these in every round.
-        multiplier: sigma / Delta of a release.
-        sensitivity: Delta.
-        forecast: None where there is none, with the reason in `why_not`.
-        stages: of a sketch, what each of them gets of the budget and costs; none without noise.
+    ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
+    Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget.
     """
 
     experiment: Experiment
@@ -213,14 +199,9 @@ def planned(
 ) -> Planned:
     """The plan of an experiment; trains on public twins, and reads no private record.
 
-    Args:
-        by_group: private records of every group, of all clients together; public.
-        assumed: what of these numbers was assumed, in words.
-        table: a public table with the experiment's columns, to draw twins from.
-        untold: why nothing can be expected of twins drawn from it, in words: there is then no forecast.
-        expect: the name of the law that is known to be the like of it: how much there is to learn.
-        strengths: of the signal, rising, at which twins are trained with noise.
-        seen: called after every training.
+    Records are private ones of every group, of all clients together, which is public, or ``assumed`` as the words say.
+    Twins come from a public ``table`` if there is one; where nothing can be expected of it (``untold``) there is no
+    forecast. ``expect`` names the law that is known to be the like of it.
     """
     problem = Problem.from_experiment(experiment)
     reason, ready, found = refusal(experiment), experiment, None
@@ -275,11 +256,7 @@ def planned(
 
 
 def _measured(
-    experiment: Experiment,
-    ready: Experiment,
-    by_group: Mapping[str, int],
-    multiplier: float,
-    twins: Mapping[str, Any],
+    experiment: Experiment, ready: Experiment, by_group: Mapping[str, int], multiplier: float, twins: Mapping[str, Any]
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
     raw = experiment.model_dump()
@@ -345,11 +322,7 @@ def _least(strength: Callable[[float], float], needed: float, low: float, high: 
 
 
 def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
-    """The plan that the run itself makes, for clients and classes that have as many records each of a group.
-
-    Raises:
-        ExperimentError, ValueError: where the run would be refused.
-    """
+    """The plan that the run itself makes, for clients and classes that have as many records each of a group."""
     clients, cells = problem.experiment.federation.clients, len(problem.objective.cells)
     sizes = np.array([max(1, size) for size in by_group.values()])
     classes, apart = cells // len(sizes), cells % len(sizes) == 0

@@ -48,12 +48,8 @@ class Candidate:
 def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -> list[Candidate]:
     """Every combination of the values to try; without any, learning rates around the experiment's own.
 
-    Args:
-        tries: `section.key=value,value,...` each.
-        settings: changes that all of them share.
-
-    Raises:
-        ExperimentError: for a combination that is no experiment, naming the setting; before anything is run.
+    Each of the ``tries`` is `section.key=value,value,...`; all share the settings. ExperimentError for a combination
+    that is no experiment, before anything is run.
     """
     base = load_experiment(path, settings)
     axes = [_axis(text) for text in tries] or [_rates(base)]
@@ -70,11 +66,7 @@ def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -
 def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
     """The held-out metric that is the score, and its sign: 1 where higher is better.
 
-    Args:
-        named: `NAME`, or `-NAME` where lower is better; the task's own by default.
-
-    Raises:
-        ExperimentError: if the task has none of its own and none is named.
+    It is named `NAME`, or `-NAME` where lower is better; the task's own by default.
     """
     if named is not None:
         return (named[1:], -1.0) if named.startswith("-") else (named, 1.0)
@@ -85,11 +77,7 @@ def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
 
 
 def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
-    """The score in a run's summary; a run that diverged scores -inf.
-
-    Raises:
-        ExperimentError: if the summary has no such metric.
-    """
+    """The score in a run's summary; a run that diverged scores -inf."""
     held_out = summary["held_out"]
     if metric not in held_out:
         known = ", ".join(held_out) or "none, since data.held_out is missing"
@@ -119,14 +107,7 @@ _SEED = 1
 
 
 def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float) -> Score:
-    """A score that trains on twins with the planned noise: no record is looked at, only the public sizes.
-
-    The mean over the laws of `fedsw plan`: which of them the records are like is not known.
-
-    Args:
-        sizes: records by group, for every client.
-        metric, sign: see `metric_of`.
-    """
+    """A score that trains on twins of the public sizes with the planned noise, the mean over the laws of a plan."""
 
     def score(experiment: Experiment) -> float:
         from fedsw.engines.driver import run
@@ -147,10 +128,7 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
 
 
 def _on_objects(experiment: Experiment, clients: int) -> Experiment:
-    """The experiment on Python objects, outside every account; seeded, so that candidates meet the same draws.
-
-    Where records have a unit the sizes are those of units, and every round draws one row of each: a twin is one row.
-    """
+    """The experiment on Python objects, one a unit, outside every account; seeded, so that all meet the same draws."""
     raw = experiment.model_dump(mode="json")
     raw["data"]["columns"] = {**raw["data"]["columns"], "unit": None}
     raw["data"] |= {
@@ -182,12 +160,7 @@ def search(
 
     A candidate that cannot be run scores -inf and says why: the others go on.
 
-    Args:
-        score: how good an experiment turns out; it must not look at private records.
-        said: called after every candidate.
-
-    Raises:
-        ExperimentError: if none has a score, with the first one's reason: there is nothing to recommend.
+    The score must not look at private records. ExperimentError if no candidate has one, with the first one's reason.
     """
     tried = []
     for candidate in _chosen(found, most):

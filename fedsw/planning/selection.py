@@ -47,11 +47,6 @@ def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> No
 
     Guarantee: what `place` holds is a function of the run's own releases, of public settings and of `begun`: its files,
     every date in them, and the times that the file system keeps and lets be set.
-
-    Args:
-        directory: of the run, which has ended.
-        place: an empty folder.
-        begun: when the search began.
     """
     Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
     for name in RELEASABLE:
@@ -77,16 +72,11 @@ Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
 
 @dataclass(frozen=True)
 class SelectionCost:
-    """What a selection costs.
+    """What a selection costs: divergences of what is released, and the same as the guarantee of the selected run.
 
-    Attributes:
-        curve: Renyi divergences of what is released of it.
-        selection: the same as one guarantee, as the run that is selected states it.
-        single: epsilon of one run at that delta, which it is not.
-        all_shown: epsilon of as many runs as are expected, if all of them were shown.
-        steps: what each candidate's run is charged at most.
-        experiments: each candidate as it runs: its noise settled, and outside its data set's account, to which the
-            selection is charged as a whole.
+    ``single`` is epsilon of one run at that delta, which it is not, ``all_shown`` that of as many runs as are expected;
+    ``steps`` are what each candidate's run is charged at most. `experiments` are settled, and outside their data set's
+    account, to which the selection is charged as a whole.
     """
 
     curve: Renyi
@@ -118,11 +108,7 @@ class Selected:
 
 
 def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
-    """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone.
-
-    Raises:
-        ExperimentError: for a candidate whose runs nobody may select among, naming why.
-    """
+    """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone."""
     plans = [_plan(candidate.experiment) for candidate in found]
     delta = _one_delta(found, plans)
     steps = tuple(_of_one_kind(planned_cost(plan)) for plan in plans)
@@ -137,13 +123,7 @@ def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> S
 
 
 def select(
-    found: Sequence[Candidate],
-    law: Repetitions,
-    metric: str,
-    sign: float,
-    *,
-    runs: Path,
-    train: Train | None = None,
+    found: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
 ) -> Selected:
     """Train K runs with candidates drawn at random, and keep the one with the best score.
 
@@ -153,12 +133,7 @@ def select(
     screen, its process, its temporary files, sees K: under a trusted server that is its operator. The cost is charged
     to the accounts of all candidates before the first run; a search that breaks off stays charged.
 
-    Args:
-        metric, sign: the score, a number of the run's summary.
-
-    Raises:
-        ExperimentError: as `cost_of`. LimitReached: if an account has no room; nothing was then run.
-        FederationError: if a run spent more than its plan, so that the cost would not be the stated one.
+    LimitReached if an account has no room; FederationError if a run spent more than its plan.
     """
     begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     cost = cost_of(found, law, metric)

@@ -195,11 +195,7 @@ def _up(value: float) -> int:
 
 
 def draw_plan(found: Planned, path: Path) -> Path:
-    """A curve for every epsilon; the run's own number of records is marked.
-
-    Raises:
-        ValueError: if the plan has no forecast.
-    """
+    """A curve for every epsilon of a plan with a forecast; the run's own number of records is marked."""
     if found.forecast is None:
         raise ValueError(f"there is nothing to draw: {found.verdict}")
     return save(_what_ifs_drawn(as_plain(found)), path)
@@ -230,14 +226,7 @@ def _what_ifs_drawn(plan: Mapping[str, Any]) -> Figure:
 
 
 def plan_document(plan: Mapping[str, Any]) -> Document:
-    """Write a plan as it is read.
-
-    Args:
-        plan: as plain values, those of `as_plain` or of the file that `fedsw plan --json` was written to.
-
-    Raises:
-        ValueError: if that is no plan, naming what is missing.
-    """
+    """Write a plan as it is read, from plain values (`as_plain`, `fedsw plan --json`); ValueError if that is none."""
     try:
         words, what_ifs = dict(plan["words"]), WhatIfs.of_plan(plan)
         drawn = () if what_ifs is None else (_picture(plan),)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Charge, Ledger, Spending, spend_together
+from fedsw.accounting import Charge, Spending, spend_together
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
@@ -232,14 +232,9 @@ def pay(
 
 
 @dataclass(frozen=True)
-class Bill:
+class Bill(Spending):
     """What one ledger pays for an attempt; see `pay`."""
 
-    ledger: Ledger
-    round: int
-    attempt: int
-    charges: Sequence[Charge]
-    sigma: float
     parts: Sequence[Part]
 
 
@@ -264,8 +259,7 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
             continue
         found.append(Paid(bill.round, bill.attempt, math.nan, {part.name: part for part in bill.parts}))
         due.append(place)
-    spendings = [Spending(b.ledger, b.round, b.attempt, b.charges, b.sigma) for b in (bills[place] for place in due)]
-    for place, spent in zip(due, spend_together(spendings), strict=True):
+    for place, spent in zip(due, spend_together([bills[place] for place in due]), strict=True):
         paid = found[place]
         if isinstance(spent, Exception):
             found[place] = spent

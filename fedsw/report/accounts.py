@@ -41,11 +41,7 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     the epsilon of a run that the account lets in: of the shapes of its runs and of one release of all records the one
     that fits least.
 
-    Args:
-        delta: at which epsilon is shown; that of the limit by default, else 1e-6.
-
-    Raises:
-        LedgerReplaced, LedgerDamaged: for an account that was put back, or is none.
+    Epsilon is shown at the limit's delta by default, else at 1e-6.
     """
     state = account.state()
     at = delta or state.delta or USUAL_DELTA
@@ -81,11 +77,7 @@ def account_view(record: Mapping[str, Any]) -> RenderableType:
 
 
 def together_record(accounts: Sequence[DatasetAccount], delta: float | None = None) -> dict[str, Any]:
-    """Several accounts, and what a record that is in the data sets of all of them spent.
-
-    Args:
-        delta: at which epsilon is shown; the smallest of the limits' by default, else 1e-6.
-    """
+    """Several accounts, and what a record in all of their data sets spent; at the smallest of their limits' deltas."""
     states = [account.state() for account in accounts]
     at = delta or min((state.delta for state in states if state.delta), default=USUAL_DELTA)
     guarded = _guarded(states)
@@ -220,12 +212,7 @@ _QUIET_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class OwnLedger:
-    """A client's own ledger, replayed from its rows.
-
-    Attributes:
-        run: the beginning of the run's name that it accounts for.
-        rounds: how many rounds it was charged for.
-    """
+    """A client's own ledger, replayed from its rows; `run` is the beginning of the name that it accounts for."""
 
     client: int
     run: str
@@ -255,11 +242,7 @@ class ClientStatus:
 
 
 def read_client_status(folder: Path) -> ClientStatus:
-    """What a node's `--state-dir` holds; reads only, so that it works while the client runs.
-
-    Raises:
-        ValueError: if the folder is no client's, or a ledger is damaged.
-    """
+    """What a node's `--state-dir` holds; reads only, so that it works while the client runs."""
     runs, paths = tuple(participations(folder)), sorted(folder.glob(_LEDGERS))
     if not runs and not paths:
         what = "has no run yet" if folder.is_dir() else "is not there"
@@ -268,11 +251,7 @@ def read_client_status(folder: Path) -> ClientStatus:
 
 
 def own_ledger(path: Path) -> OwnLedger:
-    """What a client's ledger says.
-
-    Raises:
-        ValueError: if it is damaged.
-    """
+    """What a client's ledger says."""
     try:
         with Ledger.open(path, read_only=True) as ledger:
             return OwnLedger(

@@ -17,9 +17,8 @@ from fedsw.text import harmless
 class Screen(Console):
     """A console for texts of strangers: brackets in them are no markup, and control characters are left out.
 
-    What rich itself writes, colours and the place of a progress bar, stands apart from the texts and passes. A bar
-    moves where stderr is a terminal alone: a notebook asks every program for colours (FORCE_COLOR), and keeps all that
-    is written.
+    What rich itself writes passes. A bar moves where stderr is a terminal alone: a notebook asks every program for
+    colours (FORCE_COLOR), and keeps all that is written.
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, highlight: bool = True) -> None:
@@ -44,10 +43,8 @@ def table_of(
 ) -> Table:
     """A table under headings, in which columns are at the right; what does not fit is wrapped.
 
-    Args:
-        left: columns of words, which are at the left; the first by default.
-        whole: columns that are not wrapped, and cut where nothing else gives way.
-        look: of the whole table; see `rich.table.Table`.
+    Columns of words are at the ``left``, the first by default; ``whole`` ones are not wrapped, and cut where nothing
+    else gives way. The look is that of `rich.table.Table`.
     """
     table, words = Table(box=box.SIMPLE_HEAD, **look), headings[:1] if left is None else left
     for heading in headings:

@@ -163,22 +163,11 @@ _SIGNS = (ATTEMPTS, METRICS, LOG, LEDGER, f"{LEDGER}-wal", CONFIG, LOCK)
 class Status:
     """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
 
-    Attributes:
-        state: `running` while a process holds the run and writes to its files; `stalled` if it holds it and wrote
-            nothing for longer than two time limits and ten rounds; `stopped` if nothing holds it any more before its
-            last round; `finished`.
-        why: what it stopped for, in its own words; empty otherwise.
-        round, rounds: the last released round, and the planned ones.
-        epsilon_spent: of everything that was charged; where clients have their own ledgers, the worst client's.
-        epsilon: asked for.
-        epsilon_by_client: under local trust, what each client's ledger says, or what it last reported to the server.
-        snr: of the last round, estimated from its noisy gradient; None without noise.
-        clients_alive, clients: in the last round, and in the federation.
-        bytes_up, bytes_down: of arrays, all clients together; see docs/guarantees/attempts.md.
-        seconds_per_round: median of the last rounds, by the times of the log.
-        seconds_left: until the last round, at that pace; None unless it runs.
-        seconds_since: it last wrote to its files.
-        unit: whose records epsilon is for, at each client by itself; "record" where each record is one.
+    A run is `running` while a process holds it and writes to its files; `stalled` if it holds it and wrote nothing for
+    longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
+    its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
+    their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
+    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself.
     """
 
     directory: str
@@ -208,11 +197,7 @@ class Status:
 
 
 def read_status(directory: Path) -> Status:
-    """How far the run in `directory` has come; reads only.
-
-    Raises:
-        ValueError: if it is no run, or a file is damaged.
-    """
+    """How far the run in `directory` has come; reads only."""
     from fedsw.runs.recovery import is_running
 
     record = read_run(directory)

@@ -77,10 +77,7 @@ def save(figure: Figure, path: Path, *, most: int = MOST_BYTES) -> Path:
 
 
 def compact(picture: bytes, *, most: int = MOST_BYTES) -> bytes:
-    """Encode a picture again as a PNG with a palette, and with fewer pixels if it would have more than `most` bytes.
-
-    What is already that small and has a palette comes back as it is.
-    """
+    """Encode a picture again as a PNG with a palette, and with fewer pixels if it would have more than `most` bytes."""
     from PIL import Image
 
     with Image.open(BytesIO(picture)) as opened:

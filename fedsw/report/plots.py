@@ -41,13 +41,8 @@ _MOST_POINTS = 2000
 def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]:
     """Draw what a run's files allow into its plots/ folder; returns the files written.
 
-    Works for runs that stopped early or were resumed: a figure whose data are missing is left out.
-
-    Args:
-        allow_modules: modules whose code may say which pictures a task of its own has; those of any task otherwise.
-
-    Raises:
-        ValueError: if `directory` is not a run, or a file of it is damaged.
+    Works for runs that stopped early or were resumed: a figure whose data are missing is left out. Modules that are
+    allowed may say which pictures a task of its own has.
     """
     record = read_run(directory)
     drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
@@ -108,10 +103,7 @@ def draw_privacy(record: RunRecord) -> Figure | None:
 
 @house_style()
 def draw_outputs(record: RunRecord) -> Figure | None:
-    """Held-out outputs by group: histograms, or a scatter with marginals in two dimensions.
-
-    For equality of odds the records of each class are drawn apart, since groups are compared within classes.
-    """
+    """Held-out outputs by group, of each class apart for equality of odds: histograms, or a scatter with marginals."""
     outputs = record.outputs
     if outputs is None or not len(outputs.values) or "reference" in outputs.extra:
         return None

@@ -102,11 +102,7 @@ def short_metrics(held_out: Mapping[str, Any]) -> str:
 
 
 class Display:
-    """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal.
-
-    Args:
-        estimate: seconds of past work, from which the rest is estimated.
-    """
+    """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal."""
 
     def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:
         console = Screen(stderr=True)

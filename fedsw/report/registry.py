@@ -16,22 +16,14 @@ from fedsw.text import harmless, number, to_float
 
 
 def write_entry(directory: Path, path: Path | None = None) -> Path:
-    """Write a run's entry as YAML, by default into its folder; returns where.
-
-    Raises:
-        ValueError: if it is no run, has not ended, or promises nobody anything.
-    """
+    """Write a run's entry as YAML, by default into its folder; returns where."""
     place = directory / REGISTRY if path is None else path
     files.replace(place, entry(read_run(directory)).encode(), durable=False)
     return place
 
 
 def entry(record: RunRecord) -> str:
-    """The entry of a run, with every text quoted as JSON is, which YAML reads.
-
-    Raises:
-        ValueError: if the run has not ended, or has no guarantee.
-    """
+    """The entry of a run that has ended and has a guarantee, with every text quoted as JSON is, which YAML reads."""
     summary, experiment = record.summary, record.experiment
     epsilon = to_float(summary.get("epsilon_of_reader"))
     _require_promise(record, epsilon)

@@ -46,9 +46,6 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
     float32.
 
     Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
-
-    Raises:
-        ValueError: if a sample is empty, widths differ, or `directions` is below 1.
     """
     if directions < 1:
         raise ValueError(f"directions = {directions}; it must be at least 1")
@@ -69,12 +66,8 @@ def _public_directions(d: int, k: int) -> Tensor:
 def knn_labels(codes: Tensor, reference: Tensor, labels: Tensor, *, neighbours: int = 5) -> Tensor:
     """Labels (m,) int64 of generated codes (m, d): the majority among their nearest reference codes (n, d).
 
-    A tie goes to the smallest label. The reference codes are those of labelled records under the encoder. They are
-    used as they are: labels found with private records are outside the guarantee and serve to judge a generator.
-
-    Raises:
-        ModuleNotFoundError: if scikit-learn is not installed.
-        ValueError: if there are fewer reference codes than neighbours, or not one label for each.
+    A tie goes to the smallest label. Labels found with private records are outside the guarantee and serve to judge a
+    generator. ValueError if there are fewer reference codes than neighbours, or not one label for each.
     """
     if not 1 <= neighbours <= len(reference):
         raise ValueError(
@@ -101,12 +94,6 @@ def image_classifier(
     One hidden layer of `width` ReLU units, cross-entropy, Adam at 1e-3 and batches of 200, which are the settings of
     scikit-learn's `MLPClassifier` that RLL used. The seed alone decides initialisation and order of the batches;
     torch's global generator is neither read nor moved.
-
-    Args:
-        classes: how many there are.
-        width: of the hidden layer.
-        epochs: passes over the images.
-        seed: of initialisation and order.
 
     Source: RLL, Section 6.
     """
@@ -141,17 +128,7 @@ def classifier_accuracy(
 ) -> float:
     """Accuracy on real test images of the perceptron of `image_classifier`, trained on generated ones.
 
-    Args:
-        train_x: generated images (n, p).
-        train_y: their labels (n,), int64.
-        test_x: real images (m, p).
-        test_y: their labels (m,), int64.
-        width: of the hidden layer.
-        epochs: passes over the generated images.
-        seed: of initialisation and order.
-
-    Raises:
-        ValueError: if a set is empty, widths differ, or a set has not one label an image.
+    Images are (n, p) and (m, p), labels (n,) and (m,) int64; ValueError if a set is empty, or they do not fit.
 
     Source: RLL, Section 6 (train on generated, test on real).
     """

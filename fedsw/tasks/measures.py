@@ -35,11 +35,7 @@ def made_table(
 
     Guarantee: post-processing of the sketch that the network learnt from; any number of rows costs nothing.
 
-    Args:
-        network: a trained generator of the columns' codes.
-        columns: the declaration. coded: how its columns are written as codes.
-        count: how many rows.
-        seed: of noise, codes and numbers.
+    The network is a trained generator of the columns' codes (``coded``); ``seed`` is of noise, codes and numbers.
     """
     chances, cells = generate(network, proportions_of(network), count, seed=seed)
     codes, where = drawn_codes(chances, coded, seed=seed), cells.cpu()
@@ -55,15 +51,11 @@ _SLICES = 100
 
 @dataclass(frozen=True)
 class Measurements:
-    """Metrics by name, and arrays for the figures; `outputs` (n, d) is always among them.
+    """Metrics by name (``report``), and ``arrays`` for the figures, where asked: `outputs` (n, d) is always among them.
 
-    Attributes:
-        report: metrics by name.
-        arrays: what the figures are drawn from; empty where they were not asked for.
-        directions: most directions of a sliced distance among the metrics; 0 where no metric is one.
-        losses: task loss of every record (n,), where the mean of them is a metric and arrays were asked for.
-        without: metrics by name, each time without one part of the records, where parts were asked for. What has to be
-            trained for a metric is not trained again, and that metric is not among them.
+    ``directions`` are the most of a sliced distance among the metrics, 0 where none is one; ``losses`` the task loss of
+    every record (n,), where their mean is a metric; ``without`` the metrics without each part of the records in turn,
+    but those for which something has to be trained.
     """
 
     report: dict[str, float]
@@ -78,10 +70,8 @@ def measure(
 ) -> Measurements:
     """Metrics of a model on held-out records, which the run's guarantee does not protect; and arrays, where asked.
 
-    Metrics are computed on the run's device; arrays are returned on the host.
-
-    Args:
-        parts: in which part each of the n records is, (n,), to have the metrics without each part as well.
+    Metrics are computed on the run's device; arrays are returned on the host. ``parts`` (n,) says in which part each
+    record is, to have the metrics without each part as well.
     """
     with torch.no_grad():
         measuring = Measuring(problem, records, model)
@@ -97,10 +87,7 @@ def measure(
 
 
 class Measuring:
-    """Held-out records under a model; see `fedsw.tasks.task.HeldOut`. What nobody asks for is not computed.
-
-    Everything is on the run's device.
-    """
+    """Held-out records under a model; see `fedsw.tasks.task.HeldOut`. What nobody asks for is not computed."""
 
     def __init__(self, problem: Problem, records: Records, model: nn.Module) -> None:
         self._problem, self._model = problem, model

@@ -62,16 +62,9 @@ class Layout:
     matrices is not negative; their vectors are no further apart, as SIDE_WEIGHT < sqrt(2). In two cells the vectors
     share no coordinate, and 1 + 1 = 2. What is not finite counts as 0.
 
-    Attributes:
-        cells: blocks, one for each stratum of the objective.
-        features: p, inputs of a record.
-        targets: numbers of a regression, or classes.
-        classes: whether the target is a class.
-        bound: B.
-        centre: c (p,), the middle of what the inputs are declared to lie in.
-        middle: d, of every target.
-        constant: k, the weight of the number that is the same for every record.
-        emphasis: t, the weight of targets.
+    There is a block for each of the ``cells`` (strata of the objective); p is ``features``, ``targets`` are numbers of
+    a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are declared to lie
+    in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``.
     """
 
     cells: int
@@ -133,12 +126,7 @@ class Layout:
         return math.sqrt(2.0)
 
     def integers(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The vectors a of records in whole multiples of 2^-GRID: (n, D) float64.
-
-        Args:
-            inputs: (n, p), whatever they are.
-            target: (n,) classes, or (n, t) numbers.
-        """
+        """The vectors a (n, D) in multiples of 2^-GRID, of any inputs (n, p) and targets (n,) or (n, t); float64."""
         rows = torch.ones((len(inputs), self.side), dtype=torch.float64, device=inputs.device)
         centre = torch.tensor(self.centre, dtype=torch.float64, device=inputs.device)
         rows[:, 1 : 1 + self.features] = _inside(inputs.double() - centre, self.radius)
@@ -222,11 +210,7 @@ def _weights(side: int) -> Tensor:
 
 
 def layout_of(problem: Problem) -> Layout | None:
-    """What is summed of a problem's records, from public numbers; None where nothing is.
-
-    That is for a task other than classification or regression of numbers, an objective without groups, a sketch, more
-    than MOST_FEATURES inputs, or more than MOST_NUMBERS numbers.
-    """
+    """What is summed of a problem's records, from public numbers; None where nothing is, or too much would be."""
     shape, target = problem.shape, problem.task.facts.target
     if not isinstance(problem.objective, Objective) or problem.experiment.privacy.sketch:
         return None
@@ -266,8 +250,7 @@ def _middle(feature: Feature) -> tuple[float, ...]:
 
 
 def _reach(feature: Feature) -> float:
-    """What a column adds to the squared distance from its middle: for a number half of the most, where few records are;
-    1 for a number without bounds."""
+    """What a column adds to the squared distance from its middle: of a number in bounds half of the most."""
     missing = 0.25 if feature.missing else 0.0
     if feature.categories:
         return max(1 - 1 / len(feature.categories), 1 / len(feature.categories)) + missing
@@ -279,13 +262,8 @@ def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
     """Sums over records by cell, WITHOUT NOISE, in whole steps of `STEP`: (cells, w) int64.
 
     Products of whole numbers up to 2^14 are summed in float64 over so few records at a time that every sum is below
-    2^53, hence exact; the sums are then added as integers. So the result is the same in any order.
-
-    Args:
-        records: one row of every unit; whoever calls draws it.
-
-    Raises:
-        ValueError: if there are more than MOST_RECORDS records.
+    2^53, hence exact; the sums are then added as integers. The records are one row of every unit; whoever calls draws
+    it. ValueError if there are more than MOST_RECORDS.
     """
     if len(records) > MOST_RECORDS:
         raise ValueError(f"{len(records)} records; moments are summed over at most {MOST_RECORDS}")

@@ -97,14 +97,9 @@ _SHIPPED: Mapping[str, _Builder] = {
 def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
     """A freshly initialised model, the same for the same settings.
 
-    Args:
-        spec: the experiment's [model].
-        features: numbers that a record has (a generator's own inputs are `spec.latent`).
-        outputs: numbers that the task asks for.
-        classes: number of classes, 0 without; of a generator that learns from a sketch, the number of its cells.
-
-    Raises:
-        ExperimentError: if a user's own model cannot be found or made.
+    ``features`` are the numbers of a record (a generator's own inputs are `spec.latent`), ``outputs`` those that the
+    task asks for, ``classes`` their number, or that of a sketch's cells. ExperimentError if a user's own model cannot
+    be found or made.
     """
     if spec.kind in _SHIPPED:
         return _SHIPPED[spec.kind](spec, features, outputs, classes)
@@ -112,11 +107,7 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
 
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
-    """The model of an experiment on data of a shape, which returns so many numbers a record.
-
-    Raises:
-        ExperimentError: as `build`, and where a generator does not fit its sketch.
-    """
+    """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
     if not experiment.privacy.sketch:
         return build(experiment.model, shape.features, outputs, shape.classes)
     cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
@@ -124,11 +115,22 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
         if coded is not None and not is_reference(experiment.model.kind):
             return table_generator(experiment.model, ranges(coded), cells)
         width = shape.features if coded is None else ranges(coded)[-1][1]
-        return build(experiment.model, width, outputs, cells)
+        model = build(experiment.model, width, outputs, cells)
     except ExperimentError:
         raise
     except ValueError as fault:
         raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
+    _require_conditional(model, experiment)
+    return model
+
+
+def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
+    lacking = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
+    if lacking:
+        raise ExperimentError(
+            f"model.kind {experiment.model.kind!r} has no whole number {lacking[0]!r}; a generator that learns from a "
+            "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.labelled)"
+        )
 
 
 def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -> nn.Module:
@@ -137,11 +139,7 @@ def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -
 
 
 def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
-    """A model of the user's own: a copy of a module, or what a function or class makes.
-
-    torch's generator is set to the model's seed while it is made, and put back: server and clients make the same model,
-    whatever of it is trained.
-    """
+    """A model of the user's own, a copy of a module or what a function or class makes, the same wherever it is made."""
     factory = load_object(spec.kind, what="model.kind")
     if isinstance(factory, nn.Module):
         if spec.arguments:
@@ -199,12 +197,7 @@ class Size:
 
 
 def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[SettingCost]:
-    """What each setting takes of a process with clients; what a trust model does not read has a small default.
-
-    Args:
-        shape: of the records; `stated_shape` where none was read.
-        rows: of a batch, of these clients together.
-    """
+    """What each setting takes of a process with clients, of batches of so many rows; unread ones are small."""
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
     table = experiment.sketch.kind == "table"
@@ -225,14 +218,9 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
 def require_within(
     parts: list[SettingCost], *, bytes_: float, seconds: float, whose: str, remedy: tuple[str, str]
 ) -> None:
-    """Refuse what takes more than there is.
+    """Raise ExperimentError where more is taken than there is: the setting that takes most, its value, the remedy.
 
-    Args:
-        whose: what has these limits: "this machine".
-        remedy: what else can be done about memory, and about time.
-
-    Raises:
-        ExperimentError: naming the setting that takes most, its value, what is needed, and the remedy.
+    ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
     """
     room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
     if not room <= bytes_:
@@ -250,11 +238,7 @@ def require_within(
 
 
 def require_possible(experiment: Experiment, task: Task) -> None:
-    """Refuse what this machine has no memory for, or what takes longer than a year: before anything is made.
-
-    Raises:
-        ExperimentError: naming the setting, its value, what it needs and the remedy.
-    """
+    """Refuse what this machine has no memory for, or what takes longer than a year: before anything is made."""
     shape = stated_shape(experiment)
     clients = SettingCost("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
     sites = SettingCost("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))

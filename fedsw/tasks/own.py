@@ -38,10 +38,8 @@ def require_per_record(model: nn.Module, given: Inputs, compared: Compared) -> N
     looked at, and no random generator moves. What this cannot see: records that are mixed for certain values only, or
     only in batches that are larger than the one given.
 
-    Args:
-        model: as it is trained; it stays as it is.
-        given: at least two distinct made-up records: features (n, p), targets (n,) or (n, t).
-        compared: the user's own code: outputs (n, d) and losses (n,).
+    The model stays as it is. ``given`` are at least two distinct made-up records; ``compared`` is the user's own code:
+    outputs (n, d) and losses (n,).
 
     Raises:
         UnsupportedModule: naming what differs.
@@ -107,11 +105,7 @@ def _refused(fault: UnsupportedModule) -> UnsupportedModule:
 
 
 def task_of(experiment: Experiment) -> Task:
-    """The task that an experiment names, made; one of the user's own is checked against the other settings.
-
-    Raises:
-        ExperimentError: if it cannot be found or made, is no task, or does not go with the other settings.
-    """
+    """The task that an experiment names, made: ExperimentError if it cannot be, or does not fit the other settings."""
     goal = experiment.objective
     found = shipped_task(goal.task) or load_object(goal.task, what="objective.task")
     task = _made(found, goal)
@@ -128,14 +122,8 @@ def require_fit(
     The features are made up and so are the targets: no record is looked at. What this cannot see: values that are not
     finite, or records that are mixed, for certain values only.
 
-    Args:
-        task: of the experiment.
-        model: freshly initialised.
-        features: (3, p), made up, as the model takes them.
-        shape: what is public of the data.
-        dimension: d that the task states.
-        alpha: weight of the penalty; a loss of weight 0 is not looked at, nor are outputs of weight 0.
-        name: of task and model, for messages.
+    ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states. A
+    loss of weight 0 by ``alpha`` is not looked at, nor are outputs of weight 0.
 
     Raises:
         ExperimentError, UnsupportedModule: naming what is wrong and what to write instead.
@@ -158,11 +146,7 @@ def require_fit(
 
 
 def require_same_frozen(one: nn.Module, other: nn.Module, *, name: str) -> None:
-    """Refuse a model whose frozen values differ from one making to the next: they do not travel with the trained ones.
-
-    Raises:
-        ExperimentError: naming the first that differs.
-    """
+    """Raise ExperimentError for frozen values that differ from one making to the next: only trained ones travel."""
     trained = {key for key, value in one.named_parameters() if value.requires_grad}
     there = other.state_dict()
     for key, value in one.state_dict().items():

@@ -39,11 +39,8 @@ _TRIED = 16
 class Preparation:
     """A fixed public map of inputs: x becomes (x - centre) matrix, before a model sees it.
 
-    Attributes:
-        centre: (p,) float64.
-        matrix: (p, p) float64.
-        scale: what clips are multiplied by: the typical norm of a record's input with a 1 for the bias, times, for a
-            regression, the typical gradient of its squared error in the outputs.
+    ``centre`` (p,) and ``matrix`` (p, p) are float64; ``scale`` is what clips are multiplied by: the typical norm of a
+    record's input with a 1 for the bias, times, for a regression, the typical gradient of its error in the outputs.
     """
 
     centre: Tensor
@@ -61,11 +58,7 @@ class Preparation:
 
     @staticmethod
     def of_flat(vector: Tensor, features: int) -> Preparation:
-        """The preparation behind `flat`.
-
-        Raises:
-            ValueError: if the vector has another length, a number that is not finite, or a scale that is not positive.
-        """
+        """The preparation behind `flat`; ValueError if the vector (v,) is none."""
         length = Preparation.length(features)
         if tuple(vector.shape) != (length,):
             raise ValueError(
@@ -107,10 +100,7 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
 
 
 def _noise_of_rounds(problem: Problem, moments: Moments) -> float:
-    """Standard deviation that the noise of all rounds gives each parameter where clips are not scaled, about.
-
-    It follows from the moments' own, as both share one budget.
-    """
+    """Standard deviation that the noise of all rounds, by the moments' own, gives each parameter, about."""
     experiment, share = problem.experiment, float(problem.experiment.privacy.moments)
     if not moments.sigma or not 0 < share < 1:
         return 0.0
@@ -120,12 +110,7 @@ def _noise_of_rounds(problem: Problem, moments: Moments) -> float:
 
 
 def _calming(square: float, noise: float, most: float) -> float:
-    """The largest c <= 1 that shakes outputs by at most `most`, which is c noise sqrt(1 + c^2 square).
-
-    Args:
-        square: mean square of the norm of prepared inputs where c is 1.
-        noise: standard deviation of each parameter there.
-    """
+    """The largest c <= 1 that shakes outputs by at most `most`, which is c noise sqrt(1 + c^2 square)."""
     if noise * math.sqrt(1 + square) <= most:
         return 1.0
     return math.sqrt((math.sqrt(1 + 4 * square * (most / noise) ** 2) - 1) / (2 * square))
@@ -164,10 +149,7 @@ def whitening_of(moments: Moments) -> NDArray[np.float64]:
 
 
 def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
-    """What least squares miss, given the matrix (p, p) of `whitening_of`; at least a little.
-
-    It is the root of the mean square over records, summed over targets.
-    """
+    """What least squares miss, by root of the mean square over records, given the matrix (p, p) of `whitening_of`."""
     slopes = _slopes(moments, whitening)
     explained = 2 * np.sum(slopes * (whitening @ moments.cross)) - np.sum(
         slopes * (whitening @ moments.covariance @ whitening @ slopes)
@@ -180,11 +162,8 @@ def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
 
 
 def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Regularised least squares in prepared inputs, (p, t): what the noise alone could have made is taken away.
-
-    As the inverse of (covariance + lambda) is the square of the whitening, it is the whitened covariance with the
-    target, shrunk by James and Stein's factor for the noise that it has.
-    """
+    """Regularised least squares in prepared inputs, (p, t): what the noise alone could have made is taken away."""
+    # The square of the whitening is the inverse of (covariance + lambda); shrunk by James and Stein's factor.
     slopes = whitening @ moments.cross
     return _shrunk(slopes, moments.noise_of_products * float(np.linalg.norm(whitening)))
 
@@ -208,7 +187,7 @@ def started(problem: Problem, preparation: Preparation, moments: Moments, model:
     if last is None or last.out_features != _outputs(moments):
         return models.flatten(model)
     with torch.no_grad():
-        if last.in_features == moments.layout.features and _is_first(model, last, moments.layout.features):
+        if last.in_features == moments.layout.features and _first_layer(model, last.in_features) is last:
             slopes, constants = closed_form(moments, preparation)
             last.weight.copy_(torch.from_numpy(slopes.T.copy()))
             last.bias.copy_(torch.from_numpy(constants))
@@ -252,11 +231,7 @@ def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArra
 
 
 def _least_squares(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of numbers under a sigmoid: for nearly normal sums its slopes are those of least squares over its mean steepness.
-
-    (Brillinger 1982: Cov(x, g(w x + b)) = Cov(x) w E g'.) The constant and the steepness are found together, target by
-    target, with the spread that the sum then has.
-    """
+    """Of numbers under a sigmoid: slopes of least squares over its mean steepness (Brillinger 1982), by target."""
     slopes = _slopes(moments, matrix)
     varied = matrix @ moments.covariance @ matrix
     means, constants = moments.target_mean, np.zeros(slopes.shape[1])
@@ -307,11 +282,7 @@ def foldable(model: nn.Module, features: int) -> bool:
 
 
 def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
-    """A copy of a model of prepared inputs that takes raw inputs: (x - m) P W' + b = x (W P')' + b - m P W'.
-
-    Raises:
-        ValueError: if the model's first layer is no linear layer with a bias on its inputs; see `foldable`.
-    """
+    """A copy of a `foldable` model of prepared inputs for raw ones: (x - m) P W' + b = x (W P')' + b - m P W'."""
     features = len(preparation.centre)
     model = copy.deepcopy(model)
     first = _first_layer(model, features)
@@ -330,45 +301,38 @@ def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
 
 def _first_layer(model: nn.Module, features: int) -> nn.Linear | None:
     """The linear layer with a bias that alone takes the inputs as they come; None if there is none."""
-    taken: list[nn.Module] = []
     inputs = _made_up(features, model)
-
-    def note(module: nn.Module, given: tuple[object, ...], _: object) -> None:
-        if given and isinstance(given[0], Tensor) and given[0].shape == inputs.shape and torch.equal(given[0], inputs):
-            taken.append(module)
-
-    leaves = [module for module in model.modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(note) for module in leaves]
-    try:
-        with torch.no_grad():
-            model(inputs)
-    except (RuntimeError, ValueError, TypeError):
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    layers = [module for module in taken if isinstance(module, nn.Linear)]
+    calls, _ = _calls(model, inputs)
+    taken = [
+        layer
+        for layer, given, _ in calls
+        if given and isinstance(given[0], Tensor) and given[0].shape == inputs.shape and torch.equal(given[0], inputs)
+    ]
+    layers = [layer for layer in taken if isinstance(layer, nn.Linear)]
     return layers[0] if len(taken) == len(layers) == 1 and layers[0].bias is not None else None
 
 
-def _is_first(model: nn.Module, layer: nn.Linear, features: int) -> bool:
-    return _first_layer(model, features) is layer
+def _calls(
+    model: nn.Module, inputs: Tensor
+) -> tuple[list[tuple[nn.Module, tuple[object, ...], object]], object | None]:
+    """What every layer takes and returns of the inputs, and the model returns; nothing where it does not take them."""
+    seen: list[tuple[nn.Module, tuple[object, ...], object]] = []
+    leaves = [module for module in model.modules() if not list(module.children())]
+    hooks = [module.register_forward_hook(lambda *call: seen.append(call)) for module in leaves]
+    try:
+        with torch.no_grad():
+            return seen, model(inputs)
+    except (RuntimeError, ValueError, TypeError):
+        return [], None
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _last_layer(model: nn.Module, features: int) -> nn.Linear | None:
     """The linear layer with a trained bias that the outputs are those of, as they come; None if there is none."""
-    seen: list[tuple[nn.Module, object]] = []
-    leaves = [module for module in model.modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(lambda m, _, found: seen.append((m, found))) for module in leaves]
-    try:
-        with torch.no_grad():
-            returned = model(_made_up(features, model))
-    except (RuntimeError, ValueError, TypeError):
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for module, found in seen:
+    calls, returned = _calls(model, _made_up(features, model))
+    for module, _, found in calls:
         if isinstance(module, nn.Linear) and found is returned and module.bias is not None:
             return module if module.bias.requires_grad and module.weight.requires_grad else None
     return None

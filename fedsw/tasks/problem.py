@@ -36,33 +36,26 @@ from fedsw.tasks.sketched import Stage, drawn, law_of
 from fedsw.tasks.tally import Counts, RegressionSums
 from fedsw.tasks.task import Inputs, Raw, Task
 from fedsw.transport.denoise import image_side
-from fedsw.transport.sliced import direction_shape, directions, orthogonal_spread, project, public_directions
+from fedsw.transport.sliced import orthogonal_spread, project, public_directions
 
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 
 
-class Prepares(Protocol):
-    """A public map of features before the model; `fedsw.tasks.preparation.Preparation`."""
+class _Prepares(Protocol):
+    """A `fedsw.tasks.preparation.Preparation`."""
 
     @property
-    def scale(self) -> float:
-        """What clips of Jacobians and loss gradients are multiplied by."""
+    def scale(self) -> float: ...
 
-    def apply(self, inputs: Tensor) -> Tensor:
-        """Features (n, p) as the model takes them, in their own precision and on their device."""
+    def apply(self, inputs: Tensor) -> Tensor: ...
 
-    def flat(self) -> Tensor:
-        """All of it as one vector (v,), float64."""
+    def flat(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What one record goes through: features -> model -> outputs (n, d) of the penalty, and a loss per record.
-
-    Attributes:
-        preparation: a public linear map of the features before the model, made of released moments; None without one.
-    """
+    """What one record goes through: features, as released moments prepare them -> outputs (n, d), and a loss each."""
 
     experiment: Experiment
     task: Task
@@ -71,13 +64,11 @@ class Problem:
     shape: Shape
     dimension: int
     parameters: int
-    preparation: Prepares | None = None
+    preparation: _Prepares | None = None
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
-        """The problem of an experiment; builds the model once, to check it and count its parameters.
-
-        A task or a model of the user's own is tried on made-up records; see `fedsw.tasks.own`.
+        """The problem of an experiment; makes the model, to check it (`fedsw.tasks.own`) and count its parameters.
 
         Raises:
             ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can; or a
@@ -109,7 +100,6 @@ class Problem:
         if experiment.privacy.sketch:
             for number in range(1, 1 + len(experiment.sketch.shares)):
                 drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
-            _require_conditional(model, experiment)
         elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
             problem._try_out(model)
         if len(problem.compared) > 1:
@@ -145,20 +135,13 @@ class Problem:
     @functools.cached_property
     def device(self) -> torch.device:
         """Where the model runs, ranks are found and contributions are added."""
-        wanted = self.experiment.training.device
-        if wanted == "cuda" and not torch.cuda.is_available():
-            raise ExperimentError("training.device is 'cuda' but this machine offers none to torch; use 'cpu'")
-        return torch.device(wanted)
+        return _device("training.device", self.experiment.training.device)
 
     @functools.cached_property
     def accounting_device(self) -> torch.device:
         """Where the server computes epsilon: privacy.device, or where the model runs."""
         wanted = self.experiment.privacy.device
-        if wanted is None:
-            return self.device
-        if wanted == "cuda" and not torch.cuda.is_available():
-            raise ExperimentError("privacy.device is 'cuda' but this machine offers none to torch; use 'cpu'")
-        return torch.device(wanted)
+        return self.device if wanted is None else _device("privacy.device", wanted)
 
     def build_model(self) -> nn.Module:
         """A freshly initialised model: the same for the same model seed."""
@@ -178,12 +161,8 @@ class Problem:
         features = features if norm is None else norm * F.normalize(features, dim=1)
         return features if self.preparation is None else self.preparation.apply(features)
 
-    def under(self, preparation: Prepares) -> Problem:
-        """The problem of prepared features, with clips of Jacobians and loss gradients in their scale.
-
-        Args:
-            preparation: made of what was released, so that it is public; it replaces one that is there.
-        """
+    def under(self, preparation: _Prepares) -> Problem:
+        """The problem of prepared features, with clips of Jacobians and loss gradients in their scale."""
         raw, scale = _clip_of(self.experiment), preparation.scale
         clip = replace(raw, jacobian=scale * raw.jacobian, loss=scale * raw.loss)
         return replace(self, clip=clip, preparation=preparation)
@@ -246,12 +225,7 @@ class Problem:
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-        """How far one replaced record of each cell moves the sum of a batch's contributions, with the slack.
-
-        Args:
-            batch: records of every cell in it.
-            spreads: of the directions of every penalty.
-        """
+        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack."""
         widths, bound = tuple(each.width for each in self.compared), self.experiment.privacy.bound
         return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
 
@@ -304,30 +278,22 @@ class Problem:
 
     def directions(self, round_: int, attempt: int) -> Tensor:
         """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
-        slicing = self.experiment.slicing
-        if self.dimension == 1:
-            return directions(1, 1)
-        shape = direction_shape(self.dimension, slicing.directions, slicing.scheme)
-        stream = Stream.seeded(slicing.seed, "directions", round_, attempt)
-        normals = torch.from_numpy(stream.normals(shape[0] * shape[1]).reshape(shape))
-        return directions(self.dimension, slicing.directions, normals=normals, scheme=slicing.scheme)
+        return self._directions(self.dimension, round_, attempt)
 
     def all_directions(self, round_: int, attempt: int) -> list[Tensor]:
         """The directions of an attempt for every penalty, each (d, k); those of the first are `directions`."""
-        slicing = self.experiment.slicing
-        widths = [each.width for each in self.compared]
-        return [self.directions(round_, attempt)] + [
-            public_directions(
-                d, slicing.directions, slicing.scheme, slicing.seed, "directions", f"penalty {number}", round_, attempt
-            )
-            for number, d in enumerate(widths[1:], start=1)
+        further = [
+            self._directions(each.width, f"penalty {number}", round_, attempt)
+            for number, each in enumerate(self.compared[1:], start=1)
         ]
+        return [self.directions(round_, attempt), *further]
+
+    def _directions(self, d: int, *purpose: Label) -> Tensor:
+        slicing = self.experiment.slicing
+        return public_directions(d, slicing.directions, slicing.scheme, slicing.seed, "directions", *purpose)
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """The prior (count, d) that a further penalty compares with: fresh uniform points of an attempt, public.
-
-        They are drawn on the host and returned on the device.
-        """
+        """The prior (count, d), on the device, that a further penalty compares with: fresh uniform public points."""
         penalty = self.compared[number].penalty
         assert isinstance(penalty, ToSample)
         stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
@@ -384,6 +350,12 @@ class Problem:
         return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
 
 
+def _device(setting: str, wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError(f"{setting} is 'cuda' but this machine offers none to torch; use 'cpu'")
+    return torch.device(wanted)
+
+
 def _clip_of(experiment: Experiment) -> Clip:
     """The clips as the settings have them."""
     asked = experiment.clip
@@ -411,15 +383,6 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
     odds = goal.penalty == "equality-of-odds"
     penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
     return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
-
-
-def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
-    lacking = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
-    if lacking:
-        raise ExperimentError(
-            f"model.kind {experiment.model.kind!r} has no whole number {lacking[0]!r}; a generator that learns from a "
-            "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.labelled)"
-        )
 
 
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:

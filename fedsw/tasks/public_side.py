@@ -22,11 +22,7 @@ from fedsw.tasks.task import Inputs
 
 
 class PublicRecords:
-    """Batches of the public domain, drawn from public randomness.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if there is no public domain, or it does not fit the private records.
-    """
+    """Batches of the public domain, drawn from public randomness; it must be there, and fit the private records."""
 
     def __init__(self, task: Problem) -> None:
         dataset = load_public(task.experiment)
@@ -47,10 +43,7 @@ class PublicRecords:
 
 
 class ForPublic(nn.Module):
-    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first.
-
-    Parameters are the model's, in its order.
-    """
+    """A model as public records (m, p) meet it: by its own `public` where it has one, which moves them first."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -62,10 +55,7 @@ class ForPublic(nn.Module):
 
 
 class PublicSide(ABC):
-    """Somebody else's sample for one attempt; the server draws it from public randomness.
-
-    Samples, cotangents and contributions are on the task's device.
-    """
+    """Somebody else's sample for one attempt, on the task's device; the server draws it from public randomness."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -151,18 +141,11 @@ class Domain(PublicSide):
         task, model, given = self._task, self._model, self._given
         assert given is not None
         loss = task.losses(model(given.features), given).mean()
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        flat = torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
-        return (1 - task.experiment.objective.alpha) * flat
+        return (1 - task.experiment.objective.alpha) * _flat_gradient([loss], model)
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
-    """The other side of the task's objective; None where private groups are compared with each other.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if a public domain is missing or does not fit.
-    """
+    """The other side of the task's objective; None where private groups are compared with each other."""
     if not isinstance(task.objective, Matching):
         return None
     kinds: dict[str, type[PublicSide]] = {"prior": Prior, "generator": Generator, "domain": Domain}
@@ -172,6 +155,13 @@ def public_side_of(task: Problem) -> PublicSide | None:
 def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
     head = task.outputs(tape.raw, given)
     return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])
+
+
+def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Tensor] | None = None) -> Tensor:
+    """In the trained parameters, in their order (r,), float64; zero for what no output comes from."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
 
 
 class Learner(ABC):
@@ -191,19 +181,10 @@ class Learner(ABC):
     def gradient(self, cotangents: Tensor) -> Tensor:
         """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p)."""
         assert self._points is not None
-        return self._flat([self._points], [cotangents.to(self._points)])
+        return _flat_gradient([self._points], self._model, [cotangents.to(self._points)]).cpu()
 
     @abstractmethod
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor: ...
-
-    def _flat(self, outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
-        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True)
-        flat = [
-            (torch.zeros_like(parameter) if gradient is None else gradient.detach()).reshape(-1)
-            for parameter, gradient in zip(parameters, gradients, strict=True)
-        ]
-        return torch.cat(flat).to("cpu", torch.float64)
 
 
 class Samples(Learner):
@@ -238,7 +219,7 @@ class PublicFeatures(Learner):
         assert self._points is not None and self._loss is not None
         alpha = self._task.experiment.objective.alpha
         weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]
-        return self._flat([self._points, self._loss], weights)
+        return _flat_gradient([self._points, self._loss], self._model, weights).cpu()
 
     def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
         task = self._task
@@ -249,11 +230,7 @@ class PublicFeatures(Learner):
 
 
 def learner_of(task: Problem) -> Learner:
-    """What learns in the task's local trust models.
-
-    Raises:
-        ExperimentError, FileNotFoundError: if a public domain is missing.
-    """
+    """What learns in the task's local trust models."""
     if task.task.facts.other_side == "domain":
         return PublicFeatures(task)
     return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)

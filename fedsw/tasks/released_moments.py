@@ -23,11 +23,8 @@ LITTLE = 0.25
 class Moments:
     """Moments as they were released, or exact ones; whatever is read off them is post-processing.
 
-    Attributes:
-        layout: what was summed.
-        values: sums (cells, w) float64 with their noise, in the units of `Layout.vectors`.
-        sigma: standard deviation of the noise in each of them; 0 for exact ones.
-        records: how many records each cell has; public.
+    ``values`` (cells, w) float64 are sums in the units of `Layout.vectors`, with noise of deviation ``sigma`` in each,
+    0 for exact ones; ``records`` is the public number of each cell.
     """
 
     layout: Layout
@@ -155,12 +152,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number read off noised sums, with the interval that noise and the number of records give.
-
-    Attributes:
-        value: the estimate.
-        low, high: hold the truth in 95 of 100 releases, all estimates of one call together.
-    """
+    """A number read off noised sums; low and high hold the truth in 95 of 100 releases, all of one call together."""
 
     value: float
     low: float
@@ -171,11 +163,8 @@ class Estimate:
 class Used:
     """How much of its declared bounds a column uses.
 
-    Attributes:
-        name: of the input.
-        part: four standard deviations as a part of the distance of the bounds, which holds about 95 of 100 records of a
-            normal column.
-        most: what `part` is at most, as far as the noise lets it be seen.
+    ``part`` is four standard deviations (about 95 of 100 records of a normal column) as a part of the distance of the
+    bounds, ``most`` what it is at most, as far as the noise lets it be seen.
     """
 
     name: str
@@ -185,24 +174,14 @@ class Used:
 
 @dataclass(frozen=True)
 class Constant:
-    """The best answer that looks at no input.
-
-    Attributes:
-        means: share of every class, or mean of every target.
-        score: its accuracy, or its mean squared error.
-    """
+    """The best answer that looks at no input: shares of classes or means of targets, accuracy or squared error."""
 
     means: tuple[Estimate, ...]
     score: Estimate
 
 
 def columns_used(moments: Moments, columns: Columns) -> tuple[Used, ...]:
-    """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so.
-
-    Args:
-        moments: of records of these columns, in their order.
-        columns: as they are declared.
-    """
+    """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so."""
     variances = np.diag(moments.covariance)
     spread = np.hypot(moments.noise, 2 * moments.shift * moments.noise_of_inputs)
     wide = _quantile(max(1, moments.layout.features), sides=1) * np.hypot(

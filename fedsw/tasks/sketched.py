@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.registry import load_object
-from fedsw.experiment.sections import SketchPart
+from fedsw.experiment.sections import Sketch, SketchPart
 from fedsw.experiment.sections.sketch import READ_BY_MAP
 from fedsw.experiment.sources import Shape
 from fedsw.models.initial import count_parameters
@@ -37,12 +37,10 @@ def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the releases of a sketch.
+    """One of the releases of a sketch, from 1.
 
-    Attributes:
-        number: from 1.
-        weights: of the classifier that its map `learnt` looks through, or marks of the pairs of columns that a table's
-            stage measures; none for zeros, where only sizes matter.
+    ``weights`` are of the classifier that its map `learnt` looks through, or marks of the pairs of columns that a
+    table's stage measures; none for zeros, where only sizes matter.
     """
 
     number: int = 1
@@ -60,51 +58,36 @@ def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Cla
 def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
     """What is measured of every record in a stage, by public settings, the data's shape and released weights alone.
 
-    Raises:
-        ExperimentError: if a part does not fit the features, or labels are asked for and there are none.
+    ExperimentError if a part does not fit the features, or labels are asked for and there are none.
     """
     sketch = experiment.sketch
     if sketch.labels and shape.targets:
         raise ExperimentError(
             f"sketch.labels is true, and the target is {shape.targets} numbers: set it to false, or declare classes"
         )
+    first = stage.number == 1
+    if stage.number > 1 + len(sketch.stages):
+        raise ExperimentError(f"stage {stage.number} of a sketch with {1 + len(sketch.stages)}: there is none")
     coded = table_of(experiment)
-    if stage.number > 1:
-        return _later(experiment, shape, stage)
     try:
         return Law(
             shape.features if coded is None else ranges(coded)[-1][1],
-            tuple(_part(each) for each in (sketch, *sketch.also)) if coded is None else (_pairs(sketch, coded),),
+            _parts(experiment, shape, stage) if coded is None else (_pairs(sketch, coded, stage),),
             classes=_classes(experiment, shape),
             groups=_groups(experiment, shape),
-            counts=sketch.counts,
+            counts=(sketch if first else sketch.stages[stage.number - 2]).counts,
             seed=sketch.seed,
         )
     except ValueError as fault:
-        raise ExperimentError(f"sketch: {fault}") from None
+        raise ExperimentError(f"{'sketch' if first else 'sketch.stages'}: {fault}") from None
 
 
-def _later(experiment: Experiment, shape: Shape, stage: Stage) -> Law:
+def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSketch, ...]:
     sketch = experiment.sketch
-    if stage.number > 1 + len(sketch.stages):
-        raise ExperimentError(f"stage {stage.number} of a sketch with {1 + len(sketch.stages)}: there is none")
-    own = sketch.stages[stage.number - 2]
-    if (coded := table_of(experiment)) is not None:
-        part = Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
-        cells = {"classes": _classes(experiment, shape), "groups": _groups(experiment, shape)}
-        return Law(ranges(coded)[-1][1], (part,), **cells, counts=own.counts, seed=sketch.seed)
+    if stage.number == 1:
+        return tuple(_part(each) for each in (sketch, *sketch.also))
     learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
-    try:
-        return Law(
-            shape.features,
-            tuple(_part(each, learnt) for each in own.parts),
-            classes=_classes(experiment, shape),
-            groups=_groups(experiment, shape),
-            counts=own.counts,
-            seed=sketch.seed,
-        )
-    except ValueError as fault:
-        raise ExperimentError(f"sketch.stages: {fault}") from None
+    return tuple(_part(each, learnt) for each in sketch.stages[stage.number - 2].parts)
 
 
 def sent_size(experiment: Experiment, shape: Shape) -> int:
@@ -135,11 +118,7 @@ def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=8)
 def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
-    """The law with its public numbers drawn, in that precision, on that device; once in a process.
-
-    Raises:
-        ExperimentError: if a map does not fit the features.
-    """
+    """The law with its public numbers drawn, in that precision, on that device; once in a process."""
     try:
         return law.drawn(dtype).to(device)
     except ValueError as fault:
@@ -147,11 +126,7 @@ def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
 
 
 def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
-    """How the declared columns are written as codes, where that is what is measured; None where it is not.
-
-    Raises:
-        ExperimentError: see `fedsw.columns.declaration.coded_columns`.
-    """
+    """How the declared columns are written as codes, where that is what is measured; None where it is not."""
     sketch, columns = experiment.sketch, experiment.data.columns
     if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
         return None
@@ -163,7 +138,9 @@ def _coded(columns: Columns, bins: int, group_in_cell: bool) -> tuple[Coded, ...
     return coded_columns(columns, bins=bins, group_in_cell=group_in_cell)
 
 
-def _pairs(sketch: SketchPart, coded: tuple[Coded, ...]) -> Pairs:
+def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
+    if stage.number > 1:
+        return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
     return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
 
 
@@ -207,11 +184,7 @@ def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
 
 
 def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
-    """The public map that a part of a sketch looks at records through; `learnt` is that of the stage.
-
-    Raises:
-        ExperimentError: if it is a user's own and cannot be found or made, or is none.
-    """
+    """The public map that a part of a sketch looks at records through; `learnt` is that of the stage."""
     if learnt is not None and spec.map == "learnt":
         return replace(learnt, layer=spec.layer)
     if spec.map in READ_BY_MAP:
@@ -249,14 +222,7 @@ _MAPPED = 24.0
 
 @dataclass(frozen=True)
 class SettingCost:
-    """What one setting takes.
-
-    Attributes:
-        setting: its name.
-        value: as it is written.
-        bytes: of memory, at once.
-        seconds: of all rounds.
-    """
+    """What one setting, as it is written, takes: bytes of memory at once, seconds of all rounds."""
 
     setting: str
     value: object
@@ -269,14 +235,8 @@ def of_waves(
 ) -> Iterator[SettingCost]:
     """What a part of a sketch takes that measures waves: its frequencies, its map, and the sum over records.
 
-    Args:
-        features: numbers of a record.
-        cells: blocks of the sketch.
-        rows: records that are summed.
-        learnt: the map `learnt` of a later stage.
-
-    Raises:
-        ValueError: if the map does not fit the features.
+    Of records of so many ``features``, in ``rows`` that are summed into ``cells``; ``learnt`` is the map of a later
+    stage. ValueError if the map does not fit the features.
     """
     width = float(feature_map(part, learnt).width(features))
     gaussian = part.kind == "gaussian"
@@ -302,11 +262,7 @@ def of_waves(
 def of_codes(
     part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
 ) -> Iterator[SettingCost]:
-    """What a part of a sketch takes that measures features of a map, or their moments; arguments as of `of_waves`.
-
-    Raises:
-        ValueError: if the map does not fit the features.
-    """
+    """What a part of a sketch takes that measures features of a map, or their moments; see `of_waves`."""
     width = float(feature_map(part, learnt).width(features))
     setting, value, directions, coordinates = "kind", part.kind, 0.0, 2 * width
     if part.kind == "moments":
@@ -331,10 +287,7 @@ def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[S
 
 
 def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> SettingCost:
-    """The bank of wavelets, the norms of the frequencies that sampling folds, and records that go through it.
-
-    Of a scale, all coefficients of the records of a chunk are there at once; of order 2, those of all pairs.
-    """
+    """The bank of wavelets, the norms of folded frequencies, and a chunk of records with all coefficients at once."""
     frequencies = float(circle_of(image_side(features), part.scales)) ** 2
     wavelets = float(part.scales * part.orientations)
     sets = 4.0**part.scales

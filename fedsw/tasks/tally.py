@@ -1,15 +1,15 @@
 """What records that were kept out of training add up to under a model: a short vector each, whose sum may be released.
 
 A tally is made so that one replaced record moves the sum little, whatever the record and the model are: counts, and
-numbers that are cut to [0, 1]. It is summed in
-`fedsw.tasks.measures`; what the sum says of the model is read in `fedsw.runs.held_out_metrics`.
+numbers that are cut to [0, 1]. `vectors` are what each record adds to its group, of outputs (n, d), finite or not, and
+targets (n,) or (n, t): (n, width) float64. `moved` is the most, in l2 norm, that the sums move when one record is
+replaced by another of its group. What a sum says of the model is read in `fedsw.runs.held_out_metrics`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,33 +23,6 @@ BINS = 10
 
 ONE = round(1 / STEP)
 """What stands for 1 in a sum of whole steps."""
-
-
-class Tally(Protocol):
-    """What is summed over kept records, group by group."""
-
-    @property
-    def groups(self) -> int:
-        """Number of groups."""
-
-    @property
-    def width(self) -> int:
-        """Numbers of a group, t."""
-
-    @property
-    def moved(self) -> float:
-        """The most, in l2 norm, that the sums move when one record is replaced by another of its group."""
-
-    def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """What each record adds to its group: (n, t) float64.
-
-        Args:
-            outputs: of the model, (n, d); whatever they are, finite or not.
-            target: (n,) classes, or (n, t) numbers.
-        """
-
-    def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """Whether sums (groups, t) in whole steps can be those of so many records of each group, (groups,)."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +46,12 @@ class Counts:
         return math.sqrt(2.0)
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """See `Tally`: outputs (n, d), targets (n,); an answer that is no number counts as class 0."""
+        """Of outputs (n, d), targets (n,); an answer that is no number counts as class 0."""
         answers = predictions(outputs.detach().double().nan_to_num(0.0, 0.0, 0.0)).clamp(max=self.classes - 1)
         return F.one_hot(target.long() * self.classes + answers, self.width).double()
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """See `Tally`: whole counts (groups, t), together as many as records (groups,)."""
+        """Whether sums (groups, t) are whole counts, together as many as the records (groups,)."""
         counts = bool((totals >= 0).all()) and bool((totals % ONE == 0).all())
         return counts and torch.equal(totals.sum(dim=1), records * ONE)
 
@@ -108,7 +81,7 @@ class RegressionSums:
         return math.sqrt(5.0 if self.targets == 1 else 3.0)
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """See `Tally`: outputs and targets (n, t), both cut to [0, 1]; what is no number counts as 0."""
+        """Of outputs and targets (n, t), both cut to [0, 1]; what is no number counts as 0."""
         answers, wanted = (
             each.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0).reshape(len(target), self.targets)
             for each in (outputs, target)
@@ -124,9 +97,13 @@ class RegressionSums:
         return torch.cat(parts, dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """See `Tally`: sums (groups, t) between 0 and the records (groups,), and as many counts as records."""
+        """Whether sums (groups, t) are between 0 and the records (groups,), and as many counts as records."""
         most = records[:, None] * ONE
         between = bool((totals >= 0).all()) and bool((totals <= most).all())
         if self.targets != 1:
             return between
         return between and torch.equal(totals[:, -BINS:].sum(dim=1), records * ONE)
+
+
+Tally = Counts | RegressionSums
+"""What may be summed over kept records, group by group."""

@@ -134,7 +134,7 @@ class Task(ABC):
     def tally(self, shape: Shape) -> Tally | None:
         """What is released, with noise, of records that clients keep out of training; None where nothing is.
 
-        It is one of those of `fedsw.tasks.task`, whose bounds are proven; a run refuses any other.
+        It is one of those of `fedsw.tasks.tally`, whose bounds are proven; a run refuses any other.
         """
         return None
 
@@ -145,11 +145,7 @@ class Task(ABC):
 
 
 def part(raw: Raw, name: str, position: int) -> Tensor:
-    """One of a model's outputs (n, ...): by name of a dict, by position of a tuple, or the tensor itself as the first.
-
-    Raises:
-        ValueError: if the model returned no such output.
-    """
+    """One of a model's outputs (n, ...): by name of a dict, by position of a tuple, or the tensor itself as first."""
     if isinstance(raw, Mapping):
         if name in raw:
             return raw[name]  # type: ignore[no-any-return]

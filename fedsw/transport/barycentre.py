@@ -19,12 +19,9 @@ Array = NDArray[np.float64]
 class FairMaps:
     """Where the scores of a group in a bin go: randomly to the middle of a bin, by an optimal transport plan.
 
-    Attributes:
-        edges: of the bins, ascending, (b + 1,).
-        maps: probability of going from bin i to bin j in each group, (groups, b, b), rows summing to 1.
-        distributions: what the groups' histograms become, (groups, b).
-        barycentre: in whose ball of radius beta / 2 they lie, (b,).
-        cost: weighted mean squared distance that scores at the middles of their bins move.
+    Scores of each group go between bins of the ``edges`` (b + 1,) with probabilities ``maps`` (groups, b, b), so that
+    histograms become ``distributions`` (groups, b) in the ball of radius beta / 2 about the ``barycentre`` (b,), at a
+    weighted mean squared distance, the ``cost``.
     """
 
     edges: Array
@@ -43,10 +40,7 @@ class FairMaps:
 
 
 def bins_of(scores: Array, edges: Array) -> NDArray[np.int64]:
-    """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin.
-
-    A score that is not a number is in the last.
-    """
+    """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin."""
     place = np.searchsorted(edges, np.asarray(scores, dtype=np.float64), side="right") - 1
     return np.asarray(np.clip(place, 0, len(edges) - 2), dtype=np.int64)
 
@@ -76,15 +70,9 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
     one, such that all distribution functions are within radius / 2 of a common one: two groups then differ by at most
     `radius`. With radius 0 the common one is the groups' Wasserstein barycentre on the grid; from 1 on nothing moves.
 
-    Args:
-        distributions: of every group over the bins, (groups, b), rows summing to 1.
-        weights: of the groups in the cost, (groups,).
-        edges: of the bins, (b + 1,).
-        radius: beta, in [0, 1].
+    Distributions (groups, b) have rows summing to 1; weights (groups,) are of the cost, edges (b + 1,) of the bins.
+    RuntimeError if the linear program has no solution, in the solver's words.
 
-    Raises:
-        ValueError: for shapes that do not fit, or a radius outside [0, 1].
-        RuntimeError: if the linear program has no solution, in the solver's words.
 
     Source: Xian, Li, Kamath, Zhao 2024 (the linear program of Section 3); solved by HiGHS through scipy.
     """
@@ -140,11 +128,7 @@ def _conditional(couplings: Array) -> Array:
 
 
 def uniform_edges(low: float, high: float, bins: int) -> Array:
-    """Edges (bins + 1,) of bins of one width.
-
-    Raises:
-        ValueError: if there is no bin, or no width.
-    """
+    """Edges (bins + 1,) of bins of one width."""
     if bins < 1 or not low < high:
         raise ValueError(f"{bins} bins from {low:g} to {high:g}; give at least one, and an end above the beginning")
     return np.linspace(low, high, bins + 1)

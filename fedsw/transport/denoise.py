@@ -33,17 +33,10 @@ def wavelet_denoise(
 
     Guarantee: it reads released rows and public numbers only, so it is post-processing and costs no privacy.
 
-    Args:
-        released: rows (n, p): square images, row by row, or vectors; cosine coefficients are decoded first.
-        deviation: standard deviation sigma of the noise of every value (`Release.deviation`).
-        shape: "image" or "vector".
-        rule: "bayes" or "universal".
-        wavelet: name of an orthogonal wavelet of PyWavelets.
-        thresholds: in units of `deviation`, one for every level, the coarsest first, in place of the rule; so many
-            levels are then taken. They cost no privacy where they come from public data alone.
+    Rows (n, p) are square images, row by row, or vectors; cosine coefficients are decoded first. The noise of every
+    value has this standard deviation. Thresholds, in units of it, one for every level, the coarsest first, are in place
+    of the rule; they cost no privacy where they come from public data alone. ValueError for rows that do not fit.
 
-    Raises:
-        ValueError: if an argument is out of range, the rows are not square images, or too short for the wavelet.
 
     Sources: Chang, Yu, Vetterli 2000 (BayesShrink); Donoho, Johnstone 1994 (universal threshold).
     """
@@ -84,11 +77,7 @@ def wavelet_denoise(
 
 
 def image_side(features: int) -> int:
-    """Side of a square image of that many pixels.
-
-    Raises:
-        ValueError: if the number is not a square.
-    """
+    """Side of a square image of that many pixels; ValueError if the number is not a square."""
     side = math.isqrt(features)
     if side < 1 or side * side != features:
         raise ValueError(f"records have {features} features, which is no square image; this works on square images.")

@@ -14,13 +14,9 @@ from torch import Tensor
 
 
 def l1_distances(x: Tensor, y: Tensor) -> Tensor:
-    """||x_i - y_j||_1 of all pairs, (n, m), differentiable in both; memory O(nm + (n + m) d).
+    """||x_i - y_j||_1 of all pairs of (n, d) and (m, d): (n, m), differentiable in both; memory O(nm + (n + m) d).
 
     What `torch.cdist(x, y, p=1)` computes, in less time: that takes one pair and one coordinate after the other.
-
-    Args:
-        x: points (n, d).
-        y: points (m, d), of the same floating type.
     """
     distances: Tensor = _Distances.apply(x, y)  # type: ignore[no-untyped-call]
     return distances
@@ -74,15 +70,9 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
     and grows with what the errors say of eta. Where the error grows instead, plain iterations follow for good, and
     these always converge.
 
-    Args:
-        costs: (n, m), finite.
-        regulariser: positive.
-        tolerance: l1 distance from uniform of the plan's row sums at which iterations stop.
-        iterations: most iterations, at least 1.
-
-    Returns:
-        The plan (n, m). Its column sums are uniform but for rounding; whether its rows are, the caller measures. It is
-        not finite where a row or a column of the kernel vanished.
+    Costs are (n, m), finite; iterations stop where the plan's row sums are within the tolerance of uniform, in l1. The
+    plan's (n, m) column sums are uniform but for rounding; whether its rows are, the caller measures. It is not finite
+    where a row or a column of the kernel vanished.
 
     Source: Cuturi 2013; Schmitzer 2019 (absorption); Thibault, Chizat, Dossal, Papadakis 2021 and Lehmann, von Renesse,
     Sambale, Uschmajew 2022 (over-relaxation); Young 1954 (omega from rates).
@@ -107,12 +97,7 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
 
 
 def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
-    """The plan (n, m) after so many plain iterations of Sinkhorn, whether they have converged or not.
-
-    Arguments as in `entropic_plan`; column sums are uniform but for rounding.
-
-    Source: Cuturi 2013.
-    """
+    """The plan (n, m) after so many plain iterations of Sinkhorn (Cuturi 2013), whether they have converged or not."""
     scaling = _Scaling(costs, regulariser)
     for _ in range(iterations):
         scaling.step(1.0)
@@ -120,11 +105,7 @@ def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
 
 
 def _best_omega(errors: list[float], omega: float) -> float:
-    """The omega that the last errors speak for; 1 where they do not fall.
-
-    Errors that fall by lambda an iteration under omega fall by eta = (lambda + omega - 1)^2 / (lambda omega^2) in plain
-    iterations, if lambda is above omega - 1; it is omega - 1 for the best omega and all larger ones.
-    """
+    """The omega that the last errors speak for, by lambda = omega - 1 for the best; 1 where they do not fall."""
     fell = errors[-1] / errors[-_EVERY // 2 - 1]
     if not 0 < fell < 1:
         return 1.0
@@ -200,12 +181,10 @@ _PIVOTS = 10_000_000  # of the network simplex; POT's default is too small for a
 
 @dataclass(frozen=True)
 class EntropicMatching:
-    """A loss and how well its plans were solved.
+    """A loss, a scalar with the gradient of its value, and how well its plans were solved.
 
-    Attributes:
-        loss: the value, a scalar, float64; its gradient with respect to the generated points is that of the value.
-        marginal_error: largest l1 distance of a plan's row or column sums from uniform, measured on the plan used.
-        tolerance: what `marginal_error` was to be; above it the solver ran out of iterations.
+    ``marginal_error`` is the largest l1 distance of a plan's row or column sums from uniform; above the ``tolerance``
+    the solver ran out of iterations.
     """
 
     loss: Tensor
@@ -234,18 +213,10 @@ def entropic_loss(
     regulariser b), the law of the clean points minimises this among all laws of generated points, in the limit of many
     points: the kernel of the regulariser is then the density of the noise.
 
-    Args:
-        generated: points (n, d), differentiated.
-        released: points (m, d), fixed, in the released space.
-        order: p, 1 or 2.
-        scale: s, positive.
-        tolerance: l1 error of the marginals at which iterations stop.
-        iterations: most iterations.
-        fixed: so many plain iterations instead, whatever the error: L of RCO's Algorithm 1. Too few leave a plan that
-            no gradient of the value belongs to; `EntropicMatching.converged` says so.
+    Generated points (n, d) are differentiated, released ones (m, d) fixed, in the released space; iterations stop at an
+    l1 error of the marginals. So many ``fixed`` plain iterations instead are L of RCO's Algorithm 1: too few leave a
+    plan that no gradient of the value belongs to. ValueError for shapes that do not fit, or a cost that is not finite.
 
-    Raises:
-        ValueError: if shapes do not fit, an argument is out of range, or a cost is not finite.
 
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
@@ -256,11 +227,7 @@ def entropic_loss(
 
 
 def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> EntropicMatching:
-    """W_p^p with cost ||x - y||_p^p, by the network simplex: fits the released law, noise included.
-
-    Arguments, shapes and errors as in `entropic_loss`; a plan that the simplex could not finish has a marginal error of
-    infinity.
-    """
+    """W_p^p with cost ||x - y||_p^p of (n, d) and (m, d), by the network simplex: it fits the noise, too."""
     import ot  # only here and below: it takes a second to import, and few runs need it
 
     with torch.no_grad():
@@ -287,7 +254,7 @@ def sinkhorn_divergence(
 ) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included. Arguments, shapes and errors as in `entropic_loss`.
+    Like W_p it fits the released law, noise included, of shapes as there.
 
     Source: Feydy et al. 2019.
     """
@@ -340,10 +307,7 @@ def _entropic_value(
 def _sinkhorn(
     costs: NDArray[np.float64], regulariser: float, tolerance: float, iterations: int, fixed: int | None
 ) -> NDArray[np.float64]:
-    """Entropic plan between uniform marginals: over-relaxed scalings, or POT's log domain if those break down.
-
-    POT's warnings are silenced here, and only here: the plan's own marginals are measured and reported.
-    """
+    """Entropic plan between uniform marginals: over-relaxed scalings, or POT's log domain if those break down."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         if fixed is None:

@@ -21,15 +21,8 @@ _UNIT = 1e-6
 class Slices:
     """What a client released: directions, noisy projections, and the standard deviation of the noise.
 
-    Whatever is computed from them is post-processing. The constructor also checks releases that arrive from elsewhere.
-
-    Attributes:
-        directions: (p, k), unit columns.
-        projections: (n, k): record i's noisy coordinate along direction l.
-        sigma: standard deviation of the Gaussian noise in every projection.
-
-    Raises:
-        ValueError: if shapes do not fit, a number is not finite, a direction has not norm 1, or sigma is not above 0.
+    Directions (p, k) are unit columns; projections (n, k) are each record's noisy coordinates along them. Whatever is
+    computed from them is post-processing. The constructor also checks releases that arrive from elsewhere: ValueError.
     """
 
     directions: Tensor
@@ -103,12 +96,7 @@ _BYTES_PER_SAMPLE = 8 * 12
 
 @dataclass(frozen=True)
 class Match:
-    """A loss and its gradient with respect to the generated features.
-
-    Attributes:
-        value: float64 scalar: the mean over directions of W_q^q (its root is not taken).
-        cotangents: (m, p) float64, for `generated.backward(match.cotangents)`.
-    """
+    """The mean over directions of W_q^q, a scalar, and its gradient (m, p) in the generated features; float64."""
 
     value: Tensor
     cotangents: Tensor
@@ -130,15 +118,8 @@ def noised_swd(
     Guarantee: post-processing of the releases; the value and the cotangents may be published. The gradient flows
     through the generated side only, and no private feature takes part.
 
-    Args:
-        generated: (m, p) features of public or generated points; detached here.
-        releases: at least one, all of dimension p.
-        order: q, 1 or 2.
-        dummy: whether the generated side gets noise of equal sigma.
-        stream: public randomness of the dummy noise.
-
-    Raises:
-        ValueError: if there is no release, no generated point, a dimension differs, or the order is unknown.
+    Generated features are (m, p), detached here, matched at order q, 1 or 2; ``stream`` is the public randomness of the
+    dummy noise, of the release's own sigma.
 
     Source: RR (DP-SWD); GYWX (dummy noise); docs/guarantees/slices.md.
     """
@@ -205,12 +186,8 @@ def _w1(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _w1_of_rows(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for rows (k, m) and (k, n), exact for any sizes.
-
-    The value is the integral of |F - G| over the merged sample. The derivative in the value of rank i is the part of
-    its slot [i/m, (i+1)/m] where the other quantile function lies below it, less the part where it lies above; the
-    ends of these parts are multiples of 1/m and 1/n, compared as integers.
-    """
+    """The same for rows (k, m) and (k, n), exact for any sizes: the integral of |F - G| over the merged sample."""
+    # The derivative in rank i is the part of its slot where the other quantile function lies below, less that above.
     m, n = own.shape[1], other.shape[1]
     u, order = torch.sort(own, dim=-1, stable=True)
     v = torch.sort(other, dim=-1).values
@@ -238,20 +215,9 @@ def flow_step(
 
     Guarantee: post-processing of the releases; the particles may be published.
 
-    Args:
-        particles: (m, p).
-        slices: releases of one or more clients; several are joined as in `noised_swd`.
-        step: h, above 0.
-        diffusion: lambda, 0 or more.
-        dummy: whether the particles' projections get noise of equal sigma before they are ranked (GYWX). Without it
-            the particles end at the records *with* noise, sigma^2 wider along every direction.
-        stream: public randomness of the dummy noise and of Z.
-
-    Returns:
-        The moved particles (m, p), float64.
-
-    Raises:
-        ValueError: if the step or the diffusion is out of range, or as in `noised_swd`.
+    Particles are (m, p), before and after, float64; step h is above 0, diffusion lambda 0 or more. Several releases are
+    joined as in `noised_swd`. Without ``dummy`` noise of equal sigma on the projections that are ranked (GYWX) the
+    particles end at the records *with* noise, sigma^2 wider along every direction.
 
     Source: SPF, Algorithms 1 and 2; Liutkus et al. 2019 (the flow).
     """
@@ -274,14 +240,6 @@ def draw_stored(releases: Sequence[Slices], count: int, *, stream: Stream) -> li
     The same positions are taken in every release, so that those on common directions can still be pooled.
 
     Guarantee: post-processing; nothing is spent, however many steps read the store.
-
-    Args:
-        releases: stored slices, all with the same number N of directions.
-        count: directions to take, between 1 and N, uniformly without replacement.
-        stream: public randomness.
-
-    Raises:
-        ValueError: if the releases differ in N or are none, or the count is out of range.
     """
     sizes = {slices.count for slices in releases}
     if len(sizes) != 1:

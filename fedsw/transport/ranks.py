@@ -27,12 +27,7 @@ _WORTH_A_THREAD = 2**15  # numbers
 
 @dataclass(frozen=True)
 class Ranked:
-    """Sorted rows.
-
-    Attributes:
-        values: (k, n), increasing along every row.
-        order: (k, n), the column that each rank's value had.
-    """
+    """Sorted rows (k, n): their values, increasing, and the column (k, n) that each rank's value had."""
 
     values: Tensor
     order: Tensor
@@ -44,9 +39,6 @@ def ranked(rows: Tensor, ties: Ties) -> Ranked:
     On a processor numpy's vectorised sort finds an order, several times faster than a stable sort does. Where ties are
     shared, equal values of a row get the same slot mean whatever their order is; where they are stable, their ranks are
     put right. The steps are the same whatever the values are.
-
-    Raises:
-        ValueError: if `ties` is neither "shared" nor "stable".
     """
     if ties not in ("shared", "stable"):
         raise ValueError(f"ties {ties!r} is unknown: choose 'shared' or 'stable'.")
@@ -58,11 +50,8 @@ def ranked(rows: Tensor, ties: Ties) -> Ranked:
 
 
 def _by_column(order: Tensor, values: Tensor) -> Tensor:
-    """The order (k, n) of sorted values, every block of equal ones by its columns: that of a stable sort.
-
-    A value whose block begins at rank f gets the key f n + column, and sorting these integers, which all differ, sorts
-    every block by column.
-    """
+    """The order (k, n) of sorted values, every block of equal ones by its columns: that of a stable sort."""
+    # A value whose block begins at rank f gets the key f n + column: these integers all differ.
     n = values.shape[-1]
     start = blocks(values)[0] * n
     key = (order + start).to(_keys(n))
@@ -116,11 +105,7 @@ def _threads() -> int:
 
 
 def share_out(work: Callable[[slice], None], parts: Sequence[slice], most: int = sys.maxsize) -> None:
-    """Do every part of the work, whichever thread is free next; `most` threads at a time.
-
-    Raises:
-        whatever the work does, once all threads are done.
-    """
+    """Do every part of the work, whichever thread is free next; `most` at a time. What one raises comes at the end."""
     waiting = iter(parts)
 
     def some() -> None:
@@ -170,10 +155,7 @@ def _integral_at_slots(values: Tensor, n: int) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _slot_edges(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For every edge i/n of n slots: whole values of m before it, the part of the next one, and that one's index.
-
-    Functions of the sizes alone, and those repeat from round to round.
-    """
+    """For every edge i/n of n slots: whole values of m before it, the part of the next one, and that one's index."""
     position = torch.arange(n + 1, device=device) * m
     whole = position // n
     return whole, (position % n).to(torch.float64) / n, whole.clamp(max=m - 1)

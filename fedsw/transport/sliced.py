@@ -32,11 +32,7 @@ _WORTH_THREADS = 2**20
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
-    """Shape (d, k) of the standard normals that `directions` turns into k directions of R^d.
-
-    Raises:
-        ValueError: if d or k is below 1, or the scheme is unknown.
-    """
+    """Shape (d, k) of the standard normals that `directions` turns into k directions of R^d."""
     _require_at_least_one(d=d, k=k)
     if scheme not in ("orthogonal", "iid"):
         raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")
@@ -55,14 +51,7 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     Guarantee: the result depends on `normals` alone. Sensitivities (docs/guarantees/sensitivity.md) need directions
     that are drawn independently of the data.
 
-    Args:
-        d: dimension of the outputs.
-        k: number of directions.
-        normals: standard normals of shape `direction_shape(d, k, scheme)`; may be None if d is 1.
-        scheme: "orthogonal" or "iid".
-
-    Raises:
-        ValueError: if the normals are missing or have another shape.
+    The normals have the shape of `direction_shape`; None if d is 1.
 
     Source: Mezzadri 2007, "How to generate random matrices from the classical compact groups" (sign fix).
     """
@@ -132,15 +121,10 @@ def slot_means(
     quantile function. With equal sizes that is the other sample's i-th smallest value; with unequal sizes it
     is the mean of `other` under that row of the optimal one-dimensional plan, which is never formed.
 
-    Args:
-        own: values of shape (n, k), one column per direction.
-        other: values of shape (m, k).
-        ties: "shared" gives tied own values the mean of their slots; "stable" gives them slots in row order,
-            which keeps the sensitivities only if that order does not depend on the data.
-        memory_limit: bytes of working memory; columns are treated in chunks that stay below it.
+    Own values are (n, k), a column a direction, and so are the slot means, float64; others are (m, k). "shared" gives
+    tied own values the mean of their slots; "stable" gives them slots in row order, which keeps the sensitivities only
+    if that order does not depend on the data. Columns are treated in chunks that stay below so many bytes.
 
-    Returns:
-        Slot means of shape (n, k), float64, in own's row order.
 
     Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
     """
@@ -157,12 +141,7 @@ def slot_means(
 
 
 def cotangents(
-    own: Tensor,
-    other: Tensor,
-    directions: Tensor,
-    *,
-    ties: Ties = "shared",
-    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    own: Tensor, other: Tensor, directions: Tensor, *, ties: Ties = "shared", memory_limit: int = DEFAULT_MEMORY_LIMIT
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the sliced W2^2 between two samples with respect to each of their points.
 
@@ -174,15 +153,8 @@ def cotangents(
     move by at most `fedsw.privacy.sensitivity.swd_sensitivity` in l2 norm when one record is replaced at its
     position, for outputs in the ball of radius M, ties included.
 
-    Args:
-        own: outputs (n, d), already projected onto the ball.
-        other: outputs (m, d), already projected onto the ball.
-        directions: unit columns (d, k), independent of the data.
-        ties: as in `slot_means`.
-        memory_limit: bytes of working memory; directions are treated in chunks that stay below it.
-
-    Returns:
-        Cotangents of shapes (n, d) and (m, d), float64.
+    Outputs (n, d) and (m, d) are projected onto the ball already; directions (d, k) are unit columns, independent of
+    the data; ties and memory are as in `slot_means`. Cotangents are (n, d) and (m, d), float64.
 
     Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
     """
@@ -217,16 +189,8 @@ def sliced_w2(
 ) -> Tensor:
     """Mean over the directions of the squared 2-Wasserstein distance between the projected samples.
 
-    Args:
-        own: outputs (n, d).
-        other: outputs (m, d).
-        directions: unit columns (d, k).
-        dtype: of the projections and sorts: float32 takes half the time, and is enough to evaluate.
-        memory_limit: as in `cotangents`.
-
-    Returns:
-        A float64 scalar tensor, accurate to about 1e-15 times the largest squared norm of the outputs. In float32 its
-        root is accurate to about 1e-7 times the largest norm.
+    Outputs are (n, d) and (m, d), directions (d, k) unit columns. The scalar, float64, is accurate to about 1e-15 times
+    the largest squared norm; projected and sorted in float32, which takes half the time, its root to 1e-7 of the norm.
     """
     theta = _unit_columns(own, other, directions)
     n, m, k = len(own), len(other), theta.shape[1]
@@ -253,19 +217,10 @@ def _turned(points: Tensor, directions: Tensor) -> Tensor:
     return slices
 
 
-def w2_1d(own: Tensor, other: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distance between two one-dimensional samples of shapes (n,) and (m,), float64."""
-    one = torch.ones((1, 1), dtype=torch.float64, device=own.device)
-    return sliced_w2(own.reshape(-1, 1), other.reshape(-1, 1), one)
-
-
 def _slices(points: Tensor, directions: Tensor) -> Tensor:
-    """Projections (k, n) of points given as columns (d, n), a function of each point alone.
-
-    So equal points have equal projections, wherever they stand and however the directions are chunked. A matrix product
-    rounds differently at its edges, which unties them; hence products of few coordinates are added one by one, and
-    those of many are taken of parts so short that they are exact, in whatever order they are added.
-    """
+    """Projections (k, n) of points given as columns (d, n), a function of each point alone, so that ties stay ties."""
+    # A matrix product rounds differently at its edges: products of few coordinates are added one by one, and those of
+    # many are taken of parts so short that they are exact, in whatever order they are added.
     d, k = directions.shape
     slices = points.new_empty((k, points.shape[1]))
     if d > _FEW:
@@ -297,11 +252,7 @@ def _exact(points: Tensor, parts: Tensor, bits: int) -> Tensor:
 
 
 def _halves(values: Tensor, top: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Values as sums of two: whole multiples, of at most so many bits each, of top / 2^bits and of top / 4^bits.
-
-    Args:
-        top: a power of two for each, at least its size.
-    """
+    """Values as sums of two: whole multiples, of at most so many bits each, of top / 2^bits and of top / 4^bits."""
     coarse = top * (1.5 * 2.0 ** (52 - bits))  # adding and subtracting it rounds to a multiple of its last bit
     high = (values + coarse).sub_(coarse)
     fine = coarse * 2.0**-bits
@@ -333,10 +284,7 @@ def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
 
 
 def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> tuple[list[slice], int]:
-    """Directions that are worked on together, where that can be in the cache, and how many blocks at a time.
-
-    Many blocks at a time where there is much to do on a processor, as many as the other half of the limit fits.
-    """
+    """Directions that are worked on together, where that can be in the cache, and how many blocks at a time."""
     room = memory_limit // (2 * _BYTES_PER_SAMPLE * samples)
     shared = device.type == "cpu" and k * samples >= _WORTH_THREADS
     size = max(1, min(room, _most_numbers(device) // (2 * samples if shared else samples)))

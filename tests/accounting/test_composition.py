@@ -13,7 +13,6 @@ from fedsw.accounting import (
     Composition,
     DeltaTooSmall,
     Step,
-    delta_of,
     epsilon,
     epsilon_bracket,
     epsilon_by,
@@ -124,7 +123,7 @@ def test_poisson_add_remove_agrees_with_dp_accounting(p, mu, count, delta):
 def test_up_to_three_steps_agree_with_brute_force_and_never_fall_below_it(steps, at):
     """Darboux sums of the Stieltjes integral of one profile over the other's loss enclose the truth."""
     lower, upper = bracket_of_delta(steps, at)
-    found = delta_of([(step, 1) for step in steps], at)
+    found = Composition([(step, 1) for step in steps]).delta(at)
     assert lower <= found <= 1.02 * upper + 2e-12
 
 
@@ -208,10 +207,10 @@ def test_epsilon_and_delta_are_inverses(step, count, delta):
 
 
 def test_no_step_costs_nothing_and_no_noise_costs_everything():
-    assert epsilon({}, 1e-5) == 0.0 and delta_of({}, 0.0) == 0.0
+    assert epsilon({}, 1e-5) == 0.0 and Composition({}).delta(0.0) == 0.0
     assert epsilon({Step(0.0, 5.0): 10, Step(0.3, 0.0): 10}, 1e-5) == 0.0
     assert epsilon({Step(0.1, math.inf): 1}, 1e-5) == math.inf
-    assert delta_of({Step(0.1, math.inf): 1}, 50.0) == 1.0
+    assert Composition({Step(0.1, math.inf): 1}).delta(50.0) == 1.0
     assert epsilon_bracket({Step(0.1, math.inf): 1}, 1e-5) == (math.inf, math.inf)
 
 
@@ -222,7 +221,7 @@ def test_a_delta_that_floating_point_would_decide_is_refused(delta):
 
 
 def test_delta_never_reads_below_what_is_set_aside_for_floating_point():
-    assert delta_of({Step(0.01, 0.1): 3}, 50.0) >= 1e-12
+    assert Composition({Step(0.01, 0.1): 3}).delta(50.0) >= 1e-12
 
 
 def test_two_relations_never_mix():
@@ -231,7 +230,7 @@ def test_two_relations_never_mix():
     with pytest.raises(ValueError, match="-1 times"):
         Composition().add(Step(0.1, 1.0), -1)
     with pytest.raises(ValueError, match="epsilon is -1"):
-        delta_of({}, -1.0)
+        Composition({}).delta(-1.0)
 
 
 def test_extreme_steps_neither_crash_nor_report_too_little():
@@ -261,7 +260,7 @@ def test_a_grid_that_turns_out_too_coarse_is_refined_until_epsilon_stands_still(
     first = Composition._first_spacing
     monkeypatch.setattr(Composition, "_first_spacing", lambda self, side, quantile: 64 * first(self, side, quantile))
     assert expected <= epsilon(steps, 1e-6) <= expected + 1e-3
-    assert delta_of(steps, expected) == pytest.approx(1e-6, rel=0.02)
+    assert Composition(steps).delta(expected) == pytest.approx(1e-6, rel=0.02)
 
 
 def test_everything_is_float64_whatever_the_default_type():

@@ -76,11 +76,10 @@ def test_slices_are_charged_kept_and_read_back_as_slices(path):
         assert spent < epsilon({Step(0.01, 0.5): 1}, 1e-5)
         ledger.spend(1, 0, [Charge("all", 0.01, 2.0)], 4.0)
         ledger.export(path.with_suffix(".json"))
-        total, left = ledger.epsilon(), ledger.rounds_left([Charge("all", 0.01, 2.0, slicing=slicing)], 4.0)
+        total = ledger.epsilon()
     with Ledger.open(path) as ledger:
         assert [entry.slicing for entry in ledger.entries()] == [slicing, None]
         assert ledger.epsilon() == ledger.replay() == pytest.approx(total, rel=1e-12)
-        assert ledger.rounds_left([Charge("all", 0.01, 2.0, slicing=slicing)], 4.0) == left > 0
     exported = json.loads(path.with_suffix(".json").read_text())
     assert exported["entries"][0]["slicing"] == {"d": 784, "k": 200, "scheme": "iid"}
 
@@ -103,7 +102,6 @@ def test_a_calibrated_plan_is_spent_to_its_last_round_and_no_further(path):
             bound = 0.1 * (1 + round_ % 7)
             ledger.spend(round_, 0, charges(0.1, bound), multiplier * bound)
         assert 0.999 < ledger.epsilon() <= 1.0
-        assert ledger.rounds_left(charges(), multiplier) == 0
         with pytest.raises(BudgetExhausted, match=r"round 60 would bring epsilon to 1\.00.*the budget is 1"):
             ledger.spend(60, 0, charges(), multiplier)
 
@@ -251,7 +249,6 @@ def test_without_noise_epsilon_is_infinite_and_only_an_unlimited_ledger_allows_i
     with create(path) as ledger, pytest.raises(BudgetExhausted, match="∞"):
         ledger.spend(0, 0, charges(), 0.0)
     with create(tmp_path / "free.sqlite", budget=math.inf) as free:
-        assert free.rounds_left(charges(), 0.0) is None
         assert free.spend(0, 0, charges(), 0.0) == math.inf == free.epsilon() == free.replay()
         free.export(tmp_path / "free.json")
     record = json.loads((tmp_path / "free.json").read_text())
@@ -261,18 +258,8 @@ def test_without_noise_epsilon_is_infinite_and_only_an_unlimited_ledger_allows_i
 def test_a_release_that_nobody_can_move_is_free(path):
     with create(path) as ledger:
         nothing = [Charge("A=0", 0.0, 1.0), Charge("A=1", 0.1, 0.0)]
-        assert ledger.spend(0, 0, nothing, 1.0) == 0.0 and ledger.rounds_left(nothing, 1.0) is None
+        assert ledger.spend(0, 0, nothing, 1.0) == 0.0
         assert len(ledger.entries()) == 2
-
-
-def test_rounds_left_are_exactly_those_that_can_be_spent(path):
-    with create(path) as ledger:
-        ledger.spend(0, 0, charges(0.3), 5.0)
-        left = ledger.rounds_left(charges(), 8.0)
-        for round_ in range(1, left + 1):
-            ledger.spend(round_, 0, charges(), 8.0)
-        with pytest.raises(BudgetExhausted):
-            ledger.spend(left + 1, 0, charges(), 8.0)
 
 
 def test_the_export_tells_everything_and_only_that(path, tmp_path):

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.accounting import Slicing, Step
-from fedsw.accounting.composition import delta_of
+from fedsw.accounting.composition import Composition
 from fedsw.accounting.lifetime import About, Cost, DatasetAccount, Limit, LimitReached, one_cost, room, total_epsilon
 from fedsw.accounting.lifetime.chosen import divergence
 from fedsw.accounting.profiles import stated_step
 from fedsw.accounting.selection import renyi_divergence, renyi_of
-from fedsw.accounting.slicing import slicing_rdp
+from fedsw.accounting.slicing import log_moment
 from fedsw.accounting.stated import Pure
 from tests.accounting.test_alternatives import chosen_as_one_goes
 
@@ -96,7 +96,7 @@ def test_divergences_of_every_kind_of_release_are_those_of_closed_forms(order: f
     assert of(stated_step(Pure(0.7))) == pytest.approx(answers, rel=1e-12)
     curve = stated_step(renyi_of([(Step(1.0, 0.4), 1)]))
     assert order * 0.08 * (1 - 1e-9) <= of(curve) <= order * 0.08 * 1.05
-    sliced = slicing_rdp(order, d=20, k=30, mu=0.3)
+    sliced = 30 / (order - 1) * log_moment(20, order * (order - 1) * 0.3**2 / 2)
     assert sliced <= of(Step(1.0, 0.3, slicing=Slicing(20, 30))) <= 1.35 * sliced
     assert of(Step(1.0, 0.3, slicing=Slicing(20, 30, "orthogonal"))) <= of(Step(1.0, 0.3 * math.sqrt(2.0)))
     assert of(Step(1.0, math.inf)) == math.inf
@@ -120,7 +120,7 @@ def test_what_is_admitted_is_within_the_limit_as_a_fixed_plan_too(steps: list[St
         counts: dict[Step, int] = {}
         for step in steps:
             counts[step] = counts.get(step, 0) + 3
-        assert delta_of(counts, epsilon) <= DELTA * (1 + 1e-6)
+        assert Composition(counts).delta(epsilon) <= DELTA * (1 + 1e-6)
 
 
 def test_a_record_pays_for_the_dearest_of_a_run_s_groups():

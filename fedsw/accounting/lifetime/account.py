@@ -27,16 +27,7 @@ from fedsw.accounting.journal import (
 )
 from fedsw.accounting.ledger import BudgetExhausted, Ledger
 from fedsw.accounting.lifetime.chosen import room
-from fedsw.accounting.lifetime.composing import (
-    Cost,
-    Counts,
-    added,
-    as_row,
-    counted,
-    one_cost,
-    total_epsilon,
-    uncovered,
-)
+from fedsw.accounting.lifetime.composing import Cost, Counts, added, as_row, counted, one_cost, total_epsilon, uncovered
 from fedsw.accounting.lifetime.state import Chain, NewestRows, State, state_of
 from fedsw.settings import require_data_set
 from fedsw.text import downward, upward
@@ -98,9 +89,8 @@ class DatasetAccount:
     def state(self) -> State:
         """What the file says, opened for reading only.
 
-        Raises:
-            LedgerReplaced: if it is older than what is remembered beside it, or gone.
-            LedgerDamaged: if it is no account, or its rows do not follow from one another.
+        Raises LedgerReplaced if it is older than what is remembered beside it, or gone, and LedgerDamaged if it is no
+        account, or its rows do not follow from one another.
         """
         if not self.path.exists():
             self._require_remembered(None)
@@ -112,11 +102,7 @@ class DatasetAccount:
             journal.close()
 
     def limit(self, epsilon: float, delta: float) -> None:
-        """Set the limit of all runs together, from now on.
-
-        Raises:
-            ValueError: for an epsilon that is not positive and finite, or a delta outside [1e-10, 1).
-        """
+        """Set the limit of all runs together, from now on: ValueError for an epsilon or delta out of range."""
         check_delta(delta)
         if not 0.0 < epsilon < math.inf:
             raise ValueError(f"epsilon is {epsilon}; a limit is positive and finite")
@@ -132,9 +118,6 @@ class DatasetAccount:
             run: its name, the same when it is resumed.
             steps: of all its releases; by groups, of which a record is in one.
             witnesses: rows that this file had at some time, with who remembers each.
-
-        Returns:
-            The account's last row.
 
         Raises:
             LimitReached: if all runs together would exceed the limit, or the run has no guarantee and there is a limit.
@@ -166,11 +149,7 @@ class DatasetAccount:
             return journal.head
 
     def extend(self, run: str, steps: Counts) -> None:
-        """Set aside more for a run, for a release that its reservation does not cover.
-
-        Raises:
-            LimitReached: if all runs together would exceed the limit. LedgerReplaced: as `state`.
-        """
+        """Set aside more for a run, for a release that its reservation does not cover; raises as `reserve`."""
         with self._writing() as (journal, state):
             known = state.runs[run]
             self._require_room(
@@ -179,14 +158,7 @@ class DatasetAccount:
             self._append(journal, {"kind": "extended", "run": run, "steps": as_row(steps)})
 
     def require_newest(self, run: str, ledger: Path) -> None:
-        """Refuse to go on with a run whose ledger lacks what the run has released; before anything is reserved for it.
-
-        Args:
-            ledger: the file; it need not exist.
-
-        Raises:
-            LedgerReplaced: if so. LedgerDamaged: if it is no ledger.
-        """
+        """Raise LedgerReplaced if a run's ledger, which need not exist, lacks what the run has released."""
         known = self.state().runs.get(run)
         if not ledger.exists():
             self.newest.require(run, None, known)
@@ -197,9 +169,7 @@ class DatasetAccount:
     def settle(self, run: str, spent: Counts | Cost, ledger: Chain | None) -> Head:
         """Let a run that has ended count with what it spent, and give back the rest of its reservation.
 
-        Args:
-            spent: by the run's own ledger, checked.
-            ledger: that ledger; None if there was none.
+        ``spent`` is by the run's own ledger, checked; ``ledger`` is that one, None if there was none.
 
         Raises:
             LedgerReplaced: as `state`, or if the ledger lacks what the run has released, here or in another copy.
@@ -303,11 +273,7 @@ class DatasetAccount:
 
 
 class Reservation:
-    """What a run may release, by its data set's account; a ledger asks it before it charges.
-
-    Attributes:
-        asked: whether it ever did.
-    """
+    """What a run may release, by its data set's account; a ledger asks it before it charges (``asked``)."""
 
     def __init__(self, account: DatasetAccount, run: str) -> None:
         self.account, self.run, self.asked = account, run, False
@@ -316,10 +282,8 @@ class Reservation:
     def admit(self, taken: Mapping[str, Counts]) -> None:
         """Agree to what a run has taken, the next release included, by group of its records.
 
-        More is set aside where the reservation does not cover it: a fresh attempt, or clients that are away.
-
-        Raises:
-            LimitReached: if the account has no room for that; nothing may then be released.
+        More is set aside where the reservation does not cover it: a fresh attempt, or clients that are away. Where the
+        account has no room for that, LimitReached, and nothing may be released.
         """
         self.asked = True
         for steps in taken.values():
@@ -329,19 +293,12 @@ class Reservation:
                 self._cost = self._cost.and_more(rest)
 
     def charged(self, ledger: Chain) -> None:
-        """Take note of what a run's ledger was charged last, before it is released.
-
-        Raises:
-            LedgerReplaced: if the run released something in another copy of its folder; nothing may then be released.
-        """
+        """Take note of what a run's ledger was charged last, before it is released, as `NewestRows.follow`."""
         self.account.newest.follow(self.run, ledger)
 
 
 def _with_taken(planned: Cost, taken: Cost) -> Cost:
-    """A plan of a run that goes on, with what it counts with already.
-
-    The plan is by groups only where each group's part of what was taken is in one of the plan's.
-    """
+    """A plan of a run that goes on, with what it counts with already; by groups where those cover what was taken."""
     if all(not planned.lacks(part) for part in taken.parts):
         return planned
     return one_cost(added(planned.steps, uncovered(taken.steps, planned.steps)))
@@ -359,14 +316,7 @@ def accounts_in(folder: Path) -> list[DatasetAccount]:
 
 
 def account_named(named: str | Path) -> DatasetAccount:
-    """The account of a data set by the name that its owner gave it, or by the path of its file.
-
-    Args:
-        named: a name, whose account is in $FEDSW_ACCOUNTS (else ~/.fedsw/accounts); or a `Path`, `FOLDER/NAME.account`.
-
-    Raises:
-        ValueError: for a name that names no file, or a path of another form.
-    """
+    """A data set's account, by its name (in `accounts_folder`), or by the `Path` of its file, FOLDER/NAME.account."""
     if not isinstance(named, Path):
         return DatasetAccount(accounts_folder(), named)
     if named.suffix != SUFFIX:

@@ -61,11 +61,7 @@ def bound_in(folder: Path) -> list[Path]:
 
 
 def settle(place: Path) -> bool:
-    """Let the run of a ledger count with what it spent; False if the ledger belongs to no account.
-
-    Raises:
-        LedgerReplaced: if the ledger is gone, or an older copy. LedgerBusy: while a process writes to it.
-    """
+    """Let a ledger's run count with what it spent, by the newest ledger; False if it belongs to no account."""
     bound = bound_to(place)
     if bound is None:
         return False
@@ -81,15 +77,7 @@ def settle(place: Path) -> bool:
 
 
 def require_same(named: DatasetAccount | None, kept: DatasetAccount | None, place: Path) -> None:
-    """Refuse to charge what counts in one account elsewhere, or nowhere.
-
-    Args:
-        named: the account that is asked for.
-        kept: the one that `place` counts in; None if it never did.
-
-    Raises:
-        ValueError: naming both.
-    """
+    """Raise ValueError if an account other than the one that a place counts in (``kept``) is named, or none."""
     if kept is None or (named is not None and named.path.resolve() == kept.path.resolve()):
         return
     asked = "none was named" if named is None else f"{named.path} was named"
@@ -107,10 +95,6 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
     row in the account, before its noise is drawn; at the end, however it comes, the ledger counts with what it was
     charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of copies of the ledger one
     goes on.
-
-    Args:
-        account: None for no account; nothing then composes the releases with others on the same records.
-        more: the steps that it is charged for inside at most, beside what it was charged for before.
 
     Raises:
         LimitReached: if it does not fit below the limit; nothing is then charged.

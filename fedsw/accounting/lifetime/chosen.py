@@ -25,11 +25,7 @@ _LOOKED_AT, _BINS = ORDERS[::2], 12
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit (epsilon, delta) of all runs together, and the plan of the first of them, in which no release had a part.
-
-    Attributes:
-        first: the plan; None before any run.
-    """
+    """A limit (epsilon, delta) of all runs together, and the plan of the first, in which no release had a part."""
 
     epsilon: float
     delta: float
@@ -82,11 +78,7 @@ class Limit:
 
 
 def room(limit: Limit, costs: Sequence[Cost], like: Cost | None = None) -> float:
-    """Epsilon at the limit's delta of the largest run that still fits beside others, to a thousandth; 0 if none does.
-
-    Args:
-        like: its releases, whose noise is made smaller or larger; one Gaussian release of all records by default.
-    """
+    """Epsilon at the limit's delta of the largest run like one that still fits, to a thousandth; 0 if none does."""
     shape = like or one_cost({Step(1.0, 1.0): 1})
 
     def fits(factor: float) -> bool:

@@ -76,12 +76,7 @@ def added(first: Counts, second: Counts) -> dict[Step, int]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes of one record, whichever of the run's groups it is in.
-
-    Attributes:
-        steps: such that every group's are covered by them.
-        parts: the steps of each group that no other group's cover; one record pays one of them.
-    """
+    """What a run takes of one record: of each group the steps that no other group's cover, and steps that cover all."""
 
     steps: Counts
     parts: tuple[Counts, ...]
@@ -121,10 +116,7 @@ def planned(step: Step, times: int) -> dict[Step, int]:
 
 
 def worst_of(groups: Iterable[Counts]) -> dict[Step, int]:
-    """Steps that cover those of every group of a run: those of one group that covers all others, if there is one.
-
-    A record is in one group only, and which one another run has it in is not known here.
-    """
+    """Steps that cover those of every group of a run: those of one group that covers all others, if there is one."""
     found = list(groups)
     for own in found:
         if not any(uncovered(other, own) for other in found):
@@ -204,14 +196,11 @@ _DECADES = 5
 
 
 def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
-    """The step of a mechanism that costs a record the steps of one of the parts.
-
-    Which part that is may follow from all that was released before, here or elsewhere.
+    """The step of a mechanism that costs a record the steps of one of the parts, whichever that is.
 
     Guarantee: its profile is at every loss at least that of every part's composition.
 
-    Args:
-        parts: at least one, each with a step that costs something; of noise, for replacement neighbours.
+    Each of the parts has a step that costs something; of noise, for replacement neighbours.
 
     Source: docs/guarantees/ledger.md.
     """

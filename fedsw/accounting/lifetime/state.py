@@ -21,18 +21,9 @@ from fedsw.accounting.lifetime.composing import Cost, Counts, from_row, total_ep
 class TakenRun:
     """One run on the records.
 
-    Attributes:
-        run: its name.
-        label: that of its experiment.
-        kind: trust model and what it releases.
-        place: where its files are.
-        begun: when it was reserved for, ISO 8601.
-        unprotected: why its reader has no guarantee, whatever it cost; None if there is one.
-        steps: what counts: the plan's until the run is settled, then what it spent.
-        parts: the same by groups of the run; a record is in one of them.
-        planned: what was set aside at first, before any of its releases.
-        settled: whether it ended, and counts with what it spent.
-        ledger: the last row of the run's ledger, when it was settled.
+    ``unprotected`` says why its reader has no guarantee, whatever it cost; ``steps`` is what counts: the plan's until
+    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``planned`` what was set aside
+    before any of its releases; ``ledger`` the last row of its ledger when it was settled.
     """
 
     run: str
@@ -65,13 +56,7 @@ class TakenRun:
 
 @dataclass(frozen=True)
 class State:
-    """An account as its rows leave it.
-
-    Attributes:
-        data: name of the data set.
-        epsilon, delta: the limit; None without one.
-        runs: by name, in the order in which they began.
-    """
+    """An account as its rows leave it: its limit, if there is one, and runs by name, in the order they began."""
 
     data: str
     epsilon: float | None = None
@@ -156,11 +141,7 @@ class NewestRows:
         self.folder, self._data = folder / f"{data}{_FOLDER}", data
 
     def of(self, run: str) -> Head | None:
-        """The row that is remembered for a run, 0 before its first release; None before it was reserved for.
-
-        Raises:
-            LedgerDamaged: if the file does not say.
-        """
+        """The row that is remembered for a run, 0 before its first release; None before it was reserved for."""
         path = self._file(run)
         try:
             kept = json.loads(path.read_text(encoding="ascii"))
@@ -178,12 +159,8 @@ class NewestRows:
     def require(self, run: str, ledger: Chain | None, known: TakenRun | None) -> None:
         """Refuse a ledger that does not hold what the run has released; None if there is no ledger.
 
-        Args:
-            known: what the account says of the run; None before it was reserved for.
-
-        Raises:
-            LedgerReplaced: for a copy of the run that did not go on, or was put back; or if the file is not the newest.
-            LedgerDamaged: as `of`.
+        ``known`` is what the account says of the run. LedgerReplaced for a copy of the run that did not go on, or was
+        put back, or if the file here is not the newest; LedgerDamaged as `of`.
         """
         newest = self.of(run)
         if known is None and newest is None:
@@ -212,12 +189,7 @@ class NewestRows:
         )
 
     def take_over(self, run: str, ledger: Chain) -> None:
-        """Remember another ledger of a run, which was charged for what the one before released.
-
-        Raises:
-            LedgerReplaced: if it has fewer rows than that; nothing is remembered.
-            LedgerBusy: as `follow`.
-        """
+        """Remember another ledger of a run, charged for what the one before released; LedgerReplaced if shorter."""
         before = self.of(run)
         if before is None:
             self._refuse_forgotten(run, None)

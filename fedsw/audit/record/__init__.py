@@ -36,8 +36,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     random, so it has no confidence. Nothing here can tell rows that were never written, noise that was never added,
     or a folder that was put back as a whole from an earlier copy.
 
-    Args:
-        allow_modules: modules that the run's settings may name as `module:name`; their code runs.
+    The settings may name `allow_modules` as `module:name`; their code runs.
 
     Raises:
         CodeRefused: if the settings name another module; none of its code has run.

@@ -36,11 +36,7 @@ class Unchecked(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a ledger's table `rows`, with its body read.
-
-    Attributes:
-        charges: of every group: group, sampling_rate, sensitivity, sampling, slicing.
-    """
+    """One line of a ledger's table `rows`, with its body read; `charges` are of every group."""
 
     sequence: int
     key: str
@@ -101,13 +97,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Folder:
-    """A run that is not going on.
-
-    Attributes:
-        summary: empty where the last process of the run ended without one.
-        selection: what it was selected among, as in config.json; None for a run that is not the best of several.
-        allow_modules: modules that the settings may name as `module:name`.
-    """
+    """A run that is not going on; the summary is empty where its last process ended without one."""
 
     directory: Path
     experiment: dict[str, Any]
@@ -180,11 +170,7 @@ class Folder:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """The map of features and the scale of clips that the released moments give; None without moments.
-
-        Raises:
-            ValueError: if moments.json is damaged.
-        """
+        """The map of features and the scale of clips that the released moments give; None without moments."""
         if not self.share_of_moments or self.moments is None:
             return None
         layout = layout_of(self.task)
@@ -258,22 +244,13 @@ class Folder:
 
     @cached_property
     def settings(self) -> Experiment:
-        """The settings, validated; their code is allowed.
-
-        Raises:
-            CodeRefused: if they name a module that is not in `allow_modules`.
-            ExperimentError: if they cannot be those of a run.
-        """
+        """The settings, validated; CodeRefused if they name a module that is not in `allow_modules`."""
         require_allowed_code(self._written, self.allow_modules, stored=self.directory)
         return self._written
 
     @cached_property
     def task(self) -> Problem:
-        """The settings made concrete: the model's shape, the dimension of its outputs, public directions.
-
-        Raises:
-            Unchecked: if they need files that are not here.
-        """
+        """The settings made concrete; Unchecked if they need files that are not here."""
         try:
             return Problem.from_experiment(self.settings.on_host())
         except OSError as fault:
@@ -286,11 +263,7 @@ class Folder:
 
 
 def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
-    """The folder of a run that is finished, failed or was killed.
-
-    Raises:
-        ValueError: if it is no run, or one that is going on, or holds links.
-    """
+    """The folder of a run that is finished, failed or was killed; ValueError if it is no such, or holds links."""
     config = _json(directory / "config.json")
     if config is None or not isinstance(config.get("experiment"), Mapping):
         raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
@@ -315,11 +288,7 @@ def ledgers(directory: Path) -> list[Path]:
 
 
 def read_book(path: Path) -> Book:
-    """A ledger file, whatever its digests say.
-
-    Raises:
-        ValueError, sqlite3.Error: if it has not the tables of a ledger, or views, whose statements would run.
-    """
+    """A ledger file, whatever its digests say; ValueError if it has more than its tables: statements would run."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))

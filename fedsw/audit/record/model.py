@@ -19,10 +19,7 @@ CHAIN = "ledger chain"
 
 
 def check_chain(folder: Folder) -> Check:
-    """Check every digest, the sequence, that no attempt is there twice, and every remembered head.
-
-    A copy of the whole folder from an earlier day is consistent in itself, and passes.
-    """
+    """Check digests, sequence, attempts and remembered heads; a copy of a whole earlier folder passes."""
     if not folder.books:
         if folder.local and folder.noisy:
             return without_ledgers(CHAIN)

@@ -23,21 +23,14 @@ HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves the sums (docs/guarantees/units.md).
-
-    Counts of a classifier: one less, one more. Of a regression: squared error, squared target and target are in units
-    of 1 each, and the counts of one prediction besides.
-    """
+    """How far a replaced record moves the sums of counts, or of a regression's squares, targets and counts of one."""
     if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
         return SLACK * math.sqrt(2)
     return SLACK * math.sqrt(5 if folder.task.dimension == 1 else 3)
 
 
 def require_held_out(folder: Folder, faults: Faults) -> str:
-    """Look at the row of every ledger, and at what was stored; in words what is well, empty where nothing is released.
-
-    That rows cost no more than epsilon is checked with all others: the records are a group of every ledger.
-    """
+    """Look at the row of every ledger, and at what was stored: what is well in words, none if nothing is released."""
     path = folder.directory / HELD_OUT_FILE
     rows = [(book, row) for book in folder.books for row in book.rows]
     if not folder.releases_kept:
@@ -90,8 +83,7 @@ MOMENTS_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "e
 def require_moments(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
 
-    That rows cost no more than epsilon is checked with all others. A record's vector is at most 1 long, so that its
-    replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
+    A record's vector is at most 1 long, so that its replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
     """
     if not folder.share_of_moments:
         faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
@@ -145,11 +137,7 @@ _LARGEST = 2 * 10**6
 
 
 def check(folder: Folder) -> Check:
-    """Check every row: sigma / Delta, Delta against the formulas for the settings, and p against the groups' sizes.
-
-    Where clients dropped out Delta and p may be larger than planned; p follows the rounded batch of the records that
-    were there, which is looked for.
-    """
+    """Check every row: sigma / Delta, Delta against the formulas for the settings, and p against the groups' sizes."""
     if not folder.noisy:
         faults = Faults()
         faults.require(

@@ -70,11 +70,8 @@ def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, sp
 def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]) -> dict[str, float]:
     """Delta of every stratum of a sum under `central`, SLACK included (sections 4.4 and 4.6), for these batch sizes.
 
-    Of several penalties it is the sum of what each moves, with its own weight, clip and directions: a record is in one
-    cell of each, and the cell's size is that of all its strata.
-
-    Args:
-        spreads: of the directions of every penalty.
+    Of several penalties it is the sum of what each moves, with its own weight, clip and directions (`spreads`): a
+    record is in one cell of each, and the cell's size is that of all its strata.
     """
     goal, clip, bound = experiment["objective"], experiment["clip"], experiment["privacy"]["bound"]
     if goal["penalty"] == "distribution-matching":
@@ -132,13 +129,7 @@ def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], d
 def of_contribution(
     experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]
 ) -> dict[str, float]:
-    """Delta of every stratum of a contribution, given the noised tables (section 8), SLACK included.
-
-    Of every penalty it is 4 L w (lambda M + sqrt(lambda) A) / n, A the radius of what its outputs are compared with.
-
-    Args:
-        spreads: of the directions of every penalty.
-    """
+    """Delta of every stratum of a contribution, given noised tables: 4 L w (lambda M + sqrt(lambda) A) / n each."""
     goal, clip = experiment["objective"], experiment["clip"]
     penalties = _penalties(goal)
     matching = goal["penalty"] == "distribution-matching"
@@ -189,8 +180,7 @@ def least_sensitivity(experiment: Mapping[str, Any], cells: int, number: int = 1
 def noise(folder: Folder, faults: Faults) -> str:
     """Every ledger: one release a stage, of everything, at a Delta no less than the formula's and with its share.
 
-    The sketch has its noise, and all stages together cost no more than the one release that was planned. Of a masked
-    sum, attempts that failed are charged, too.
+    All stages together cost no more than the one release that was planned; failed attempts at masked sums are charged.
     """
     stages = folder.stages
     bounds = {number: least_sensitivity(folder.experiment, _cells(folder), number) for number in range(1, 1 + stages)}
@@ -302,11 +292,7 @@ def _cells(folder: Folder) -> int:
 
 
 def read_titled(path: Path, begun: bytes) -> dict[str, Any] | None:
-    """What a file holds: a title that has begun so and ends with the SHA-256 of what follows, then torch's own format.
-
-    Returns:
-        None if there is no whole file.
-    """
+    """What a file of torch's holds after its title, which ends with its SHA-256; None if there is no whole one."""
     if not path.is_file():
         return None
     title, _, content = path.read_bytes().partition(b"\n")
@@ -328,15 +314,7 @@ _ROOM = 1e-5
 
 
 def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
-    """Which tensors of a generator of tables are neither its training's nor read off the released sketches.
-
-    Args:
-        kept: of the last checkpoint, of any shape, by name.
-        released: of model.safetensors.
-
-    Returns:
-        Their names; None for a generator of another kind.
-    """
+    """Which tensors (any shape) of a generator of tables are neither training's nor sketches'; None of other kinds."""
     from fedsw.models.tables import TableGenerator
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.releases import stored_classifier, stored_sketch

@@ -139,10 +139,7 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
 
 
 def independent(book: Book, rows: int | None = None) -> Recomputed:
-    """Compute epsilon of the worst group of a ledger's first rows, or of all, by `accountant.recomputed`.
-
-    Of a run that is the best of several it is the selection's, by `selection.recomputed`.
-    """
+    """Compute epsilon of the worst group of a ledger's first rows, by `recomputed`; or the selection's."""
     if (stored := book.promise.get("selection")) is not None:
         how = "the theorem of private selection, its divergences integrated anew"
         return Recomputed(_selected(book, rows, promise.recomputed, stored), 0.0, how)
@@ -162,10 +159,7 @@ def floor(book: Book) -> float:
 
 
 def replay(book: Book, rows: int | None = None) -> float:
-    """Compute epsilon of the worst group of a ledger's first rows, by the accountant of fedsw that it names.
-
-    Of a run that is the best of several it is the selection's, which fedsw computes from the plans and the law.
-    """
+    """Compute epsilon of the worst group of a ledger's first rows, by its accountant; of a selected run's plans."""
     if (stored := book.promise.get("selection")) is not None:
         return _selected(book, rows, promise.replayed, stored)
     epsilons = [0.0]

@@ -68,8 +68,7 @@ def mixture(step: Recorded) -> tuple[Array, Array]:
     """Means and weights of normal laws whose mixed profile is the step's before sampling.
 
     For slices: the law of B = ||z^T Theta||^2, on a lattice that keeps its mean (theory, section 5.2): a sum of k
-    independent Beta(1/2, (d-1)/2), or k // d whole blocks and Beta(r/2, (d-r)/2). Not a bound but a quadrature, whose
-    error is of second order in the lattice's width.
+    independent Beta(1/2, (d-1)/2), or k // d whole blocks and Beta(r/2, (d-r)/2); a quadrature, not a bound.
     """
     if step.slices is None:
         return np.array([step.mu]), np.ones(1)
@@ -174,8 +173,7 @@ def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recompute
     what an infinitely fine grid would give. For the accountants of other papers it is what their library says; for a
     user's own it is a lower bound.
 
-    Raises:
-        ModuleNotFoundError: without dp_accounting, or Opacus for its central limits.
+    ModuleNotFoundError without dp_accounting, or Opacus for its central limits.
     """
     if not steps:
         return Recomputed(0.0, 0.0, "nothing was released")

@@ -44,13 +44,8 @@ def layer_rule(
     clip, whatever it forms. `record` compares the sizes of some gradients with autograd's and refuses what differs;
     `require_exact` compares every entry. The memory is one gradient a record, some records at a time.
 
-    Args:
-        kind: the class; a subclass needs a rule of its own, since it may compute anything.
-        parameters: names of the parameters whose gradients the function forms.
-        least_dims: input dimensions below which the layer would read across records.
-
-    Raises:
-        ValueError: if the class has a rule already.
+    The class must have no rule yet; a subclass needs one of its own, since it may compute anything. ``parameters`` are
+    those whose gradients the function forms; below ``least_dims`` input dimensions it would read across records.
     """
 
     def registered(gradients: Gradients) -> Gradients:

@@ -29,10 +29,8 @@ class Projection:
     The layer may pack the weights of all three in one parameter. Their rows are disjoint, so that the Gram matrices of
     the three add without cross terms.
 
-    Attributes:
-        weight: (E, features), the own rows of the layer's parameter.
-        bias: (E,), likewise, or None.
-        places: the layer's parameter behind "weight" and "bias", and the entry at which the own part begins.
+    ``weight`` (E, features) and ``bias`` (E,) are own rows of the layer's parameters, which begin there as ``places``
+    say.
     """
 
     weight: Tensor
@@ -86,13 +84,8 @@ def attended(
     torch's own applies its weights as functions, where no hook sees them. Activation checkpointing around the layer
     runs torch's own in the backward pass, and torch refuses that, because it saves other tensors.
 
-    Args:
-        layer: with batch_first=True, without dropout and without learned or zero keys (`refusal`).
-        project: applies the projection of queries (0), keys (1) or values (2).
-        query: (n, T, E); key and value: (n, S, features). The others as in `nn.MultiheadAttention.forward`.
-
-    Returns:
-        The outputs (n, T, E), and the weights (n, T, S) or (n, heads, T, S) if they are asked for.
+    The layer has passed `refusal`; ``project`` applies the projection of queries (0), keys (1) or values (2). Queries
+    are (n, T, E), keys and values (n, S, features), outputs (n, T, E), weights (n, T, S) or (n, heads, T, S).
     """
     if is_causal and attn_mask is None:
         raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")

@@ -82,10 +82,7 @@ def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -
 
 
 def _add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the products of left (n, o, T) and right (n, T, p), float64, of all records to total (o, p).
-
-    On an accelerator `addbmm_` multiplies record by record: thousands of kernels, where one product of all will do.
-    """
+    """Add the products of left (n, o, T) and right (n, T, p) of all records to total (o, p), as one product."""
     if total.device.type == "cpu":
         total.addbmm_(left, right)
     else:

@@ -71,10 +71,7 @@ def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Te
 
     Sums over sites can cancel, so both are in float64: their error stays far below eta times the Gram matrix.
 
-    Args:
-        shared: s, of shape (n, blocks, T, p).
-        varying: d tensors v_r, of shape (n, blocks, T, o).
-        kernel: which of the two ways to take.
+    ``shared`` is s (n, blocks, T, p), ``varying`` d tensors v_r (n, blocks, T, o).
     """
     d, (n, blocks, sites, wide) = len(varying), varying[0].shape
     s = shared.to(torch.float64)
@@ -120,9 +117,7 @@ def forming_is_cheaper(sites: int, shared: int, varying: int, d: int, *, copied:
     Factors are multiplied three times in float64, for the Gram matrix of d columns, for that of what leaves and for the
     sum; formed rows once, in the model's precision, and what leaves is copied to float64.
 
-    Args:
-        sites, shared, varying, d: as in `outer_cost`.
-        copied: whether the factors are windows, which are copied out of an image each time.
+    ``copied`` factors are windows, which are copied out of an image each time; the others as in `outer_cost`.
     """
     entries = shared * varying
     formed = d * sites * entries + _COPIED * ((d + 2) * entries + copied * sites * shared) + _DOUBLE * d * d * entries
@@ -175,11 +170,9 @@ class Factored:
 class Formed:
     """The rows of a layer's per-sample Jacobians, formed for some records at a time.
 
-    Attributes:
-        rows: (layer, input, d backprops) to d rows (n, numbers of the parameter) by parameter name, in the factors'
-            own precision. Frozen parameters are left out.
-        floats: (layer, input, backprop, d) to the numbers that forming d rows of one record takes meanwhile.
-        cheaper: (layer, input, backprop, d) to whether this takes less time than the factors.
+    Of (layer, input, d backprops), ``rows`` are d (n, numbers of the parameter) by name, in the factors' precision,
+    without frozen parameters; ``floats`` the numbers that forming d rows of one record takes, and ``cheaper`` whether
+    that takes less time than the factors.
     """
 
     rows: Callable[[Any, Tensor, Sequence[Tensor]], dict[str, list[Tensor]]]
@@ -191,11 +184,8 @@ class Formed:
 class Rule:
     """How the per-sample Jacobians of a kind of layer are measured and added: by their factors, formed, or either.
 
-    Attributes:
-        least_dims: the number of input dimensions below which the layer would read across records.
-        factored, formed: the two ways; at least one.
-        refusal: why this instance is not supported, with the remedy, or None.
-        parameters: names of the layer's parameters that it measures; it may have no other that is trained.
+    Below ``least_dims`` input dimensions the layer would read across records; ``refusal`` says why an instance is not
+    supported; no parameters but these may be trained.
     """
 
     least_dims: Callable[[Any], int]
@@ -212,12 +202,7 @@ def trains(layer: Any, name: str) -> bool:
 
 
 def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: int) -> Tensor:
-    """A `Factored.reach` where every input meets backprops at many sites: by Cauchy and Schwarz over the sites.
-
-    Args:
-        inputs: squared norms (n,) of what the weight's backprops are multiplied with; overwritten.
-        sites: over which the bias sums.
-    """
+    """A `Factored.reach` by Cauchy and Schwarz over sites, of squared norms (n,) of inputs, which are overwritten."""
     reach = inputs if trains(layer, "weight") else torch.zeros_like(inputs)
     return reach.add_(sites if trains(layer, "bias") else 0).mul_(total_squares(delta))
 

@@ -21,13 +21,9 @@ from fedsw.text import nearest
 class DataSet:
     """What is known of a data set with a name before a file of it is read.
 
-    Attributes:
-        made_by: `module:function` below `fedsw.data`.
-        given: the function's parameters, and the settings of `[data]` that they are.
-        shape: features, groups and classes; None where the settings decide.
-        images: whether records are images with classes.
-        number: whether a regression predicts one number of it, not the two of a point.
-        tasks: the tasks that take it, beside those that name it among their sources.
+    The function ``made_by``, `module:name` below `fedsw.data`, has parameters ``given`` by settings of `[data]`. The
+    ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one ``number`` of
+    it, or the two of a point. Some ``tasks`` take it beside those that name it.
     """
 
     made_by: str

@@ -313,13 +313,7 @@ def tagged(section: str, raw: Any, trust: str, *, sketch: bool = False) -> Any:
     """A section as a trust model reads it, of the class that it declares (`TrustModel.sections`).
 
     What means something under other trust models alone may be there with its default: files that were written whole,
-    before sections depended on the trust model, have it.
-
-    Args:
-        sketch: whether the task's records leave as a sketch.
-
-    Raises:
-        ValueError: for a setting that has no meaning under this trust model, with those under which it has one.
+    before sections depended on the trust model, have it. ValueError names those under which a setting has a meaning.
     """
     kind = trust_model(trust, sketch=sketch).sections.get(section, TAGGED[section][0])
     if type(raw) is kind:
@@ -382,11 +376,7 @@ def resolve_delta(delta: float | str, *, records: int) -> float:
 
 
 def read_delta(delta: float | str, *, records: int) -> float:
-    """The number behind a delta, for a number of records that is only supposed: nothing is warned of or refused.
-
-    Raises:
-        ExperimentError: if it cannot be read.
-    """
+    """The number behind a delta, for a number of records that is only supposed: nothing is warned of or refused."""
     try:
         if delta == "auto":
             return max(AUTO_DELTA_FROM, 1.0 / math.pow(records, 2.0))

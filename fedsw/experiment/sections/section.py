@@ -73,14 +73,7 @@ def among(names: Callable[[], Iterable[str]], own: str | None = None) -> AfterVa
 
 
 def one_of(name: str, names: Iterable[str], own: str | None = None) -> str:
-    """The name, if it is one of those that are known, or `module:name`.
-
-    Args:
-        own: what is behind `module:name`, for the message: "a model"; None where no such name is taken.
-
-    Raises:
-        ValueError: naming all that are known.
-    """
+    """The name, if it is one of those that are known, or `module:name` where that may be something of one's ``own``."""
     known = [repr(each) for each in names]
     if repr(name) in known or (own is not None and is_reference(name)):
         return name

@@ -28,11 +28,7 @@ _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
 
 
 def shareable(record: RunRecord) -> RunRecord:
-    """The same without what its guarantee does not cover, and without what is for its operator alone.
-
-    Left out are losses of private records, all that was measured where held-out records may be private ones, and times,
-    traffic and the machine.
-    """
+    """The same without what its guarantee does not cover, and without times, traffic and machine, for its operator."""
     private = record.experiment.data.shows_private_rows
     history = [{name: value for name, value in row.items() if name != "training_loss"} for row in record.history]
     summary = {name: value for name, value in record.summary.items() if name not in _OPERATOR}
@@ -43,16 +39,7 @@ def shareable(record: RunRecord) -> RunRecord:
 
 
 def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[str, Any]:
-    """Everything that a page says of a run, by the names in its template.
-
-    Args:
-        name: of the run on the page.
-        key: unlike that of any other run of the page.
-        operator: whether times and traffic, and what the guarantee does not cover, may be shown.
-
-    Raises:
-        LedgerDamaged, LedgerReplaced: if its ledger is not what it was.
-    """
+    """Everything that a page says of a run, by the names in its template; some of it for its operator alone."""
     record = whole if operator else shareable(whole)
     summary = record.summary
 

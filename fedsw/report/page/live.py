@@ -29,9 +29,7 @@ def server(directory: Path, port: int = 0, *, every: int = 5) -> HTTPServer:
     It survives the run's end and its restart, and writes nothing. It answers requests for this machine's own names
     alone, so that no page of the web can read it by a name that leads here.
 
-    Args:
-        port: 0 for one that is free.
-        every: seconds after which the page looks again.
+    The port is 0 for one that is free; the page looks again after so many seconds.
     """
     live = _Live(directory, every)
 

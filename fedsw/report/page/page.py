@@ -120,11 +120,7 @@ def write_page(
     Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
     shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
 
-    Args:
-        plans: the plan of a run by its folder, as plain values, whose what-ifs are shown.
-
-    Raises:
-        ValueError: if one is no run. LedgerDamaged, LedgerReplaced: if a ledger is not what it was.
+    Of plans by their runs' folders, as plain values, the what-ifs are shown. ValueError if one is no run.
     """
     records = [read_run(directory) for directory in directories]
     what_ifs = [WhatIfs.of_plan((plans or {}).get(each, {})) for each in directories]
@@ -217,14 +213,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A text with tables and figures.
-
-    Attributes:
-        verdict: what it comes to, before everything else; may be empty.
-        begins: what stands before the first heading.
-        warnings: what a reader must know first.
-        sections: the rest; one without parts is left out.
-    """
+    """A text with tables and figures: its verdict, what a reader must know first, what begins it, and sections."""
 
     title: str
     verdict: str

@@ -44,12 +44,7 @@ class Picture(NamedTuple):
 
 
 def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
-    """A figure as an element of a page.
-
-    Args:
-        name: unlike that of any other figure of the page.
-        says: what it shows, in words, for who cannot see it.
-    """
+    """A figure as an element of a page, of a name of its own; `says` is for who cannot see it."""
     import matplotlib
 
     written = StringIO()
@@ -171,13 +166,10 @@ _LITTLE = 1e-5
 
 @dataclass(frozen=True)
 class Person:
-    """What the releases mean for one person.
+    """What the releases mean for one person, of the group with the largest bounds.
 
-    Attributes:
-        whose: what may be one of two.
-        group: of the person for whom the bounds are largest.
-        guess: how often the best attacker is right, who would be right half of the time by guessing.
-        priors: one row for each belief before, with a sentence in `says`.
+    The ``guess`` is how often the best attacker is right, half of the time without them; ``priors`` have one row for
+    each belief before, with a sentence in `says`.
     """
 
     whose: str
@@ -191,14 +183,7 @@ class Person:
 
 
 def person_of(record: RunRecord, key: str) -> Person | None:
-    """What a run's releases mean for a person of the worst group; None without noise, and before the first release.
-
-    Args:
-        key: of the run on its page.
-
-    Raises:
-        LedgerDamaged, LedgerReplaced: if its ledger is not what it was.
-    """
+    """What a run's releases mean for a person of the worst group; None without noise, and before the first release."""
     if not record.experiment.privacy.noisy:
         return None
     try:

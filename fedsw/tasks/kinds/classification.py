@@ -19,9 +19,7 @@ class Classification(Task):
     """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
 
     facts = Facts(
-        penalties=("statistical-parity", "equality-of-odds"),
-        sources=("synthetic", "adult", "files"),
-        target="class",
+        penalties=("statistical-parity", "equality-of-odds"), sources=("synthetic", "adult", "files"), target="class"
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
