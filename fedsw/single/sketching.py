@@ -31,9 +31,8 @@ class SketchPlan(plans.Plan):
         kind = "nominal " if self.nominal else ""
         return (
             f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each record, for its "
-            "replacement by "
-            f"any other, label and group included, against everybody who sees the sketch and everything computed from "
-            f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
+            "replacement by any other, label and group included, against everybody who sees the sketch and everything "
+            f"computed from it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
         )
 
     def __str__(self) -> str:

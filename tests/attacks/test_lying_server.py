@@ -23,7 +23,7 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import client as handlers
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
@@ -107,8 +107,8 @@ class Client:
 
     def _ask(self, kind: str, content: dict) -> RecordDict:
         (node,) = self._grid.get_node_ids()
-        request = Request(node, RecordDict(dict(content)))
-        reply = exchange(self._grid, kind, [request], group=kind, timeout=60.0, traffic=Traffic())[node]
+        requests = {node: RecordDict(dict(content))}
+        reply = exchange(self._grid, kind, requests, group=kind, timeout=60.0, traffic=Traffic())[node]
         if isinstance(reply, Fault):
             raise ValueError(reply.reason)
         return reply
