@@ -207,7 +207,7 @@ class Node:
         return self.task.experiment.seed is not None
 
     def rows_of(self, units: NDArray[np.int64], stream: Stream) -> Records:
-        """A row of each of some units (k,), drawn anew from what follows from the stream that decided on them.
+        """A row of each of some units (k,), drawn anew, by a stream that follows from the one that decided on them.
 
         Without a declared unit, these records.
         """
