@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from fedsw.experiment.registry import is_reference
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+ClipNorm = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False, strict=True)]
+"""Of a clip, far from where float32 has fewer digits: what is cut to 7e-46 would be rounded to 1.4e-45."""
 PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 _MOST_DEEP = 8
