@@ -69,7 +69,7 @@ class Scored(nn.Module):
 def squared(scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
     """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
 
-    The classes are (b,), and what the model returned for b records was found.
+    `found` is what the model returned for b records, `target` are their classes (b,).
     """
     return _weighted(scored, problem, found, target, problem.experiment.objective.alpha, 2 * scored.followed)
 

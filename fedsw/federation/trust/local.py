@@ -54,7 +54,7 @@ class LocalMethod(AtClients, ABC):
         """One attempt with these clients; see `round` for what it raises."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `Side`, at the model `theta` (flat, float64): also for clients whose budgets are used up."""
+        """One round at the model `theta` (flat, float64); see `Side` for what it raises."""
         present = self._availability.present(self._least, without=self._exhausted)
         members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
         self._require_enough(round_, members, self._away())

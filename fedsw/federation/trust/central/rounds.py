@@ -84,7 +84,7 @@ class Rounds(AtServer):
         )
 
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """The un-noised sum of one round at the model `theta` (flat, float64), of an attempt that succeeds."""
+        """The un-noised sum of one round at the model `theta` (flat, float64): of the first attempt that succeeds."""
         for attempt, present in self._collector.attempts(round_):
             aggregate = self._attempt(round_, attempt, theta, present)
             if aggregate is not None:
