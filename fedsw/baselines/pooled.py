@@ -77,7 +77,7 @@ def calibrated(epsilon: float, delta: float, rate: float, steps: int, accountant
 
 @dataclass(frozen=True)
 class Private:
-    """A model that Opacus trains, by an accountant that counts every step; the noise's deviation over the clip."""
+    """A model that Opacus trains, with its accountant, and the deviation of the noise over the clip."""
 
     module: Any
     optimizer: Any

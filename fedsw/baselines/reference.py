@@ -62,7 +62,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Reference:
-    """A well-trained model, which takes and returns what the problem's own does, and its steps, 0 of scikit-learn's."""
+    """A well-trained model, which takes and returns what the problem's own does, and its steps; 0 of scikit-learn."""
 
     name: str
     settings: str

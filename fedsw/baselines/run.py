@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 def find(name: str) -> Baseline:
-    """The baseline of that name; none is a reference without privacy."""
+    """The baseline of that name, if there is one; references without privacy are none."""
     if name not in BASELINES:
         raise ExperimentError(f"no baseline {name!r}; {nearest(name, list(BASELINES))}known: {', '.join(BASELINES)}")
     return BASELINES[name]

@@ -42,7 +42,7 @@ class NotFromServer(RuntimeError):
 
 
 class SigningGrid(Grid):
-    """A grid whose requests the server signs with the run's name; everything else the grid that carries them does."""
+    """A grid whose requests the server signs, the run's name in them; the grid that carries them does all else."""
 
     def __init__(self, carrier: Grid, run: str, key: Ed25519PrivateKey) -> None:
         self.carrier, self._name, self._key, self._count = carrier, run, key, 0
@@ -92,7 +92,7 @@ class SigningGrid(Grid):
 
 
 def signing(grid: Grid, run: str) -> Grid:
-    """The grid that signs its requests, if this process was given a signing key, which can be read; else as it is."""
+    """The grid that signs its requests where this process was given a signing key; without one, the grid as it is."""
     path = os.environ.get(SIGNING_KEY)
     if not path:
         return grid

@@ -255,7 +255,7 @@ def parts_of(records: Records) -> Tensor:
 
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
-    """Metrics, measured on records, of so many, with all that a summary says beside them; see `parts_of`."""
+    """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
     outputs, directions = measured.arrays["outputs"], {"directions": measured.directions}
     numbers, around = by_group(task, outputs, records)
     size = {"records": len(records), "of": of} | (directions if measured.directions else {})

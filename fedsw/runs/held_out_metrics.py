@@ -304,7 +304,8 @@ def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
 def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
     """How much more often one answer is right than another, of counts with noise.
 
-    The first has so many `more` right than the second, and they differ in so many, with a deviation of its noise.
+    `more` is what the first alone has right, less what the second alone has, with a deviation of its `noise`;
+    `differing` is both together, and a deviation of the noise in that.
     """
     z, seen = intervals.normal(level), more / total
     spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total

@@ -94,7 +94,7 @@ def of_stage(name: str, number: int) -> str:
 def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt: int = 0) -> None:
     """Put the sketch of a stage on disk, whole or not at all; what was learnt from another one is removed.
 
-    The generator had made so many steps in the stages before.
+    `learnt` is how many steps the generator made in the stages before.
     """
     (directory.path / of_stage(GENERATOR, number)).unlink(missing_ok=True)
     directory.read_metrics(through=learnt)

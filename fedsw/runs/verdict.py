@@ -74,7 +74,7 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     there is no signal to speak of, and that of the run is 0. It says how well sums were heard and nothing of what was
     learnt from them: labels of pure noise have gradients, too.
 
-    A line of a run's metrics has sigma and gradient_norm; released vectors are of so many parameters, r.
+    Lines of a run's metrics have sigma and gradient_norm; `parameters` is r, the length of a released vector.
     """
     pairs = [(to_float(row.get("gradient_norm")), to_float(row.get("sigma"))) for row in history]
     excess = [norm**2 / sigma**2 - parameters for norm, sigma in pairs if norm is not None and sigma]

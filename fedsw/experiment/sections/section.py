@@ -11,11 +11,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from fedsw.experiment.registry import is_reference
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-ClipNorm = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False, strict=True)]
-"""Of a clip, far from where float32 has fewer digits: what is cut to 7e-46 would be rounded to 1.4e-45."""
 PositiveInt = Annotated[int, Field(gt=0, le=2**53, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 _MOST_DEEP = 8
+
+
+def _ordinary(norm: float) -> float:
+    """A clip far from where float32 has fewer digits: what is cut to 7e-46 would be rounded to 1.4e-45."""
+    if not 1e-30 <= norm <= 1e30:
+        raise ValueError("a clip lies between 1e-30 and 1e30")
+    return norm
+
+
+ClipNorm = Annotated[float, Field(allow_inf_nan=False, strict=True), AfterValidator(_ordinary)]
 
 
 class Section(BaseModel):

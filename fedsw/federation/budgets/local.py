@@ -166,9 +166,9 @@ def sketch_budget(
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage of a sketch gets of mu^2, and costs: its mu, all attempts together; of one, sigma over Delta.
+    """What a stage of a sketch gets of the budget's mu^2, its mu over all attempts, and one attempt's sigma over Delta.
 
-    A record's vector has so many `numbers`.
+    `numbers` is how many a record's vector has.
     """
 
     share: float
@@ -203,7 +203,7 @@ def planned_stages(task: Problem, delta: float) -> Counts:
 def _sketch_calibrated(
     epsilon: float | None, multiplier: float | None, delta: float, accountant: str, shares: tuple[float, ...]
 ) -> tuple[float, float]:
-    """As a ledger adds the stages up: the multiplier is raised until numerical accounts are within the budget."""
+    """Multiplier and epsilon as a ledger adds stages up: raised until numerical accounts are within the budget."""
     found, whole = plans.calibrated(epsilon, multiplier, delta=delta, rate=1.0, rounds=1, accountant=accountant)
     if len(shares) == 1 or not found:
         return found, whole

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedsw.experiment import planned_stages
 from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
-from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import MOST_RECORDS, Fault, Malformed, Message, Terms
 from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
@@ -169,7 +169,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
 def _understood(
     replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
 ) -> tuple[list[_Read], list[str]]:
-    """What nodes said, read, and who said nothing readable and why; a refusal is its operator's, and raised."""
+    """What nodes said that can be read, and why others' cannot; a client that refuses is an error."""
     found: list[_Read] = []
     lost: list[str] = []
     for node, reply in replies.items():

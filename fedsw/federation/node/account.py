@@ -190,7 +190,7 @@ def state_folder(node_config: Mapping[str, Any]) -> Path | None:
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
-    """The file of a client's ledger, in a folder that stays: in a new one after every start it would forget."""
+    """The file of a client's ledger; refused without a folder: after a start it would forget what was spent."""
     named = state_folder(node_config)
     if named is None:
         raise RuntimeError(

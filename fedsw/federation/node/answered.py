@@ -40,7 +40,7 @@ class Answered:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
-        """Those of a node, by its first client, in a run; a real one has a folder for them, to know them later."""
+        """Those of a node in a run, by its first client; a real one that has no folder for them is refused."""
         if is_simulated(node_config):
             return cls(None, memory)
         folder = state_folder(node_config)

@@ -54,7 +54,7 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
 
 
 def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
-    """The node, known under an experiment that it was asked about before; records are not read again for a preset.
+    """The node; one that is `known` under an experiment which differs in a preset's choice alone is not read again.
 
     What the operator agrees to is settled before a file is opened. A server that is not trusted does not learn what is
     wrong with a record: an error that quotes it goes to the log.

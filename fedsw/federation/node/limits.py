@@ -127,7 +127,7 @@ def choice_of(node_config: Mapping[str, Any]) -> str:
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
-    """Refuse a delta of 1/n or more, at this node's own number of records: it would not protect one."""
+    """Refuse, on a node with `max-epsilon`, a delta of 1/n or more of its own n records: it would protect none."""
     delta, limit = experiment.privacy.delta, _limit(node_config)
     if limit is not None and not resolve_delta(delta, records=records) * records < 1:
         raise ExperimentError(

@@ -123,7 +123,7 @@ class Node:
         return [self.units.ids[cell] for cell in self.cells]
 
     def delta(self, federation: int, own: int | None = None) -> float:
-        """The guarantee's delta in a federation of so many units, never fewer than this node's, or a client's own."""
+        """The guarantee's delta in a federation of so many units, never fewer than this node's, or `own`."""
         records = max(federation, len(self.units) if own is None else own)
         return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
@@ -207,7 +207,7 @@ class Node:
         return self.task.experiment.seed is not None
 
     def rows_of(self, units: NDArray[np.int64], stream: Stream) -> Records:
-        """A row of each of some units (k,), drawn anew from what follows from the stream that decided on them.
+        """A row of each of some units (k,), drawn anew, by a stream that follows from the one that decided on them.
 
         Without a declared unit, these records.
         """

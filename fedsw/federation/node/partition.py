@@ -23,7 +23,7 @@ from fedsw.tasks.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The records of a node's clients, whose each is (n,), from 0, and the clients' numbers (S,), ascending."""
+    """The records of a node's clients, the client of each (n,), from 0, and the clients' numbers (S,), ascending."""
 
     records: Records
     owner: NDArray[np.int64]

@@ -18,8 +18,7 @@ from torch import Tensor
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals
-from fedsw.federation.exchange.exchange import Fault
-from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages import Broadcast, Fault, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
 from fedsw.federation.trust.central import client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
@@ -84,7 +83,7 @@ class Rounds(AtServer):
         )
 
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """The un-noised sum of one round at the model `theta` (flat, float64), of an attempt that succeeds."""
+        """The un-noised sum of one round at the model `theta` (flat, float64): of the first attempt that succeeds."""
         for attempt, present in self._collector.attempts(round_):
             aggregate = self._attempt(round_, attempt, theta, present)
             if aggregate is not None:

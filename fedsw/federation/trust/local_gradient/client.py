@@ -76,7 +76,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """The batches of some clients, one after another, cell after cell in each; whose and of which cell a record is."""
+    """The batches of some clients, client after client and cell after cell, with whose and of which cell each is."""
 
     records: Records
     runs: tuple[int, ...]
