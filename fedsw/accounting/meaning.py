@@ -24,7 +24,6 @@ class Meaning:
 
     The observer knows every other record, and which two records the person's may be; the profile bounds both
     directions alike. All bounds are from above, whatever points are known: more points bring them closer.
-
     """
 
     epsilons: tuple[float, ...]

@@ -105,6 +105,7 @@ def joint(*mus: float) -> float:
     Releases of one batch are not several steps: given the batch they compose as normal mechanisms, to a normal one of
     this mu, and sampling amplifies the whole, ``Step(p, joint(...))``. A step for each of them would let every release
     hide in a batch of its own, and claim too small an epsilon. ValueError for a mu that is not >= 0.
+
     Source: docs/guarantees/accounting.md.
     """
     for mu in mus:

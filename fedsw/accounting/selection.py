@@ -215,6 +215,7 @@ def renyi_divergence(step: Step, order: float) -> float:
     by its chords in e^epsilon, which lie above it; beyond, the sampled profile is at most that of the normal laws.
 
     ValueError for a Poisson or a sliced step, and for one without noise.
+
     Source: docs/guarantees/selection.md.
     """
     step = step.reduced

@@ -149,7 +149,6 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
     randomised response: P(W >= v) + 2 m delta max over i of P(v - i <= W < v) / i.
 
     Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
-    Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
     the output's law (epsilon, delta)-close, so it is that of replacement as well.
     """
     _check(correct, guesses, canaries)

@@ -73,7 +73,6 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
     Distributions (groups, b) have rows summing to 1; weights (groups,) are of the cost, edges (b + 1,) of the bins.
     RuntimeError if the linear program has no solution, in the solver's words.
 
-
     Source: Xian, Li, Kamath, Zhao 2024 (the linear program of Section 3); solved by HiGHS through scipy.
     """
     groups, b = distributions.shape

@@ -217,7 +217,6 @@ def entropic_loss(
     l1 error of the marginals. So many ``fixed`` plain iterations instead are L of RCO's Algorithm 1: too few leave a
     plan that no gradient of the value belongs to. ValueError for shapes that do not fit, or a cost that is not finite.
 
-
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
