@@ -37,11 +37,9 @@ def noise_multiplier(
 
     Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
     noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
-    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more.
-
-    Raises:
-        ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
-            (0, 1], or delta not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
+    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
+    if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], or delta
+    not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
     """
     _check(epsilon, sampling_rate)
     if steps < 1:
@@ -84,10 +82,8 @@ def steps(
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
-    whose round-off would use delta up are too many, about a million at delta = 1e-10.
-
-    Raises:
-        ValueError: as :func:`noise_multiplier`.
+    whose round-off would use delta up are too many, about a million at delta = 1e-10. Raises what
+    :func:`noise_multiplier` does.
     """
     _check(epsilon, sampling_rate)
     if not noise_multiplier > 0.0:

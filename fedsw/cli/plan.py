@@ -317,17 +317,10 @@ def _on_records(
 
     law = with_mean(expected)
     if show:
-        cost = cost_of(found, law)
-        Screen().print(
-            cost_view(
-                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
-            )
-        )
+        Screen().print(cost_view(cost_of(found, law)))
     with waiting(show=show):
         chosen = select(found, law, metric, sign, runs=runs)
-    record = selected_record(
-        chosen.directory, chosen.candidate.settings, sign * chosen.score, metric, chosen.cost.epsilon, chosen.cost.delta
-    )
+    record = selected_record(chosen, metric, sign)
     if show:
         Screen().print(selected_view(record))
     return record

@@ -82,11 +82,8 @@ def make_grid(
     secret, unless `nominal` seeds them too: epsilon is then nominal.
 
     Methods are by default the task's own choice, without those that would put an infinite epsilon into the account of
-    the data set.
-
-    Raises:
-        ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
-            a setting is wrong, is the grid's to decide, or is what makes one of the methods.
+    the data set. ExperimentError if the task cannot run a method (with those that can), a budget is not positive and
+    finite, or a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
     about = find_task(task)
     own = methods if methods is not None else about.methods

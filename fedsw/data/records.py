@@ -211,10 +211,8 @@ def validate(
 ) -> None:
     """Check every value once, at load time, so that no round ever raises or branches on a record.
 
-    Values are looked at as far as names of groups, classes (empty for regression) and features are given.
-
-    Raises:
-        ValueError: naming whose records they are, row and column of the first fault, its value and its limit.
+    Values are looked at as far as names of groups, classes (empty for regression) and features are given. ValueError,
+    naming whose records they are, row and column of the first fault, its value and its limit.
     """
     if len(records) == 0:
         raise ValueError(f"{name}: there are no records; a client takes part with at least one")

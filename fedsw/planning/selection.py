@@ -86,16 +86,6 @@ class SelectionCost:
     steps: tuple[Counts, ...]
     experiments: tuple[Experiment, ...]
 
-    @property
-    def epsilon(self) -> float:
-        """Of the selection."""
-        return self.selection.epsilon
-
-    @property
-    def delta(self) -> float:
-        """Of the selection."""
-        return self.selection.delta
-
 
 @dataclass(frozen=True)
 class Selected:
@@ -195,9 +185,8 @@ def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
     """The delta of all candidates."""
     if len(deltas := sorted({plan.delta for plan in plans})) > 1:
         raise ExperimentError(
-            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a "
-            "selection has one "
-            "guarantee at one delta: write the same number in privacy.delta for all of them"
+            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a selection "
+            "has one guarantee at one delta: write the same number in privacy.delta for all of them"
         )
     return deltas[0]
 
