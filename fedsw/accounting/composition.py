@@ -90,10 +90,7 @@ class Composition:
         self._counts[step] = self._counts.get(step, 0) + times
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise.
-
-        inf also where delta is used up by round-off, for which :meth:`beyond` has words; :func:`epsilon` raises there.
-        """
+        """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise, or `beyond`."""
         check_delta(delta)
         if self._noiseless:
             return math.inf
@@ -115,8 +112,7 @@ class Composition:
     def lower_epsilon(self, delta: float) -> float:
         """Epsilon of the dominating pairs themselves, from below: their value less the discretisation error.
 
-        Not a guarantee for anybody: where the pair is met by real neighbours no smaller epsilon is true. The
-        error is estimated from two grids, not proved.
+        Not a guarantee: no smaller epsilon is true where real neighbours meet the pair. The error is an estimate.
         """
         check_delta(delta)
         if self._noiseless:
@@ -140,10 +136,7 @@ class Composition:
         return max((self._finest_delta(side, epsilon) for side in self._sides), default=0.0)
 
     def within(self, epsilon: float, delta: float) -> bool:
-        """Whether one reading shows that the composition is (epsilon, delta)-DP; False leaves it open.
-
-        Every grid bounds delta from above. Where the answer is yes, :meth:`epsilon` would not return more.
-        """
+        """Whether one reading shows (epsilon, delta)-DP, so that :meth:`epsilon` is no more; False leaves it open."""
         check_delta(delta)
         if math.isinf(epsilon) or self._noiseless:
             return math.isinf(epsilon)
@@ -224,10 +217,9 @@ class Composition:
 
 
 def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
-    """Compute epsilon of a composition at delta, from above. See :class:`Composition`.
+    """Epsilon of a composition at delta, from above. See :class:`Composition`.
 
-    Raises:
-        DeltaTooSmall: if round-off uses delta up, naming how much of it; ValueError: if delta is not in [1e-10, 1).
+    DeltaTooSmall if round-off uses delta up, naming how much of it; ValueError if delta is not in [1e-10, 1).
     """
     composition = Composition(steps, device=device)
     found = composition.epsilon(delta)

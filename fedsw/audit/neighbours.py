@@ -145,7 +145,6 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
 
     Where ranks come from ``tables`` of the attacker's, the canary's output is in another bin, and is pulled away.
-
     Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
     if tables:

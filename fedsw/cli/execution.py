@@ -61,8 +61,7 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print what a run left: a panel, JSON, or with `quiet` its directory.
 
-    Raises:
-        LedgerReplaced: if its ledger is older than its summary, or of another run.
+    LedgerReplaced if its ledger is older than its summary, or of another run.
     """
     from fedsw.runs.recovery import require_remembered
 

@@ -192,11 +192,7 @@ def plan_command(
 
 
 def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
-    """Private records of every group, and what of that was assumed.
-
-    Raises:
-        ExperimentError: if they are not given and not at hand, or cannot be read.
-    """
+    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import load_shape
     from fedsw.federation.server.preset import sizes_at_hand

@@ -253,7 +253,6 @@ def run_missing(
 
     A cell that fails leaves its reason, and the others go on; one that was cut short goes on when the comparison is
     resumed.
-
     The work says whether a cell came to a result; the pool is of processes with one thread each by default.
     """
     run_all(

@@ -286,10 +286,7 @@ def public_half(dataset: Dataset) -> Records:
 
 
 def private_half(dataset: Dataset) -> Dataset:
-    """The data set with the second half of its training records alone; the held-out ones stay.
-
-    Source: SPF, Section 5.3, which cuts MNIST and Fashion-MNIST like this.
-    """
+    """The second half of a data set's training records, and all held-out ones, as SPF, Section 5.3, has them."""
     own = torch.arange(len(dataset.train) // 2, len(dataset.train))
     return dataclasses.replace(dataset, train=dataset.train.take(own))
 

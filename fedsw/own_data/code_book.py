@@ -59,7 +59,6 @@ def read_code_book(path: Path) -> CodeBook:
 
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
     or true, is the empty cell.
-
     ExperimentError names the row, the column and the value that cannot be read, with what is expected.
     """
     if not path.is_file():

@@ -159,9 +159,8 @@ def search(
 ) -> list[Tried]:
     """Score candidates, the best first; of more than `most` a random choice of that many.
 
-    A candidate that cannot be run scores -inf and says why: the others go on.
-
-    The score must not look at private records. ExperimentError if no candidate has one, with the first one's reason.
+    A candidate that cannot be run scores -inf and says why: the others go on. The score must not look at private
+    records. ExperimentError if no candidate has one, with the first one's reason.
     """
     tried = []
     for candidate in _chosen(found, most):

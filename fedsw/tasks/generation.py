@@ -127,7 +127,6 @@ def classifier_accuracy(
     """Accuracy on real test images of the perceptron of `image_classifier`, trained on generated ones.
 
     Images are (n, p) and (m, p), labels (n,) and (m,) int64; ValueError if a set is empty, or they do not fit.
-
     Source: RLL, Section 6 (train on generated, test on real).
     """
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):

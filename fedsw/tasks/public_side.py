@@ -212,10 +212,7 @@ class PublicFeatures(Learner):
         self._loss: Tensor | None = None
 
     def gradient(self, cotangents: Tensor) -> Tensor:
-        """alpha times the gradient (r,) of the features' loss plus (1 - alpha) times that of the public task loss.
-
-        `cotangents` (m, d) are the derivative of the former in the features.
-        """
+        """alpha of the gradient (r,) of the features' loss, given cotangents (m, d), and 1 - alpha of the task's."""
         assert self._points is not None and self._loss is not None
         alpha = self._task.experiment.objective.alpha
         weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]

@@ -49,9 +49,7 @@ def distributions_of(counts: Array) -> tuple[Array, Array]:
     """Distributions (groups, b) and weights (groups,) that noised counts (groups, b) stand for.
 
     A group's cumulative sums, over its total, are replaced by the nearest non-decreasing sequence in the largest
-    deviation and clamped to [0, 1]. Post-processing.
-
-    Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
+    deviation and clamped to [0, 1]. Post-processing. Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
     """
     totals = counts.sum(axis=1)
     weights = np.maximum(totals / max(float(totals.sum()), _LEAST_WEIGHT), _LEAST_WEIGHT)

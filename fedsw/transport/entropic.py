@@ -253,9 +253,7 @@ def sinkhorn_divergence(
 ) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included, of shapes as there.
-
-    Source: Feydy et al. 2019.
+    Like W_p it fits the released law, noise included, of shapes as there. Source: Feydy et al. 2019.
     """
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     regulariser = order * scale**order

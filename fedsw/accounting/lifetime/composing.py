@@ -235,9 +235,7 @@ def _losses(reach: float) -> Tensor:
 def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
     """Epsilon at delta of everything together, for the replacement of one record within the groups of all runs.
 
-    Guarantee: an upper bound; inf where a step has no noise, or where round-off uses delta up.
-
-    Source: docs/guarantees/ledger.md.
+    Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
     """
     total: dict[Step, int] = {}
     for own in steps:
