@@ -29,7 +29,7 @@ from fedsw.engines import inprocess  # noqa: F401  (Flower's switches, before Fl
 from fedsw.engines.driver import run
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.experiment import load_experiment
-from fedsw.federation.exchange.exchange import Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.runs.files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "engines.json"
@@ -50,7 +50,7 @@ def overhead(clients: int, exchanges: int = 400) -> dict[str, float]:
     times = []
     for turn in range(exchanges):
         config = ConfigRecord({"round": turn, "attempt": 0})
-        requests = [Request(n, RecordDict({"arrays": arrays, "config": config})) for n in grid.get_node_ids()]
+        requests = {n: RecordDict({"arrays": arrays, "config": config}) for n in grid.get_node_ids()}
         began = time.perf_counter()
         exchange(grid, "train.echo", requests, group="g", timeout=60, traffic=Traffic())
         times.append((time.perf_counter() - began) * 1e3 / clients)

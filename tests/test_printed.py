@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import fedsw
 from fedsw.data.units import Units
@@ -17,6 +18,7 @@ from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.federation.trust import plan as of_a_federation
 from fedsw.planning.plan import Planned
+from fedsw.report.console import table_of
 from fedsw.runs.record import HeldOutOutputs, RunRecord
 from fedsw.single.objective import Batch
 from fedsw.tasks.task import Inputs
@@ -134,3 +136,15 @@ def test_a_plan_before_a_run_prints_its_verdict_first():
         why_not="nothing can be expected",
     )
     assert repr(planned).startswith("Planned(verdict=") and "nothing can be expected" in planned._repr_html_()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_number_of_a_table_is_cut_however_narrow_the_screen(width, capsys):
+    headings = ["records of", "all", "Asian-Pac-Islander", "accuracy", "missing cells", "faults"]
+    rows = [[f"client {place}", f"32,56{place}", "1,039", "0.749\n0.693 to 0.802", "4,262", "0"] for place in range(3)]
+    Console(width=width).print(table_of(headings, rows))
+    shown = capsys.readouterr().out
+    assert "…" not in shown and all(len(line) <= width for line in shown.splitlines())
+    words = {word for row in [headings, *rows] for cell in row for word in cell.split()}
+    assert words <= set(shown.split())
+    assert shown.count("client 1") == shown.count("client 2") >= 1 and (width < 200 or shown.count("client 1") == 1)

@@ -11,16 +11,7 @@ from torch import Tensor
 
 from fedsw import models
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import (
-    LIMITS,
-    Average,
-    BaselineGuarantee,
-    BaselineTask,
-    Rows,
-    Trained,
-    made_private,
-    poisson,
-)
+from fedsw.baselines.pooled import LIMITS, Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
 from fedsw.tasks.problem import Problem
@@ -40,23 +31,10 @@ class Client:
         self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool
     ) -> None:
         problem = asked.problem
-        training = problem.experiment.training
         self.size, self._losses = len(records), losses
         self.scored = Scored(problem.build_model(), problem, follows=penalised)
-        loader = poisson(
-            Rows(problem.inputs(records), contrast, records.target), training.batch_fraction, asked.generator()
-        )
-        self._private = made_private(
-            self.scored,
-            torch.optim.SGD(list(self.scored.groups(training))),
-            loader,
-            epsilon=asked.epsilon,
-            delta=asked.delta,
-            steps=training.rounds * len(loader),
-            clip=problem.experiment.clip.loss,
-            accountant=str(asked.arguments.get("accountant", "rdp")),
-            noise=asked.generator(),
-        )
+        rows, accountant = Rows(problem.inputs(records), contrast, records.target), asked.arguments.get("accountant")
+        self._private = made_private(asked, self.scored, rows, str(accountant or "rdp"), epochs=True)
         self._delta = asked.delta
 
     def round(self, theta: Tensor) -> Tensor:
@@ -142,12 +120,9 @@ def _clients(asked: BaselineTask, losses: Callable[[int], Losses], *, penalised:
 
 @dataclass
 class Weighted:
-    """A client's loss: (1 - weight) times the task's plus weight times the disparity; the weight may move.
+    """A client's loss: (1 - weight) times the task's plus weight in [0, 1] times the disparity.
 
-    Attributes:
-        weight: in [0, 1].
-        target: the disparity that the weight works towards; None for a fixed weight.
-        rate, momentum: of the weight's steps.
+    The weight works towards a target of the disparity, by steps of that rate and momentum; None fixes it.
     """
 
     problem: Problem

@@ -31,13 +31,7 @@ SHARE = 0.5
 
 
 class Scored(nn.Module):
-    """A classifier, its scores, and w, which follows their gap.
-
-    Args:
-        model: (b, p) -> logits.
-        problem: whose task makes scores in [0, 1] of logits.
-        follows: whether there is a w.
-    """
+    """A classifier (b, p) -> logits, its scores in [0, 1], and w, which follows their gap if it is to."""
 
     def __init__(self, model: nn.Module, problem: Problem, *, follows: bool) -> None:
         super().__init__()
@@ -51,9 +45,7 @@ class Scored(nn.Module):
     def forward(self, features: Tensor, contrast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (b, o), every record's part x_i of the gap (b,), and w x_i with x_i held fixed (b,).
 
-        Args:
-            features: (b, p).
-            contrast: (b,), 1 / p_1 or -1 / p_0 by the record's group.
+        Features are (b, p); the contrast (b,) is 1 / p_1 or -1 / p_0 by the record's group.
         """
         logits = self.model(features)
         if self.gap is None:
@@ -77,9 +69,7 @@ class Scored(nn.Module):
 def squared(scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
     """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
 
-    Args:
-        found: what the model returned for b records.
-        target: their classes (b,).
+    `found` is what the model returned for b records, `target` are their classes (b,).
     """
     return _weighted(scored, problem, found, target, problem.experiment.objective.alpha, 2 * scored.followed)
 
@@ -100,11 +90,7 @@ def contrasts(problem: Problem, records: Records, shares: Tensor) -> Tensor:
 
 
 def shares_of(problem: Problem, records: Records) -> Tensor:
-    """The share of each group (groups,) among the n records: public under every one of these guarantees.
-
-    Raises:
-        ExperimentError: unless there are two groups, both with records.
-    """
+    """The share of each group (groups,) among the n records, public; there must be two, both with records."""
     groups = len(problem.groups)
     shares = torch.bincount(records.sensitive, minlength=groups).to(torch.float64) / len(records)
     if groups != 2 or bool((shares == 0).any()):

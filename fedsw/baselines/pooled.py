@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedsw import models
@@ -37,11 +37,7 @@ def installed() -> bool:
 
 
 def load(module: str = "opacus") -> Any:
-    """A module of Opacus.
-
-    Raises:
-        ModuleNotFoundError: if Opacus is not installed, with the remedy.
-    """
+    """A module of Opacus; without it, the error has the remedy."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as fault:
@@ -81,26 +77,13 @@ def calibrated(epsilon: float, delta: float, rate: float, steps: int, accountant
 
 @dataclass(frozen=True)
 class Private:
-    """A model that Opacus trains.
-
-    Attributes:
-        module: gives gradients per record.
-        optimizer: clips them, adds noise, divides by the expected batch and steps.
-        loader: Poisson batches, `1 / rate` of them an epoch.
-        engine: knows the accountant, which counts every step.
-        multiplier: standard deviation of the noise over the clip.
-    """
+    """A model that Opacus trains, with its accountant, and the deviation of the noise over the clip."""
 
     module: Any
     optimizer: Any
     loader: Any
     engine: Any
     multiplier: float
-
-    @property
-    def rate(self) -> float:
-        """The probability with which a record is in a batch."""
-        return 1 / len(self.loader)
 
     def epsilon(self, delta: float) -> float:
         """What Opacus' accountant says of the steps so far; infinite without noise."""
@@ -125,33 +108,25 @@ class Private:
                 yield batch
 
 
-def made_private(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loader: DataLoader[Any],
-    *,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    clip: float,
-    accountant: str,
-    noise: torch.Generator,
-) -> Private:
-    """A model under Opacus' PrivacyEngine, with the noise that `steps` batches need.
+def made_private(asked: BaselineTask, scored: Scored, rows: Rows, accountant: str, *, epochs: bool = False) -> Private:
+    """A model under Opacus' PrivacyEngine, with the noise that all rounds need, each a batch or an epoch of the rows.
 
-    Guarantee: (epsilon, delta) of all iterates together for adding or removing one record of the loader, if the loss
-    is a mean of terms that each depend on one record. The number of records and the rate are public.
+    Guarantee: (epsilon, delta) of all iterates together for adding or removing one of the rows, if the loss is a mean
+    of terms that each depend on one record. The number of records and the rate are public.
     """
-    multiplier = calibrated(epsilon, delta, 1 / len(loader), steps, accountant)
+    experiment = asked.problem.experiment
+    loader = poisson(rows, experiment.training.batch_fraction, asked.generator())
+    steps = experiment.training.rounds * (len(loader) if epochs else 1)
+    multiplier = calibrated(asked.epsilon, asked.delta, 1 / len(loader), steps, accountant)
     with quiet():
         engine = load().PrivacyEngine(accountant=accountant)
         module, optimizer, loader = engine.make_private(
-            module=module,
-            optimizer=optimizer,
+            module=scored,
+            optimizer=torch.optim.SGD(list(scored.groups(experiment.training))),
             data_loader=loader,
             noise_multiplier=multiplier,
-            max_grad_norm=clip,
-            noise_generator=noise,
+            max_grad_norm=experiment.clip.loss,
+            noise_generator=asked.generator(),
         )
     return Private(module, optimizer, loader, engine, multiplier)
 
@@ -170,17 +145,11 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """A baseline's task.
+    """A baseline's task on everybody's private records; epsilon is infinite without noise, seed None for a fresh one.
 
-    Attributes:
-        problem: model, loss and settings; of these a baseline reads data, partition, model, objective.alpha, clip.loss
-            (the norm to which a record's whole gradient is clipped) and training's rounds, batch_fraction,
-            learning_rate, momentum and averaging.
-        records: everybody's, private.
-        epsilon, delta: what to guarantee; epsilon may be infinite: no noise then.
-        seed: of sampling and noise; None for a fresh one of the operating system.
-        arguments: the method's own.
-        folder: where a baseline that keeps an account of fedsw's own puts it.
+    Of the problem a baseline reads data, partition, model, objective.alpha, clip.loss (the norm to which a record's
+    whole gradient is clipped) and training's rounds, batch_fraction, learning_rate, momentum and averaging. One that
+    keeps an account of fedsw's own puts it into the folder.
     """
 
     problem: Problem
@@ -220,13 +189,8 @@ LIMITS = ("gdp",)
 class BaselineGuarantee:
     """Who is protected from whom by a baseline, in the words of a run's summary.
 
-    Attributes:
-        public: what the guarantee takes as known.
-        accountant: by its name in Opacus.
-        multiplier: standard deviation of the noise over the clip; the largest of the clients'.
-        local: whether every client protects its own records, from the server too.
-        holds: whether the accountant's epsilon is a bound.
-        nominal: whether sampling or noise is not from a secure generator; `randomness` says which it is from.
+    The multiplier is the noise's deviation over the clip, the largest of the clients'; `local` says that every client
+    protects its own records, `holds` that epsilon is a bound, `nominal` that sampling or noise is not secure.
     """
 
     protects: str
@@ -247,15 +211,10 @@ class BaselineGuarantee:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a baseline trained.
+    """What a baseline trained: flat parameters (r,), the worst epsilon of all steps, and bytes of all clients.
 
-    Attributes:
-        theta: flat parameters (r,) of the problem's model.
-        epsilon: what the accountant says of all steps; the worst of the clients.
-        epsilon_by_client: for baselines whose clients account for themselves.
-        bytes_up, bytes_down: from and to all clients.
-        notes: what else is worth a look, by name; released with the model.
-        processed: fair scores (n,) of the model's scores (n,) and groups (n,), where the scores are changed afterwards.
+    Notes are released with the model. Where scores are changed afterwards, `processed` makes fair ones (n,) of scores
+    (n,) and groups (n,).
     """
 
     theta: Tensor
@@ -307,21 +266,8 @@ def train(asked: BaselineTask) -> Trained:
     accountant = str(asked.arguments.get("accountant", "prv"))
     contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else torch.zeros(len(records))
     scored = Scored(problem.build_model(), problem, follows=penalised)
-    private = made_private(
-        scored,
-        torch.optim.SGD(list(scored.groups(training))),
-        poisson(
-            Rows(problem.inputs(records), contrast.to(problem.dtype), records.target),
-            training.batch_fraction,
-            asked.generator(),
-        ),
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        steps=training.rounds,
-        clip=experiment.clip.loss,
-        accountant=accountant,
-        noise=asked.generator(),
-    )
+    rows = Rows(problem.inputs(records), contrast.to(problem.dtype), records.target)
+    private = made_private(asked, scored, rows, accountant)
     average = Average(asked.averaged_after)
     for features, sides, target in private.batches(training.rounds):
         private.step(squared(scored, problem, private.module(features, sides), target))

@@ -172,14 +172,8 @@ def bounded_histograms(
     model that made the scores, if it was released before or does not depend on these records. Public: the sizes of the
     groups. Proof: docs/guarantees/slices.md.
 
-    Args:
-        scores: any numbers; those outside the edges count in the first or the last bin.
-        groups: (n,), of 0 .. count - 1.
-        edges: public; chosen without looking at the scores.
-        count: number of groups, public.
-
-    Raises:
-        ValueError: if scores and groups differ in length, or a group is outside its range.
+    Scores are any numbers: those outside the edges, which are chosen without a look at them, count in the first or the
+    last bin. Groups (n,) are of 0 .. count - 1.
     """
     if scores.shape != groups.shape or scores.ndim != 1:
         raise ValueError(f"scores {scores.shape} and groups {groups.shape}: one of each for every record, shape (n,)")
@@ -200,14 +194,10 @@ def release_histograms(
     everybody who sees the counts and what is computed from them. What else was released of the same records composes:
     a model trained under (epsilon', delta) and this are (epsilon + epsilon', delta) together.
 
-    Args:
-        bounded: of `bounded_histograms`.
-        ledger: with accountant "laplace" and the group "records"; it takes the release once.
-        stream: where the noise comes from; the operating system's entropy if not given.
+    The ledger has the accountant "laplace" and the group "records", and takes the release once.
 
     Raises:
-        BudgetExhausted, AlreadySpent: by the ledger; nothing leaves.
-        ValueError: if epsilon is not positive and finite.
+        BudgetExhausted, AlreadySpent: by the ledger; nothing leaves. ValueError: for an epsilon that is not finite.
     """
     scale = laplace_scale(epsilon, bounded.sensitivity.value)
     part = Part("histograms", bounded.sensitivity.value, scale, "laplace")

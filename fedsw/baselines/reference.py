@@ -62,12 +62,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Reference:
-    """A well-trained model.
-
-    Attributes:
-        model: takes inputs as the problem's own does, and returns what that returns.
-        steps: that it took, where it was trained by steps; 0 for scikit-learn's.
-    """
+    """A well-trained model, which takes and returns what the problem's own does, and its steps; 0 of scikit-learn."""
 
     name: str
     settings: str
@@ -86,9 +81,6 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
     Without a penalty it is scikit-learn's best: linear models, and boosted trees where the problem's model is no linear
     one or any kind will do, chosen by cross-validation on the records. With one it is the problem's own model, trained
     until it is at rest.
-
-    Raises:
-        ModuleNotFoundError: if scikit-learn is missing.
     """
     if _penalised(problem.experiment):
         found = converged(problem, records)

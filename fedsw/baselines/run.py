@@ -51,11 +51,7 @@ class Result(NamedTuple):
 
 
 def find(name: str) -> Baseline:
-    """The baseline of that name; none is a reference without privacy.
-
-    Raises:
-        ExperimentError: if there is none, naming the nearest.
-    """
+    """The baseline of that name, if there is one; references without privacy are none."""
     if name not in BASELINES:
         raise ExperimentError(f"no baseline {name!r}; {nearest(name, list(BASELINES))}known: {', '.join(BASELINES)}")
     return BASELINES[name]
@@ -102,11 +98,8 @@ def train(
     Guarantee: as the baseline states (`BaselineGuarantee`). With Opacus it is by its accountant, for
     adding or removing one record, and nominal: sampling and noise are torch's.
 
-    Args:
-        epsilon: infinite for a reference without noise, which is clipped all the same.
-        delta: by default the experiment's, with n the number of all private records.
-        seed: of sampling and noise; a fresh one by default.
-        folder: where "barycentre" puts its run and its account.
+    An infinite epsilon is a reference without noise, which is clipped all the same. The experiment's delta is the
+    default, with n the number of all private records. "barycentre" puts its run and its account into the folder.
 
     Raises:
         ExperimentError: if the baseline cannot train it, or does not take an argument.
@@ -135,13 +128,10 @@ def run(
 ) -> Result:
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 
-    The references without privacy (`fedsw.baselines.reference`) have names among the baselines'.
-
-    The summary has what a run's summary has (`fedsw.federation.server.summary.summarise`).
+    The references without privacy have names among the baselines'. The summary has what a run's summary has.
 
     Raises:
-        ExperimentError: if the experiment's data set has an account, which no baseline counts in.
-        ExperimentError, ModuleNotFoundError: as `train`.
+        ExperimentError: as `train`, or if the data set has an account, which no baseline counts in.
     """
     experiment = settled(experiment)
     if name in reference.NAMES:
@@ -227,8 +217,7 @@ def _statement(stated: BaselineGuarantee, epsilon: float, delta: float) -> str:
         return "No privacy: epsilon = infinity (non-private reference)."
     words = (
         f"({upward(epsilon, 4)}, {upward(delta)})-differential privacy for neighbours {stated.relation}, by the "
-        "accountant "
-        f"{stated.accountant}; noise multiplier {stated.multiplier:.4g}."
+        f"accountant {stated.accountant}; noise multiplier {stated.multiplier:.4g}."
     )
     if stated.relation == ADD_REMOVE:
         twice, more = replaced(epsilon, delta)

@@ -30,12 +30,7 @@ _STILL = 2e-3
 
 
 class Standardised(nn.Module):
-    """A network behind columns that are moved and scaled.
-
-    Attributes:
-        mean, scale: of every column, (p,).
-        network: takes (n, p).
-    """
+    """A network, which takes (n, p), behind columns that are moved and scaled."""
 
     mean: Tensor
     scale: Tensor
@@ -155,9 +150,7 @@ class Fitted:
 class Outside(nn.Module):
     """A model from elsewhere in the place of a network: returns what the task's sigmoid or softmax makes outputs of.
 
-    Args:
-        predict: from inputs to probabilities of all classes, or numbers in [0, 1].
-        classes: how many; 0 for numbers.
+    It predicts probabilities of so many classes, or numbers in [0, 1] where there are none.
     """
 
     def __init__(self, predict: Predict, classes: int) -> None:
@@ -177,16 +170,8 @@ def fit(
 ) -> Fitted:
     """The candidate that predicts best on records left out, trained on all of them; nothing is noised.
 
-    Args:
-        features: (n, p).
-        target: classes (n,), or numbers (n, t).
-        classes: how many; 0 for numbers.
-        trees: whether boosted trees are candidates, beside linear models.
-        units: whose record each is (n,): rows of one are left out together.
-        seed: of the folds.
-
-    Raises:
-        ModuleNotFoundError: if scikit-learn is not installed, with the remedy.
+    Features are (n, p), targets classes (n,) or, of 0 classes, numbers (n, t); rows of one unit (n,) are left out
+    together. Boosted trees are candidates beside linear models, if asked for.
     """
     among = [*_candidates(classes, trees=trees)]
     folds = _folds(units, seed)

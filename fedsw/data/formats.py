@@ -42,6 +42,7 @@ _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(dictionary<values=)?(large_)?string.*")
+_MOMENT = re.compile(r"timestamp\[\w+\]")
 _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
@@ -226,26 +227,46 @@ def _first_undecodable(path: Path) -> int:
 
 @_ahead
 def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
-    if (parquet := _arrow("parquet")) is None:
-        raise BadRecords(f"{path}: reading Parquet takes pyarrow; pip install 'fedsw[tables]', or use CSV")
-    with _damaged(path, "Parquet file"):
+    parquet = parquet_of(path)
+    with damaged(path, "Parquet file"):
         source = parquet.ParquetFile(path)
         names = list(source.schema_arrow.names)
     with source:
         layout = ColumnLayout.of(columns, columns_among(path, names, columns.names), len(names), beside)
         for field in source.schema_arrow:
-            if field.name in columns.names and not _PLAIN.fullmatch(str(field.type)):
-                raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected")
+            moment = _MOMENT.fullmatch(str(field.type))
+            if field.name not in columns.names or _PLAIN.fullmatch(str(field.type)):
+                continue
+            if not (moment and field.name in layout.dates):
+                remedy = '; declare kind = "date" for it' if moment else ""
+                raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected{remedy}")
         first, most = 1, max(1, min(_ARROW_ROWS, _MOST_CELLS // len(columns.names)))
         batches = source.iter_batches(batch_size=most, columns=list(columns.names))
         while True:
-            with _damaged(path, "Parquet file"):
+            with damaged(path, "Parquet file"):
                 batch = next(batches, None)
+                batch = None if batch is None else _in_days(batch, layout)
                 cells = {} if batch is None else arrow_cells(batch, layout)
             if batch is None:
                 return
             yield Chunk(first, cells, functools.cache(batch.to_pydict))
             first += batch.num_rows
+
+
+def _in_days(batch: Any, layout: ColumnLayout) -> Any:
+    """The same with the day alone of every declared date that has a time of day, too."""
+    days = [
+        name in layout.dates and bool(_MOMENT.fullmatch(str(batch.column(name).type))) for name in batch.schema.names
+    ]
+    columns = [column.cast("date32") if day else column for column, day in zip(batch.columns, days, strict=True)]
+    return type(batch).from_arrays(columns, names=batch.schema.names)
+
+
+def parquet_of(path: Path) -> Any:
+    """The module that reads a Parquet file, or one error that names the file."""
+    if (parquet := _arrow("parquet")) is None:
+        raise BadRecords(f"{path}: reading Parquet takes pyarrow; pip install 'fedsw[tables]', or use CSV")
+    return parquet
 
 
 def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
@@ -254,7 +275,7 @@ def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] =
     inside = {column: feature.name for feature in columns.features for column in feature.columns}
     names = tuple(dict.fromkeys(inside.get(name, name) for name in columns.names))
     arrays: dict[str, NDArray[Any]] = {}
-    with _damaged(path, "npz file"), zipfile.ZipFile(path) as archive:
+    with damaged(path, "npz file"), zipfile.ZipFile(path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
         columns_among(path, members, names)
         for name in names:
@@ -298,7 +319,7 @@ def _idx_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] =
             "and no sensitive column or unit"
         )
     feature = columns.features[0]
-    with _damaged(path, "IDX file"):
+    with damaged(path, "IDX file"):
         images = read_idx(path, dims=3)
     if (pixels := images.shape[1] * images.shape[2]) != feature.count:
         raise BadRecords(f"{path}: images of {images.shape[1]}x{images.shape[2]} pixels; {feature.count} are declared")
@@ -307,7 +328,7 @@ def _idx_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] =
     if columns.target is not None:
         labelled = path.with_name(_IMAGES.sub(r"labels\1idx1-ubyte\2", path.name))
         require_file(labelled)
-        with _damaged(labelled, "IDX file"):
+        with damaged(labelled, "IDX file"):
             labels = read_idx(labelled, dims=1)
         if len(labels) != len(images):
             raise BadRecords(f"{labelled}: {len(labels)} labels for {len(images)} images; each has one")
@@ -359,7 +380,7 @@ def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str])
 
 
 @contextmanager
-def _damaged(path: Path, kind: str) -> Iterator[None]:
+def damaged(path: Path, kind: str) -> Iterator[None]:
     """Whatever a decoder says of bytes it cannot read, as one error that names the file."""
     try:
         yield

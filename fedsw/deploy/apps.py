@@ -82,11 +82,7 @@ def header_of(proto: Any, tree: Any) -> Any:
 
 
 def inflated(metadata: Any, contents: dict[str, bytes]) -> Any:
-    """The message behind a header and its objects, which anybody may have written: as the header says, or an error.
-
-    Raises:
-        Exception: of whatever kind the sender chose, if it is no message of records or an error, or of another header.
-    """
+    """The message behind a header and its objects, as the header says; an error, of whatever kind its sender chose."""
     from flwr.app import Message, RecordDict
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -180,11 +176,7 @@ def _reply(proto: Any, tree: Any, contents: dict[str, bytes]) -> Any:
 
 
 def work(descriptor: int, place: str) -> None:
-    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes.
-
-    Args:
-        place: an empty folder for the bundle; removed by the node, or here if the node is gone.
-    """
+    """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
     from flwr.app import Error, Message  # noqa: F401  (unpickled below)
     from flwr.common.constant import ErrorCode
     from flwr.supercore.task_identity import TaskIdentity
@@ -219,11 +211,9 @@ def work(descriptor: int, place: str) -> None:
 
 
 def load_client_app(place: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
-    """Unpack a bundle and load its ClientApp.
+    """Unpack a bundle into an empty folder that only this user can write to, and load its ClientApp.
 
-    Args:
-        place: an empty folder that only this user can write to. Flower's own would be reused for every bundle of the
-            same name whose hash begins with the same 32 bits, whatever lies in it.
+    Flower's own folder would be reused for every bundle of the same name whose hash begins with the same 32 bits.
 
     Raises:
         RuntimeError: if a module of the bundle was imported from anywhere else: it may be another version's.

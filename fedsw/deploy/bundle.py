@@ -90,11 +90,7 @@ def bundle_hash() -> str:
 
 
 def read_bundle(text: str) -> str:
-    """The hash that an operator demands: 64 hexadecimal digits, or `own` for that of the installed fedsw's bundle.
-
-    Raises:
-        ValueError: naming the text and what to write.
-    """
+    """The hash that an operator demands: 64 hexadecimal digits, or `own` for that of the installed fedsw's bundle."""
     digest = text.strip().lower()
     if digest == OWN:
         return bundle_hash()

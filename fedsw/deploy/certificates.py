@@ -7,8 +7,8 @@ import ipaddress
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,11 +20,7 @@ from fedsw.files import private_folder
 
 
 def write_secret(path: Path, content: bytes) -> Path:
-    """Write a new file (mode 0600 from its first byte on).
-
-    Raises:
-        FileExistsError: if there is one already; a key is never replaced.
-    """
+    """Write a new file (mode 0600 from its first byte on); a key is never replaced."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -43,8 +39,7 @@ _PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seriali
 _OPENSSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-@dataclass(frozen=True)
-class ServerCertificates:
+class ServerCertificates(NamedTuple):
     """Paths: the authority's certificate and the public signing key go to every machine, the others stay at the server.
 
     `signing` is the key with which the server signs its requests, `signing_public` what clients check them with.
@@ -57,15 +52,10 @@ class ServerCertificates:
     signing_public: Path
 
     @classmethod
-    def of(cls, folder: Path) -> ServerCertificates:
+    def of(cls, folder: Path) -> Self:
         """The names of the files in a folder."""
         names = ("ca.crt", "server.pem", "server.key", SIGNING, SIGNING_PUBLIC)
         return cls(*(folder / name for name in names))
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every one of them."""
-        return (self.authority, self.certificate, self.key, self.signing, self.signing_public)
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) -> ServerCertificates:
@@ -81,7 +71,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
         raise ValueError("a certificate needs at least one host name or IP address that clients will connect to")
     names = [_host(host) for host in dict.fromkeys(hosts)]
     files = ServerCertificates.of(private_folder(folder))
-    for path in files.all:
+    for path in files:
         if path.exists():
             raise FileExistsError(f"{path} exists; choose another folder, or remove what must not be used any more")
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -117,11 +107,7 @@ def write_signing_key(files: ServerCertificates) -> None:
 
 
 def read_signing_key(path: Path) -> str:
-    """A server's public signing key, in 64 hexadecimal digits.
-
-    Raises:
-        FileNotFoundError, ValueError: naming the file and where it comes from.
-    """
+    """A server's public signing key, in 64 hexadecimal digits; an error says where the file comes from."""
     if not path.is_file():
         raise FileNotFoundError(
             f"no key of the server at {path}; the server's operator has it as {SIGNING_PUBLIC}, made by `fedsw certs`"
@@ -136,11 +122,7 @@ def read_signing_key(path: Path) -> str:
 
 
 def valid_until(certificate: Path) -> datetime.datetime:
-    """When a certificate ends, in UTC.
-
-    Raises:
-        ValueError: if the file holds no certificate.
-    """
+    """When a certificate ends, in UTC; ValueError if the file holds no certificate."""
     try:
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError as fault:
@@ -148,11 +130,7 @@ def valid_until(certificate: Path) -> datetime.datetime:
 
 
 def warn_of_expiry(certificates: Sequence[Path]) -> None:
-    """Warn of certificates that end within 30 days, before anything is started with them.
-
-    Raises:
-        ValueError: for one that has ended, with the remedy.
-    """
+    """Warn of certificates that end within 30 days, and refuse those that have ended, with the remedy."""
     now = datetime.datetime.now(datetime.UTC)
     for path in certificates:
         end = valid_until(path)
@@ -199,24 +177,12 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(digital_signature=own, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False))
 
 
-@dataclass(frozen=True)
-class NodeKey:
-    """Paths of a key pair in OpenSSH's format, as `flower-supernode` and `flwr supernode register` read it."""
-
-    private: Path
-    public: Path
-
-
-def write_node_key(path: Path) -> NodeKey:
-    """Make an EC P-384 key pair: `path` (mode 0600) and `path`.pub.
-
-    Raises:
-        FileExistsError: if there is a key already.
-    """
+def write_node_key(path: Path) -> Path:
+    """Make an EC P-384 key pair for Flower: `path` (mode 0600), never replaced, and `path`.pub, returned."""
     private_folder(path.parent)
-    pair = NodeKey(path, path.with_name(path.name + ".pub"))
     key = ec.generate_private_key(ec.SECP384R1())
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    write_secret(pair.private, key.private_bytes(*form))
-    pair.public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
-    return pair
+    write_secret(path, key.private_bytes(*form))
+    public = path.with_name(path.name + ".pub")
+    public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
+    return public

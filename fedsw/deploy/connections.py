@@ -57,10 +57,7 @@ def is_local(peer: Any) -> bool:
 
 
 class Door(socket.socket):
-    """A listening socket that hands on at most so many connections at a time, in all and of one address.
-
-    Connections of the machine itself are neither counted nor refused, unless `count_local`.
-    """
+    """A listening socket that hands on at most so many connections at a time, in all and of one address."""
 
     def __init__(self, family: int, most: int, by_address: int, *, count_local: bool = False) -> None:
         super().__init__(family, socket.SOCK_STREAM)
@@ -68,11 +65,7 @@ class Door(socket.socket):
         self._open, self._lock = Counter[str](), threading.Lock()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
-
-        Raises:
-            ConnectionAbortedError: for one too many, which is closed; servers go on with the next.
-        """
+        """The next connection; ConnectionAbortedError for one too many, which is closed: servers go on."""
         descriptor, peer = self._accept()  # type: ignore[attr-defined]
         connection = _Counted(self.family, self.type, self.proto, fileno=descriptor)
         if self._count_local or not is_local(peer):
@@ -143,11 +136,7 @@ class Patience(H11Protocol):
 
 
 class BoundedRequests:
-    """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others.
-
-    Args:
-        known: whether the headers of a request to the nodes' interface are signed by an admitted node.
-    """
+    """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others."""
 
     most, most_of_others = MOST_BYTES, MOST_BYTES_OF_OTHERS
     seconds, seconds_of_others = PART_SECONDS, SECONDS_OF_OTHERS

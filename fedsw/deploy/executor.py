@@ -60,11 +60,7 @@ _APPS = _beside("apps")
 
 
 def main(arguments: list[str]) -> None:
-    """Be a node.
-
-    Raises:
-        SystemExit: with another Flower than those this module was tested with.
-    """
+    """Be a node, of the Flower that this module was tested with."""
     if why := _APPS.refusal("SuperNode"):
         raise SystemExit(why)
     serve(arguments)
@@ -127,11 +123,7 @@ class Node:
         self._worker = worker
 
     def run(self) -> None:
-        """Serve without end.
-
-        Raises:
-            SystemExit: if the SuperLink does not know this node any more, or is not a warm one.
-        """
+        """Serve without end; SystemExit if the SuperLink does not know this node any more, or is not a warm one."""
         import httpx
         from flwr.common.constant import ErrorCode
         from flwr.supercore import log
@@ -289,12 +281,7 @@ class BundleRefused(Exception):
 
 
 def require_bundle(content: bytes, announced: str, demanded: str | None) -> None:
-    """Settle from the bytes alone whether a bundle may be unpacked.
-
-    Args:
-        content: the archive as it was received.
-        announced: its hash in the SuperLink's words, by which workers are distinguished.
-        demanded: the hash that this node's operator wrote; None for any bundle.
+    """Settle from the bytes alone whether a bundle may be unpacked: the announced hash is not believed.
 
     Raises:
         BundleRefused: naming the hash that the bytes have, and the one that they must have.

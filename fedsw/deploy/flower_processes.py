@@ -52,14 +52,7 @@ class SuperLink:
     def start(
         cls, processes: Processes, certificates: ServerCertificates, home: Path, *, host: str, port: int, stock: bool
     ) -> SuperLink:
-        """Start one and wait until it listens.
-
-        Args:
-            home: its FLWR_HOME, where apps are unpacked and the profile of `flwr` is kept.
-
-        Raises:
-            RuntimeError: with what it printed, if it does not start.
-        """
+        """Start one, with its FLWR_HOME at `home`, and wait until it listens; an error has what it printed."""
         address = f"127.0.0.1:{port}"
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
         process = processes.start(
@@ -71,11 +64,7 @@ class SuperLink:
         return cls(processes, process, address, certificates.authority, home, stock)
 
     def register(self, public_keys: Sequence[Path]) -> None:
-        """Admit the nodes with these keys; all others are refused.
-
-        Raises:
-            RuntimeError: with Flower's message, if a key is refused.
-        """
+        """Admit the nodes with these keys; all others are refused. An error has Flower's message."""
         if self.stock:
             one = [script("flwr"), "supernode", "register"]
             commands = [[*one, str(key), _PROFILE] for key in public_keys]
@@ -86,11 +75,7 @@ class SuperLink:
                 raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")
 
     def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
-        """Refuse from now on every node that was admitted and whose key is not among these; runs go on without it.
-
-        Raises:
-            RuntimeError: with Flower's message, if it does not answer; with `stock`, which is asked otherwise.
-        """
+        """Refuse from now on every admitted node whose key is not among these; runs go on without it."""
         if self.stock:
             raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
         command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
@@ -228,15 +213,7 @@ class NodeSettings:
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
-    """The command that starts a SuperNode.
-
-    Args:
-        port: of the stock SuperNode's own interface to its ClientApp processes, on the loopback interface; the warm
-            one has none.
-
-    Raises:
-        ValueError: for a stock SuperNode that is to demand a bundle.
-    """
+    """The command that starts a SuperNode, on a port of the loopback interface; no stock one demands a bundle."""
     if stock and node.bundle is not None:
         raise ValueError(
             f"--bundle {node.bundle} cannot be kept with --stock: Flower's own SuperNode loads whatever bundle comes, "
@@ -253,11 +230,7 @@ def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str
 
 
 def node_config_text(config: Mapping[str, int | str]) -> str:
-    """The configuration as `--node-config` wants it: TOML pairs in one line.
-
-    Raises:
-        ValueError: for a text with a double quote in it, which Flower's reader would cut in two.
-    """
+    """The configuration as `--node-config` wants it: TOML pairs in one line, no text with a double quote in it."""
     for key, value in config.items():
         if '"' in str(value):
             raise ValueError(f"{key} {value!r} holds a double quote, which a node's configuration cannot; rename it")

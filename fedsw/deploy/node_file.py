@@ -61,11 +61,7 @@ class NodeFile(BaseModel):
 
 
 def write_node_file(path: Path) -> None:
-    """Write a commented node file, the one that is shipped, for a client's operator to edit.
-
-    Raises:
-        FileExistsError: if there is a file already; nobody's choice is written over.
-    """
+    """Write the commented node file that is shipped, for a client's operator to edit; none is written over."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write((SHIPPED / "node.toml").read_text(encoding="utf-8"))
@@ -74,11 +70,7 @@ def write_node_file(path: Path) -> None:
 
 
 def read_node_file(path: Path) -> NodeFile:
-    """The configuration in a TOML file. A path in it that is not absolute is looked for beside the file.
-
-    Raises:
-        ExperimentError: naming the file, and the key with its value and what it must be.
-    """
+    """The configuration in a TOML file. A path in it that is not absolute is looked for beside the file."""
     raw = read_toml(path, "the node's configuration")
     here = path.resolve().parent
     raw |= {name: here / raw[name] for name in _PATHS if isinstance(raw.get(name), str)}

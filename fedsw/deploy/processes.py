@@ -26,16 +26,11 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 class Processes:
-    """A set of processes with everything they start, marked by a random word in their environment.
+    """A set of processes with everything they start, marked by a random word in their environment; a context manager.
 
-    Each has a session of its own (Ctrl-C reaches only us, and we stop them in order) and a log file. A watchdog that
-    holds one end of a pipe stops the marked processes if this process dies without doing so, whatever killed it.
-
-    Use it as a context manager.
-
-    Args:
-        logs: folder of the log files; None to print where this process prints.
-        environment: set for every process besides ours; telemetry, update checks and run-time installs are off.
+    Each has a session of its own (Ctrl-C reaches only us, and we stop them in order) and a log file, if `logs` names
+    their folder. A watchdog that holds one end of a pipe stops the marked processes if this process dies without doing
+    so, whatever killed it. Telemetry, update checks and run-time installs are off.
     """
 
     def __init__(self, logs: Path | None, environment: Mapping[str, str] | None = None) -> None:
@@ -115,11 +110,7 @@ class Processes:
 
 
 def script(name: str) -> str:
-    """The path of one of Flower's commands, beside the Python that runs this.
-
-    Raises:
-        FileNotFoundError: if the app's extra is not installed.
-    """
+    """The path of one of Flower's commands, beside the Python that runs this."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise FileNotFoundError(
@@ -129,11 +120,7 @@ def script(name: str) -> str:
 
 
 def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
-    """Wait until a process that was started here listens on a port of this machine.
-
-    Raises:
-        RuntimeError: with what it printed, if it ends or takes more than `limit` seconds.
-    """
+    """Wait until a process listens on a port of this machine, `limit` seconds; an error has what it printed."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

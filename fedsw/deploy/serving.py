@@ -16,14 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedsw.deploy.certificates import (
-    LOOPBACK,
-    NodeKey,
-    ServerCertificates,
-    warn_of_expiry,
-    write_certificates,
-    write_node_key,
-)
+from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, warn_of_expiry, write_certificates, write_node_key
 from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
 from fedsw.deploy.processes import Processes, free_port
 from fedsw.federation.node.participation import Participation, participations
@@ -75,20 +68,15 @@ _LOOK_SECONDS = 2.0
 
 
 def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
-    """Certificates and node keys of a federation, a folder for every machine: server, client0, client1, ...
-
-    The server's folder has its certificate, the key it signs with and the public keys to admit; a client's has its key,
-    the authority's certificate and the server's public key. Each folder is all that its machine needs and nothing that
-    another machine must not see.
-    """
+    """Certificates and node keys of a federation: a folder for each machine with all that it needs and nothing more."""
     server = private_folder(folder / "server")
     certificates = write_certificates(server, [*hosts, *LOOPBACK])
     admitted = private_folder(server / "nodes")
     places = []
     for client in range(clients):
         place = private_folder(folder / f"client{client}")
-        key: NodeKey = write_node_key(place / "node.key")
-        (admitted / f"client{client}.pub").write_bytes(key.public.read_bytes())
+        public_key = write_node_key(place / "node.key")
+        (admitted / f"client{client}.pub").write_bytes(public_key.read_bytes())
         for public in (certificates.authority, certificates.signing_public):
             (place / public.name).write_bytes(public.read_bytes())
         places.append(place)
@@ -99,18 +87,15 @@ def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path
 def serving(folder: Path, home: Path, *, port: int, stock: bool) -> Iterator[SuperLink]:
     """A SuperLink on all interfaces that admits the keys in `folder`/nodes; stopped on the way out.
 
-    A key that is put there or taken away meanwhile is admitted or refused within seconds, without `stock`.
-
-    Args:
-        folder: the server's folder of `write_federation`.
-        home: Flower's folder and the logs.
+    A key that is put there or taken away meanwhile is admitted or refused within seconds, without `stock`. The logs
+    are in `home`, Flower's folder.
 
     Raises:
         FileNotFoundError: if certificates or keys are missing. ValueError: if a certificate has ended.
         RuntimeError: if it does not start.
     """
     certificates = ServerCertificates.of(folder)
-    for path in certificates.all:
+    for path in certificates:
         if not path.is_file():
             raise FileNotFoundError(f"no {path.name} in {folder}; `fedsw certs --host NAME --out DIR` makes it")
     warn_of_expiry([certificates.authority, certificates.certificate])
@@ -167,12 +152,7 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     """Run a SuperNode and start it again whenever it ends, until this process is stopped.
 
     A SuperLink takes a node that vanished without a word back only when its lease has run out, after 20 s, or a minute
-    with `stock`; so every end is followed by another attempt, and only a certificate that can't be trusted ends this
-    function.
-
-    Args:
-        say: is called when a run begins here or is over, and with the reason why the node is started again: once, as
-            long as it stays the same.
+    with `stock`; so every end is followed by another attempt, and `say` is told why, once as long as it stays the same.
 
     Raises:
         ValueError: if the authority's certificate has ended.

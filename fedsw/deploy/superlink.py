@@ -26,7 +26,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -191,38 +191,25 @@ class Express:
     async def _give(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """A node brings a reply."""
         from flwr.proto.fleet_pb2 import PushMessagesRequest
-        from flwr.proto.message_pb2 import PushObjectRequest
         from flwr.superlink.servicer.fleet import fleet_handlers
 
         push = PushMessagesRequest.FromString(header)
         state = _authenticated(request, push)
-        run_id = push.messages_list[0].metadata.run_id
         answer = fleet_handlers.push_messages(push, state)
-        for name, content in _named(objects, answer.objects_to_push):
-            item = PushObjectRequest(
-                node=push.node, run_id=run_id, session_id=answer.session_id, object_id=name, object_content=content
-            )
+        for item in _pushed(objects, answer, push.node, push.messages_list[0].metadata.run_id):
             fleet_handlers.push_object(item, state)
         self._for_server.happen()
         return [answer.SerializeToString()]
 
     async def _offer(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """The server app sends messages."""
-        from flwr.proto.message_pb2 import PushObjectRequest
         from flwr.proto.node_pb2 import Node
         from flwr.proto.runtime_pb2 import PushAppMessagesRequest
         from flwr.superlink.servicer.runtime import runtime_handlers
 
         state, task = _task(request)
         answer = runtime_handlers.push_messages(PushAppMessagesRequest.FromString(header), state, task)
-        for name, content in _named(objects, answer.objects_to_push):
-            item = PushObjectRequest(
-                node=Node(node_id=1),
-                run_id=task.run_id,
-                session_id=answer.session_id,
-                object_id=name,
-                object_content=content,
-            )
+        for item in _pushed(objects, answer, Node(node_id=1), task.run_id):
             runtime_handlers.push_object(item, state, task)
         self._for_nodes.happen()
         return [answer.SerializeToString()]
@@ -347,11 +334,14 @@ async def _contents(trees: Iterable[Any], pull: Callable[[str], Any]) -> list[by
     return contents
 
 
-def _named(objects: list[bytes], wanted: Iterable[str]) -> list[tuple[str, bytes]]:
+def _pushed(objects: list[bytes], answer: Any, node: Any, run_id: int) -> Iterator[Any]:
+    """A request for each object that is wanted and came with a message."""
+    from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.supercore.inflatable.inflatable_object import get_object_id
 
-    named = {get_object_id(content): content for content in objects}
-    return [(name, named[name]) for name in wanted if name in named]
+    named, of = {get_object_id(content): content for content in objects}, {"node": node, "run_id": run_id}
+    for name in [name for name in answer.objects_to_push if name in named]:
+        yield PushObjectRequest(**of, session_id=answer.session_id, object_id=name, object_content=named[name])
 
 
 async def _disconnected(request: Any) -> None:
@@ -378,11 +368,7 @@ ROLES: dict[str, Callable[[list[str]], None]] = {role.__name__: role for role in
 
 
 def main(arguments: list[str]) -> None:
-    """Play the role the first argument names.
-
-    Raises:
-        SystemExit: for an unknown role, or another Flower than those this module was tested with.
-    """
+    """Play the role the first argument names."""
     if why := _APPS.refusal("SuperLink"):
         if arguments[:1] == ["stock"]:  # of a Flower whose insides nobody has looked at: as it is, without guards
             os.execv(Path(sys.executable).with_name("flower-superlink"), ["flower-superlink", *arguments[1:]])

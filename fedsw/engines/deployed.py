@@ -37,13 +37,8 @@ _MOST_SAID = 2**20
 class LocalFederation:
     """The experiment's clients on loopback, or its sites, each with several clients.
 
-    Each process can be started again, with its own key and folder.
-
-    Certificates and keys are made here, and removed by `remove_secrets`.
-
-    Args:
-        place: a fresh folder for secrets and Flower's own folders.
-        states: holds a folder for every client's lasting state.
+    Each process can be started again, with its own key and folder. Certificates and keys are made in `place`, and
+    removed by `remove_secrets`; `states` has a folder for every client's lasting state.
     """
 
     def __init__(
@@ -58,14 +53,11 @@ class LocalFederation:
         self._data = None if data is None else Path(data)
         self._place, self._states, self._stock, self._port = place, states, stock, free_port()
         self._certificates = write_certificates(place / "certificates", LOOPBACK)
-        self._keys = [write_node_key(place / "keys" / f"client{client}") for client in self.clients]
+        self._keys = [place / "keys" / f"client{client}" for client in self.clients]
+        self._public_keys = [write_node_key(key) for key in self._keys]
 
     def start_link(self) -> SuperLink:
-        """Start the SuperLink, always on the same port, and admit the clients' keys.
-
-        Raises:
-            RuntimeError: with what it printed, if it does not start.
-        """
+        """Start the SuperLink, always on the same port, and admit the clients' keys."""
         link = SuperLink.start(
             self.processes,
             self._certificates,
@@ -74,7 +66,7 @@ class LocalFederation:
             port=self._port,
             stock=self._stock,
         )
-        link.register([key.public for key in self._keys])
+        link.register(self._public_keys)
         return link
 
     def start_node(self, client: int) -> None:
@@ -82,7 +74,7 @@ class LocalFederation:
         node = NodeSettings(
             superlink=f"127.0.0.1:{self._port}",
             authority=self._certificates.authority,
-            key=self._keys[client].private,
+            key=self._keys[client],
             server_key=self._certificates.signing_public,
             client=client,
             clients=len(self.clients),
@@ -105,11 +97,7 @@ class LocalFederation:
         return not self.processes.ended(name) and _ONLINE in self.processes.said(name, _MOST_SAID)
 
     def wait_until_online(self, clients: Iterable[int]) -> None:
-        """Return when all of these are.
-
-        Raises:
-            RuntimeError: with what it printed, if one ends, or is not there after two minutes.
-        """
+        """Return when all of these are; one that ends, or is not there in two minutes, is an error with its words."""
         deadline = time.monotonic() + _ONLINE_SECONDS
         waiting = set(clients)
         while waiting := {client for client in waiting if not self.is_online(client)}:
@@ -133,12 +121,7 @@ def node_name(client: int) -> str:
 
 @contextlib.contextmanager
 def local_federation(place: Path, states: Path, experiment: Experiment, *, stock: bool) -> Iterator[SuperLink]:
-    """A SuperLink and the experiment's number of SuperNodes on loopback, all online; stopped on the way out.
-
-    Args:
-        place: a fresh folder for secrets, logs and Flower's own folders; only logs are left in it.
-        states: holds a folder for every client's lasting state.
-    """
+    """The processes of a `LocalFederation`, all online; stopped on the way out, when only logs are left in `place`."""
     with Processes(private_folder(private_folder(place) / "logs")) as processes:
         federation = LocalFederation(processes, place, states, experiment, stock=stock)
         try:
@@ -165,16 +148,13 @@ def run(
 ) -> None:
     """Run the prepared job of `directory` on a federation of processes that runs as long as the run does.
 
-    Certificates, node keys and Flower's folders are made for this run in `directory`/deployment (mode 0700) and
-    removed at its end, with every process; after a failure the logs stay. What a client must remember beyond its
-    process is in `directory`/nodes/<client>.
-
-    Args:
-        stock: Flower's own executors, which start a Python process for every message, instead of warm ones.
+    Secrets and logs are in `directory`/deployment (mode 0700), removed at its end; after a failure the logs stay. What
+    a client must remember beyond its process is in `directory`/nodes/<client>. `stock`: with Flower's own executors,
+    which start a Python process for every message.
 
     Raises:
         RunBusy: if the run is going on; nothing of it is touched.
-        RuntimeError: with the end of the output, if a process does not start or the run leaves no completed summary.
+        RuntimeError: as `follow`, or if a process does not start.
     """
     place = directory / "deployment"
     with held(directory, _DEPLOYED):  # before the server has started, its own lock does not show it
@@ -186,11 +166,7 @@ def run(
 
 
 def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
-    """Submit the prepared job of a folder to a running SuperLink, show its rounds, and return when it is done.
-
-    Raises:
-        RuntimeError: with the end of the output, if it leaves no completed summary.
-    """
+    """Submit a folder's prepared job to a running SuperLink, show its rounds, and return when it is completed."""
     summary = Replaced(directory / SUMMARY)  # the old one names the ledger's last row, which the run reads
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, modules_of(experiment), resume=resume)

@@ -55,13 +55,7 @@ class RunResult(Short):
         return run_facts(self.experiment.name, self.directory, self.summary)
 
     def page(self, *others: RunResult) -> Page:
-        """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it.
-
-        Guarantee: as `fedsw.report.page.page.write_page`, for readers of the page.
-
-        Raises:
-            LedgerDamaged, LedgerReplaced: if a ledger is not what it was.
-        """
+        """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
         from fedsw.report.page.page import page
         from fedsw.runs.record import read_run
 
@@ -122,11 +116,7 @@ def run(
 def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> RunResult:
     """Run an experiment in a fresh folder `runs/<name>/<time>/` as one of several, of which only the best is shown.
 
-    Args:
-        selection: what that costs; whoever states it has charged it before.
-
-    Raises:
-        As `run`; FederationError or a stopped run where it would spend more than was planned.
+    What the `selection` costs was charged before; a run that would spend more than was planned is stopped.
     """
     from fedsw.engines.records import at_hand
 
@@ -374,13 +364,7 @@ def prepare_served(experiment: Experiment, runs: Path) -> Path:
 def run_served(
     link: SuperLink, directory: Path, observer: Observer, *, resume: bool, allow_modules: Collection[str] = ()
 ) -> RunResult:
-    """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it.
-
-    Raises:
-        CodeRefused: if the settings name another module.
-        FileNotFoundError: if nothing was prepared there. RunBusy: if the run is going on.
-        RuntimeError: if the run leaves no completed summary.
-    """
+    """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it."""
     from fedsw.engines.deployed import follow
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.recovery import require_free

@@ -81,10 +81,6 @@ class InProcessGrid(Grid):
     message has left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to
     the others: a hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python
     thread cannot be stopped). A worker that has nothing to do for a while ends, too; the next message has a new one.
-
-    Args:
-        client_app: the app every node runs.
-        node_configs: each node's own configuration; nodes are numbered in this order.
     """
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:

@@ -52,12 +52,8 @@ def run_all(
 ) -> None:
     """Do every piece, `jobs` at a time, in processes with one thread each.
 
-    One that fails is reported, and the others go on; so they do if a process dies. Interrupting ends the processes.
-
-    Args:
-        work: does a piece and says whether it came to a result; it is sent to the processes, so it must be picklable.
-        failed: receives a piece that raised, or whose process died, with the reason.
-        open_pool: what the pieces run in; processes with one thread each by default.
+    `work`, which is picklable, says whether a piece came to a result. One that raises, or whose process dies, is
+    reported to `failed`, and the others go on. Interrupting ends the processes.
     """
     waiting, running = deque(pieces), dict[Future[bool], Piece]()
     pool: Executor | None = None
@@ -144,12 +140,8 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def settle_run(place: Path) -> list[str]:
     """Let a run count with what its ledgers say, and give back the rest of what was set aside for it.
 
-    Args:
-        place: the folder of a run under a trusted server or of a `PrivateTrainer`, or one with ledgers that count by
-            themselves: of clients (a run's, or a state folder), of releases on one machine.
-
-    Returns:
-        Names of the data sets whose accounts were settled.
+    The folder is of a run under a trusted server, of a `PrivateTrainer`, or one with ledgers that count by themselves:
+    of clients (a run's, or a state folder), of releases on one machine. Returns the names of the data sets.
 
     Raises:
         FileNotFoundError: if nothing in the folder belongs to an account.

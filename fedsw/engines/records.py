@@ -168,11 +168,7 @@ def handed_again(
 
 
 def require_at_hand(experiment: Experiment, engine: str) -> None:
-    """Refuse Python objects on engines whose clients are other processes.
-
-    Raises:
-        ExperimentError: naming the engine and what to do.
-    """
+    """Refuse Python objects on engines whose clients are other processes."""
     for key, name in (("model.kind", experiment.model.kind), ("objective.task", experiment.objective.task)):
         if is_held(name) and engine != "inprocess":
             raise ExperimentError(

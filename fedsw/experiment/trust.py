@@ -44,6 +44,7 @@ class TrustModel:
             these alone.
         slices: whether what leaves are noised random slices, which have accountants of their own.
         masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
+        needs_noise: why it cannot run as a reference without noise, with the remedy; None if it can.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
         law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
             settings; None if that cannot be recomputed from a run's folder.
@@ -64,6 +65,7 @@ class TrustModel:
     law: ClassVar[Law | None] = None
     masked: ClassVar[bool] = False
     why_not: ClassVar[str] = "the task does not go with it"
+    needs_noise: ClassVar[str | None] = None
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
     trusted_with: ClassVar[str]
@@ -120,7 +122,7 @@ class TrustModel:
 
     def without_noise(self, privacy: Any) -> str | None:
         """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
-        return None
+        return None if privacy.noisy else self.needs_noise
 
 
 _known: dict[str, TrustModel] = {}

@@ -75,12 +75,8 @@ app = ClientApp(mods=[refusing, from_server, noting])
 def sizes(message: Message, context: Context) -> Message:
     """Load and validate the records of this node's clients; report how many of every group they train on (public).
 
-    Asked where the experiment leaves settings to `training.preset`. Of a run one experiment is answered for, and only
-    one that differs from it in what the preset chose may follow.
-
-    Raises:
-        RuntimeError: under a trust model in which groups are not public, or where nothing is left to choose: nobody has
-            to know the sizes then. No file is opened.
+    Asked where the experiment leaves settings to `training.preset`; refused where groups are not public, before a file
+    is opened. Of a run one experiment is answered for, and only one that differs in what the preset chose may follow.
     """
     asked = asked_of(messages.SIZES, message.content, Terms())
     _require_same_run(asked.experiment, asked.run, context)
@@ -92,11 +88,7 @@ def sizes(message: Message, context: Context) -> Message:
 
 
 def _require_counted(experiment: Experiment) -> None:
-    """Refuse to report sizes by group where they are protected, as in a sketch, or where no preset reads them.
-
-    Raises:
-        RuntimeError: naming the trust model.
-    """
+    """Refuse to report sizes by group where they are protected, as in a sketch, or where no preset reads them."""
     trust = experiment.privacy.trust
     if trust not in (sized := names_of(gradients=True)) or not left_open(experiment):
         raise RuntimeError(
@@ -107,11 +99,7 @@ def _require_counted(experiment: Experiment) -> None:
 
 
 def _require_same_run(experiment: str, run: str, context: Context) -> None:
-    """Refuse an experiment that this node has not agreed to in its run.
-
-    Raises:
-        RuntimeError: if it has greeted another, or reported sizes for one that differs in more than a preset chooses.
-    """
+    """Refuse an experiment that this node has not agreed to in its run, unless they differ in what a preset chooses."""
     counted = cast(dict[str, Any], context.state.get(COUNTED, {}))
     agreed = state_of_node(context) if STATE in context.state else counted
     if not agreed:
@@ -179,12 +167,6 @@ def _answer(exchange: AnyExchange) -> Handler:
     return answer
 
 
-def _answer_every_exchange() -> None:
-    """Let the app answer every exchange but the greetings."""
-    ways = {"train": app.train, "evaluate": app.evaluate, "query": app.query}
-    for exchange in messages.EXCHANGES:
-        if exchange not in (messages.HELLO, messages.SIZES):
-            ways[exchange.kind.partition(".")[0]](exchange.action)(_answer(exchange))
-
-
-_answer_every_exchange()
+for _exchange in messages.EXCHANGES:
+    if _exchange not in (messages.HELLO, messages.SIZES):
+        getattr(app, _exchange.kind.partition(".")[0])(_exchange.action)(_answer(_exchange))

@@ -42,12 +42,7 @@ class NotFromServer(RuntimeError):
 
 
 class SigningGrid(Grid):
-    """A grid whose requests the server signs; everything else is done by the grid that carries them.
-
-    Args:
-        carrier: the grid that moves the messages.
-        run: the run's name.
-    """
+    """A grid whose requests the server signs, the run's name in them; the grid that carries them does all else."""
 
     def __init__(self, carrier: Grid, run: str, key: Ed25519PrivateKey) -> None:
         self.carrier, self._name, self._key, self._count = carrier, run, key, 0
@@ -79,11 +74,7 @@ class SigningGrid(Grid):
         return self.carrier.get_node_ids()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """See `Grid`; not used here, and it would not sign.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuse: it would not sign, and is not used here."""
         raise NotImplementedError("a signing grid sends by push_messages")
 
     def create_message(self, *arguments: Any, **settings: Any) -> Message:
@@ -101,11 +92,7 @@ class SigningGrid(Grid):
 
 
 def signing(grid: Grid, run: str) -> Grid:
-    """The grid that signs its requests, if this process was given a signing key; else the grid as it is.
-
-    Raises:
-        OSError, ValueError: if the key cannot be read: a server that should sign does not go on without.
-    """
+    """The grid that signs its requests where this process was given a signing key; without one, the grid as it is."""
     path = os.environ.get(SIGNING_KEY)
     if not path:
         return grid
@@ -118,11 +105,9 @@ def signing(grid: Grid, run: str) -> Grid:
 def require_server(message: Message, key: str | None, agreed: str | None, counts: dict[str, int]) -> None:
     """Check that a request is the server's, to this node, now; the record that says so is taken out of it.
 
-    Args:
-        key: the server's public key as in a node's configuration; None where the operator gave none, as in simulations:
-            then the sender's number alone is looked at.
-        agreed: the name of the run that this node was greeted in; None before.
-        counts: the count of the last request by run of the network; a request's own is written there.
+    Without a `key`, which the operator gave (in simulations nobody does), the sender's number alone is looked at.
+    `agreed` is the name of the run that this node was greeted in; `counts` has the count of the last request by run of
+    the network, and is written to.
 
     Raises:
         NotFromServer: naming what is wrong.
@@ -172,10 +157,8 @@ def _text(run: str, run_id: int, node: int, kind: str, nonce: str, count: int, c
 def digest(content: RecordDict, known: dict[int, bytes]) -> str:
     """SHA-256 of all that a message holds, but for the record of its origin, in 64 hexadecimal digits.
 
-    Names, types, shapes and values go into it with their lengths, so that no two contents have one text.
-
-    Args:
-        known: digests of records by their identity, for records that several messages share; filled here.
+    Names, types, shapes and values go into it with their lengths, so that no two contents have one text. Digests of
+    records that several messages share are `known`, by identity.
     """
     total = hashlib.sha256()
     for name in sorted(content):

@@ -63,11 +63,7 @@ def nonce() -> list[float]:
 
 
 def padded(rows: Tensor, length: int) -> Tensor:
-    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n.
-
-    Raises:
-        ValueError: if there are more rows than that.
-    """
+    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n."""
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
     own = rows.detach().cpu()
@@ -77,15 +73,10 @@ def padded(rows: Tensor, length: int) -> Tensor:
 def check(
     dtype: str, shape: Sequence[int], stype: str, nbytes: int, *, expected: tuple[int | None, ...], name: str
 ) -> None:
-    """Check the type, shape and length of an array that came, before its bytes are looked at.
-
-    Args:
-        nbytes: of the bytes that came.
-        expected: the shape that must come; None stands for any length.
-        name: what the array is, for the error.
+    """Check the type, shape and length of an array that came as `nbytes`, before its bytes are looked at.
 
     Raises:
-        ValueError: naming the array, what came and what was expected.
+        ValueError: naming the array, what came and what was expected (None stands for any length).
     """
     if stype != ARRAY_FORMAT or dtype not in _DTYPES:
         raise ValueError(f"{name} came as {dtype!r} in format {stype!r}; expected one of {_DTYPES} as {ARRAY_FORMAT!r}")
@@ -102,14 +93,7 @@ def check(
 def decode(
     dtype: str, shape: Sequence[int], stype: str, data: bytes, *, expected: tuple[int | None, ...], name: str
 ) -> Tensor:
-    """The tensor behind the bytes of `encode`, after its type, shape and length were checked; no unpickling.
-
-    Args:
-        expected, name: as in `check`.
-
-    Raises:
-        ValueError: naming the array, what came and what was expected.
-    """
+    """The tensor behind the bytes of `encode`, of the `expected` shape, after `check`; no unpickling."""
     check(dtype, shape, stype, len(data), expected=expected, name=name)
     values = np.frombuffer(_mixed(data[:_KEY_BYTES], memoryview(data)[_KEY_BYTES:]), dtype=_LITTLE_ENDIAN[dtype])
     try:

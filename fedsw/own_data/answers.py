@@ -19,7 +19,7 @@ from fedsw.columns.kinds import FALSE, TRUE
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
-from fedsw.data.formats import SEPARATORS
+from fedsw.data.formats import SEPARATORS, damaged, parquet_of
 from fedsw.settings import ExperimentError
 
 _FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")
@@ -37,11 +37,14 @@ class ColumnForm:
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
-    """Names of the columns of a CSV file, and what parts them; its records are not looked at."""
+    """Names of the columns of a table, and what parts them; its records are not looked at."""
+    if path.suffix.lower() == ".parquet":
+        with damaged(path, "Parquet file"):
+            return list(parquet_of(path).read_schema(path).names), ","
     if not is_text(path):
         raise BadRecords(
-            f"{path}: a declaration is drafted from tables of text (.csv, .tsv or .txt); write it as CSV, or declare "
-            "it by hand"
+            f"{path}: a declaration is drafted from a table of text (.csv, .tsv or .txt) or Parquet; write it as one, "
+            "or declare it by hand"
         )
     with _text_of(path) as file:
         line = file.readline()
@@ -53,12 +56,25 @@ def read_header(path: Path) -> tuple[list[str], str]:
 
 
 def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
-    """All cells of a CSV file by column, as text without spaces around it; rows of another length are left out."""
+    """All cells of a table by column, as text without spaces around it; rows of another length are left out."""
+    if path.suffix.lower() == ".parquet":
+        with damaged(path, "Parquet file"):
+            table = parquet_of(path).read_table(path).to_pydict()
+        return {name: [_as_text(cell) for cell in cells] for name, cells in table.items()}
     with _text_of(path) as file:
         rows = csv.reader(file, delimiter=separator)
         names = [name.strip() for name in next(rows, [])]
         kept = [row for row in rows if len(row) == len(names)]
     return {name: [row[place].strip() for row in kept] for place, name in enumerate(names)}
+
+
+def _as_text(cell: object) -> str:
+    """A cell as a table of text has it: a date without its time, an empty one for none."""
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, datetime.datetime):
+        return cell.date().isoformat()
+    return str(cell).strip()
 
 
 @contextmanager

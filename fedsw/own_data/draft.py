@@ -22,6 +22,7 @@ preset = "auto"            # rounds, batches, learning rate and clips by rule, f
 
 
 _CUT = 'outside = "cut"'
+_POINT = '# decimal = ","   # if numbers are written with decimal commas, as they often are beside semicolons'
 _KEPT = """\
 held_out_fraction = 0.2    # of each client's records, never trained on ...
 held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
@@ -70,7 +71,8 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     _require_known(asked, names)
     public, origin = _public(asked, tables, separator)
     private = {} if public or not asked.guess else _cells(tables, separator)
-    comma = any(form_of(cells).comma for cells in (public or private).values())
+    seen = public or private
+    comma = any(form_of(cells).comma for cells in seen.values()) if seen else None
 
     def of(column: str, *, classes: bool) -> ColumnAnswer:
         cells = None if public is None else public.get(column)
@@ -265,11 +267,12 @@ def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _columns(separator: str, comma: bool, features: Sequence[str]) -> list[str]:
+def _columns(separator: str, comma: bool | None, features: Sequence[str]) -> list[str]:
+    """The lines of the columns; `comma` is whether decimals are commas, None where no cell was looked at."""
     return [
         "[data.columns]",
         *([f"separator = {_text(separator)}"] if separator != "," else []),
-        *(['decimal = ","'] if comma else []),
+        *(['decimal = ","'] if comma else [_POINT] if comma is None and separator == ";" else []),
         "features = [",
         *features,
         "]",

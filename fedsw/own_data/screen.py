@@ -20,6 +20,7 @@ from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature
 from fedsw.data import DeclaredRecords
 from fedsw.data.cells import MISSING, shown
+from fedsw.data.distinct import CellFault
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.federation.server.preset import numbers_of, settled
@@ -151,8 +152,16 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
         feature = next((each for each in columns.features if name in each.columns), None)
         cells = " and ".join(f"{count:,} {_CELLS[count != 1]} {value}" for value, count in counts.items())
         yield f"{file.file}: column {name!r}: {cells}; {_remedy(feature, counts)}"
+    alike: dict[tuple[str, str], list[CellFault]] = {}
     for fault in file.faults:
-        yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
+        alike.setdefault((fault.column, fault.declared), []).append(fault)
+    for (column, declared), faults in alike.items():
+        if len(faults) > _SINGLY:
+            cells = ", ".join(f"row {fault.row} is {fault.value}" for fault in faults)
+            yield f"{file.file}: column {column!r}: {declared}; {cells} ({file.counted})"
+            continue
+        for fault in faults:
+            yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
     for column, remedy in dict.fromkeys((fault.column, fault.remedy) for fault in file.faults if fault.remedy):
         yield f"{file.file}: column {column!r}: if they are right, {remedy}"
     if file.more:
@@ -162,6 +171,8 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
 
 
 _CELLS = ("cell is", "cells are")
+_SINGLY = 5
+"""Most faults of one kind that have a line each."""
 
 
 def _remedy(feature: Feature | None, counts: Mapping[str, int]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedsw.text import harmless
 
@@ -46,12 +48,37 @@ def table_of(
     Columns of words are at the ``left``, the first by default; ``whole`` ones are not wrapped, and cut where nothing
     else gives way. The look is that of `rich.table.Table`.
     """
-    table, words = Table(box=box.SIMPLE_HEAD, **look), headings[:1] if left is None else left
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading in whole)
-    for row in rows:
-        table.add_row(*row)
+    words = headings[:1] if left is None else left
+    table, lines = _Parted(box=box.SIMPLE_HEAD, **look), [tuple(row) for row in rows]
+    for place, heading in enumerate(headings):
+        one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *(line[place] for line in lines)))
+        justify: Literal["left", "right"] = "left" if heading in words else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading in whole or one_word)
+    for line in lines:
+        table.add_row(*line)
     return table
+
+
+class _Parted(Table):
+    """A table that is shown in parts, each with the first column, where it is too wide: no number is cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, *others = self.columns
+        parts = [[first]]
+        for column in others:
+            if len(parts[-1]) > 1 and self._least(console, options, [*parts[-1], column]) > options.max_width:
+                parts.append([first])
+            parts[-1].append(column)
+        for part in parts:
+            yield from super(_Parted, self._of(part)).__rich_console__(console, options)
+
+    def _least(self, console: Console, options: ConsoleOptions, columns: list[Column]) -> int:
+        return self._of(columns).__rich_measure__(console, options.update(max_width=10**4)).minimum
+
+    def _of(self, columns: list[Column]) -> _Parted:
+        table = copy.copy(self)
+        table.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
+        return table
 
 
 def named_rows(rows: Iterable[tuple[str, RenderableType]]) -> Table:

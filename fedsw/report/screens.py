@@ -47,7 +47,7 @@ def experiments_table(experiments: Iterable[Experiment]) -> Table:
         for one in experiments
     ]
     numbers = ("α", "ε", "rounds", "clients")
-    return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers))
+    return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers), pad_edge=False)
 
 
 def ledger_report(account: Mapping[str, Any]) -> RenderableType:

@@ -45,8 +45,7 @@ class Budgeted:
         """Go on with a ledger that was charged for what the run released in another copy of its folder.
 
         Raises:
-            LedgerReplaced: if nothing was charged to it for that, or if it has fewer releases than the account
-                remembers of the run.
+            LedgerReplaced: if nothing was charged for that, or fewer releases than the account remembers of the run.
             LimitReached: if what was charged does not fit below the limit.
         """
         if self._account is not None and any(entry.lost for entry in ledger.entries()):
@@ -100,14 +99,12 @@ def reserving(
     A new run that fails before its first release gives everything back. One that is resumed may have spent before, even
     where its ledger cannot be read: it gives nothing back.
 
-    Args:
-        agreed: whether a folder that is older than what the account remembers of the run may be charged for that.
-        remembered: files of runs that remember rows of accounts (`ACCOUNT`).
+    Of a folder that is older than what the account remembers of the run, it may be `agreed` that it is charged for
+    that. Files of runs that remember rows of accounts (`ACCOUNT`) are looked at.
 
     Raises:
         LimitReached: if it does not fit below the limit of its data set.
-        LedgerReplaced: if the account is older than one of the files remembers, or the run's folder older than what the
-            account remembers of the run.
+        LedgerReplaced: if the account is older than a file remembers, or the run's folder than the account does.
     """
     if not agreed:
         account.require_newest(run, directory / LEDGER)

@@ -43,14 +43,10 @@ class GroupTable(NamedTuple):
 def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
 
-    Args:
-        outputs: held-out outputs (n, d), as `fedsw.tasks.measures` gives them.
-
-    Returns:
-        By group: `count`; for classification `accuracy`, and `selection_rate`, `true_positive_rate`,
-        `false_positive_rate`, `auc` and `calibration_error` of class 1 (for more than two classes `selection_rate_c` of
-        every class c); for regression `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`.
-        In a group without records everything but the count is nan, as is what its records do not define.
+    Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
+    `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of class 1 (for more than two classes
+    `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of Euclidean
+    distances, and `r2`. What a group's records do not define is nan.
     """
     kind = task.experiment.objective.task
     if kind not in TASKS or len(task.groups) < 2:
@@ -101,12 +97,7 @@ def _of_numbers(outputs: Tensor, records: Records, rows: Array) -> Measured:
 
 
 def calibration_error(target: Array, scores: Array) -> float:
-    """Mean gap between score and share of class 1 in ten bins of equal width, weighted by their records.
-
-    Args:
-        target: (n,) classes 0 and 1.
-        scores: (n,) probabilities of class 1.
-    """
+    """Mean gap between score (n,) and share of class 1 in ten bins of equal width, weighted by their records (n,)."""
     gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(target))
 

@@ -74,12 +74,7 @@ class Checkpoints:
     from the whole state on: the rest of a write that was cut short, or of another state, counts as not there. An old
     state beside its ledger is safe: the ledger, which is ahead of it, decides what was spent.
 
-    Use it as a context manager.
-
-    Args:
-        step: moves the model along a released vector, by that vector and its own state alone.
-        state: the state after it, whose `ledger` is left open.
-        head: the last row of the run's ledger.
+    Use it as a context manager. `step` moves the model along a released vector, by that and its own state alone.
     """
 
     def __init__(
@@ -137,11 +132,7 @@ class Checkpoints:
 
 
 def write(directory: Path, state: Checkpoint) -> tuple[bytes, int]:
-    """Put a whole state in place, on the disk on return; what was released after it is left out.
-
-    Returns:
-        Its digest, and the bytes of its file.
-    """
+    """Put a whole state in place, on the disk on return, without what came after; returns its digest and bytes."""
     content = io.BytesIO()
     ledger = None if state.ledger is None else asdict(state.ledger)
     torch.save({**{name: value for name, value in vars(state).items() if name != "later"}, "ledger": ledger}, content)

@@ -57,31 +57,13 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
             files.private_folder(path)
-        self.path = path
-        self.forgotten = False
+        self.path, self.forgotten = path, False
+        self.ledger, self.plan, self.summary = path / LEDGER, path / PLAN, path / SUMMARY
+        self.releases = path / RELEASES
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
-    @property
-    def ledger(self) -> Path:
-        """The privacy ledger (SQLite)."""
-        return self.path / LEDGER
-
-    @property
-    def releases(self) -> Path:
-        """What clients released once, under trust models with one release."""
-        return self.path / RELEASES
-
-    @property
-    def summary(self) -> Path:
-        """How the run ended, the last time it ended in order."""
-        return self.path / SUMMARY
-
     def name(self) -> str:
-        """The name by which the clients know the run: the stored one, else a fresh one.
-
-        Raises:
-            ValueError: if what is stored is no name of a run.
-        """
+        """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
         path = self.path / NAME
         if not path.exists():
             return secrets.token_hex(16)
@@ -103,10 +85,7 @@ class RunDirectory:
         write_json(self.path / CONFIG, jsonable(content))
 
     def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
-        """The experiment and engine of a run that was started here.
-
-        Args:
-            allow_modules: modules that the experiment may name, whose code then runs.
+        """The experiment and engine of a run that was started here, with code of the allowed modules alone.
 
         Raises:
             FileNotFoundError: if there is no run. ValueError: naming the file, if it is damaged.
@@ -127,21 +106,12 @@ class RunDirectory:
         return experiment, engine
 
     def read_selection(self) -> Selection | None:
-        """What the run costs as the best of several, by its config.json; None for any other run.
-
-        Raises:
-            ValueError: if that is damaged.
-        """
+        """What the run costs as the best of several, by its config.json; None for any other run."""
         stored = (read_json(self.path / CONFIG) or {}).get("selection")
         try:
             return None if stored is None else Selection.of(stored)
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{self.path / CONFIG} is no configuration of a selected run: {fault}") from None
-
-    @property
-    def plan(self) -> Path:
-        """The guarantee that the run began with, and for how many records."""
-        return self.path / PLAN
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Store the guarantee of the run, before its first round; a resumed run keeps to it."""

@@ -35,11 +35,7 @@ def subsample(records: Records, most: int) -> Records:
     at positions alone, never at features or targets of a regression; it comes from a public seed of its own, so it is
     the same in every round and every run, and no training reads it.
 
-    Args:
-        most: where n is no larger, all of them are returned as they are.
-
-    Returns:
-        Up to `most` and one for every stratum, in the order that they had.
+    Where n is no larger than `most`, all of them are returned as they are; the others keep their order.
     """
     n = len(records)
     if n <= most:
@@ -70,14 +66,7 @@ under the metric's name, or numbers by name, recorded as `metric.name`."""
 
 
 class OwnMetrics:
-    """Functions by name, measured one after the other.
-
-    Args:
-        metrics: by the name that they are recorded under.
-
-    Raises:
-        ExperimentError: if a name is that of a shipped metric, or something cannot be called.
-    """
+    """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         require_names(metrics)
@@ -90,11 +79,7 @@ class OwnMetrics:
         return len(self._metrics)
 
     def attempt(self, outputs: Tensor, records: Records) -> None:
-        """Try every metric on outputs (n, d), before anything is spent.
-
-        Raises:
-            ExperimentError: naming the one that raises, returns no number, or changes the records.
-        """
+        """Try every metric on outputs (n, d), before anything is spent; what raises, or changes records, is named."""
         for name, metric in self._metrics.items():
             before = _versions(records)
             try:
@@ -199,12 +184,7 @@ class Evaluator:
     tried here once, on the initial model: what fails does so before anything is spent. By default it is measured on a
     subsample (`evaluation`), which the summary says.
 
-    Args:
-        metrics: functions of a user's own by name, beside those that the experiment names.
-        records: to measure on in place of the held-out ones.
-
-    Raises:
-        ExperimentError: if one of them cannot be used, or there are no records to use them on.
+    Functions of a user's own are measured by name, beside those that the experiment names.
     """
 
     def __init__(
@@ -275,12 +255,7 @@ def parts_of(records: Records) -> Tensor:
 
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
-    """Metrics with all that a summary says beside them.
-
-    Args:
-        records: what was measured on, of so many (`of`).
-        measured: with the metrics without each part of `parts_of`.
-    """
+    """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
     outputs, directions = measured.arrays["outputs"], {"directions": measured.directions}
     numbers, around = by_group(task, outputs, records)
     size = {"records": len(records), "of": of} | (directions if measured.directions else {})
@@ -288,10 +263,7 @@ def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
-    """What a model's metrics are worth; those that have no law of their own by leaving out a tenth of the units.
-
-    A user's metrics are called for all records alone, and have no interval.
-    """
+    """What a model's metrics are worth; those without a law of their own, a user's excepted, by leaving out a tenth."""
     report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
     intervals_by_name = dict(quality.intervals)
@@ -306,9 +278,7 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
     quality = replace(
         quality, intervals={name: intervals_by_name[name] for name in report if name in intervals_by_name}
     )
-    made_labels = (
-        task.experiment.objective.task == "synthesis" and task.classes > 1
-    )  # by a classifier that saw no others
+    made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 
 

@@ -95,13 +95,7 @@ def client_ledgers(directory: Path) -> list[Path]:
 
 
 def require_no_links(directory: Path) -> None:
-    """Refuse a run's folder that holds links: what is read or written there would be somewhere else.
-
-    fedsw makes none. The folder may be reached through one.
-
-    Raises:
-        ValueError: naming the first link.
-    """
+    """Refuse a run's folder that holds links: what is read or written there would be somewhere else."""
     for place, folders, names in os.walk(directory):
         for name in sorted((*folders, *names)):
             if (path := Path(place, name)).is_symlink():
@@ -109,11 +103,7 @@ def require_no_links(directory: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of one of a run's JSON files; None if there is none.
-
-    Raises:
-        ValueError: naming the file, if it is damaged.
-    """
+    """The content of one of a run's JSON files; None if there is none, and ValueError if it is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -150,11 +140,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file.
-
-    Raises:
-        ValueError: naming the line, if any other is not JSON.
-    """
+    """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -169,11 +155,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def find_run(name: str, runs: Path) -> Path:
-    """The directory of a run: a path, a name under `runs`, or an experiment's name for its latest run.
-
-    Raises:
-        ValueError: if there is no such run, naming the nearest one.
-    """
+    """The directory of a run: a path, a name under `runs`, or an experiment's name for its latest run."""
     for folder in (Path(name).expanduser(), runs / name):
         if is_run(folder):
             return folder

@@ -32,13 +32,8 @@ Array = NDArray[np.float64]
 class Tallied:
     """What was released of kept records, once; everything computed from it is free.
 
-    Attributes:
-        values: noised sums by group, (groups, t).
-        sigma: standard deviation of the noise in each of them.
-        records: kept records of each group in them, (groups,); public.
-        clients: whose records are in them.
-        spent: epsilon that the run has spent then.
-        round: of the model that was measured.
+    `values` are noised sums by group, (groups, t), of so many kept records (groups,); `spent` is the run's epsilon
+    then, `round` that of the model.
     """
 
     values: Array
@@ -67,11 +62,7 @@ def keep(directory: RunDirectory, tallied: Tallied) -> None:
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
-    """The release that a run has; None before there is one.
-
-    Raises:
-        ValueError: naming the file, if it is damaged.
-    """
+    """The release that a run has; None before there is one."""
     path = directory.path / HELD_OUT
     if (content := read_json(path)) is None:
         return None
@@ -104,11 +95,7 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
 
 
 def as_many(values: Array, records: NDArray[np.int64]) -> Array:
-    """Noised counts (..., groups, t), moved alike to add up to what each group's records are known to; none for none.
-
-    Args:
-        records: what each group's counts add up to, (groups,); public.
-    """
+    """Noised counts (..., groups, t), moved alike to add up to each group's public records (groups,); none for none."""
     moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
     wanted: Array = np.where((records > 0)[:, None], moved, 0.0)
     return wanted
@@ -123,12 +110,9 @@ class _Table(Answers):
         self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
 
     def noise(self, weights: Array, groups: int | None = None) -> float:
-        """Standard deviation of the noise in a weighted sum of some groups' counts, of all that there are by default.
+        """Standard deviation of the noise in a weighted sum (classes, classes) of some groups' counts, or all groups'.
 
         What all counts of a group were moved by is in it.
-
-        Args:
-            weights: of the counts of a group (classes, classes).
         """
         own = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
         return self._sigma * math.sqrt(max(0.0, own) * (groups or int((self.records > 0).sum())))
@@ -176,11 +160,7 @@ class _Table(Answers):
 
 
 def _of_classes(
-    tally: Counts,
-    tallied: Tallied,
-    groups: tuple[str, ...],
-    size: Mapping[str, int],
-    name: Callable[[int], str],
+    tally: Counts, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int], name: Callable[[int], str]
 ) -> HeldOut:
     table = _Table(tally, tallied)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
@@ -253,10 +233,7 @@ class _Errors:
         noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
         possible = np.clip(means, 0.0, 1.0)
         top = float(np.square(np.maximum(possible, 1 - possible)).sum())
-        around = (
-            bounded_mean(error, records, targets, one),
-            bounded_mean(constant, records, top, noise),
-        )
+        around = (bounded_mean(error, records, targets, one), bounded_mean(constant, records, top, noise))
         drawn = sum(
             max(0.0, min(value, most) * (most - min(value, most)))
             for value, most in ((error, targets), (constant, top))
@@ -327,10 +304,8 @@ def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
 def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
     """How much more often one answer is right than another, of counts with noise.
 
-    Args:
-        more: records that the first alone has right, less those that the second alone has.
-        differing: both together, and a standard deviation of the noise in that.
-        noise: standard deviation of the noise in `more`.
+    `more` is what the first alone has right, less what the second alone has, with a deviation of its `noise`;
+    `differing` is both together, and a deviation of the noise in that.
     """
     z, seen = intervals.normal(level), more / total
     spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
@@ -344,10 +319,6 @@ def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Int
     """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
 
     An estimate outside [0, top] is taken as its nearest end, as in `share`.
-
-    Args:
-        estimate: of the mean of `total` numbers.
-        noise: its standard deviation by noise alone.
     """
     z = intervals.normal(LEVEL)
     seen = min(max(estimate, 0.0), top)
@@ -359,8 +330,7 @@ def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Int
 def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
     """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
 
-    Args:
-        spread: standard deviation of the noise in u * hits + v * misses, of u and v.
+    The noise in u * hits + v * misses has the standard deviation `spread(u, v)`.
     """
     together = hits + misses
     size = min(most, max(0.0, together) + spread(1.0, 1.0))

@@ -88,10 +88,6 @@ def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) 
 
     A count outside [0, total], which noise can make, is taken as its nearest end: the limit is then that of what noise
     allows to see, and never below it.
-
-    Args:
-        count: what was seen; a fraction where trials are an effective number.
-        noise: standard deviation of the noise in it.
     """
     if not total > 0:
         return WHOLE
@@ -183,11 +179,7 @@ def paired_mean(differences: Array, units: NDArray[np.int64], level: float = SUR
 
 
 def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
-    """Where the largest difference of two groups' shares lies, over groups and over several answers.
-
-    Args:
-        rates: for each answer the shares of every group.
-    """
+    """Where the largest difference of two groups' shares lies, over groups and over several answers."""
     pairs = [pair for each in rates for pair in combinations(each, 2)]
     sure = [_size_of(_difference(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
     usual = [_size_of(_difference(*pair, LEVEL)) for pair in pairs]
@@ -252,11 +244,7 @@ def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
 
 
 def left_out(value: float, without: Sequence[float]) -> Interval | None:
-    """What leaving out one of k equal parts of the units at a time says of a number; None where one of them is none.
-
-    Args:
-        without: the number (k,) without each part.
-    """
+    """What leaving out one of k equal parts of the units at a time says of a number; None where one of them is none."""
     parts = np.asarray(without, dtype=np.float64)
     if len(parts) < 2 or not np.isfinite([value, *parts]).all():
         return None

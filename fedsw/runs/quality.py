@@ -30,13 +30,10 @@ class Quality:
 
     Attributes:
         constant: metrics of the best predictor that looks at no input: the most frequent class, or the mean target, of
-            the held-out records themselves.
-        answer: what it always answers, in words.
+            the held-out records themselves; `answer` in words.
         best_threshold: for two classes, the threshold on the outputs that is right most often on these records, and how
             often; an upper limit for what another threshold could bring.
-        intervals: where the held-out metrics' true values lie, over draws of the units that records are of and with the
-            noise in what was released of them, 95 %.
-        constant_intervals: the same of the constant's.
+        intervals: where true values lie, over draws of units and with the noise in what was released of them, 95 %.
         gain: how much better than the best constant the model is in its first metric, 98 %.
         others: where the share of records lies that do not get the most frequent answer.
         noised: whether noise is in what it is made of.
@@ -73,11 +70,7 @@ def units_of(records: Records) -> Places:
 def quality_of_classes(
     outputs: Tensor, records: Records, *, groups: int, classes: int, names: Sequence[str] = ()
 ) -> Quality:
-    """What a classifier's held-out metrics are worth.
-
-    Args:
-        outputs: probabilities (n, 1) of class 1 of two, or (n, d) of d classes.
-    """
+    """What a classifier's held-out metrics are worth: of probabilities (n, 1) of class 1 of two, or (n, d) of d."""
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
@@ -103,12 +96,7 @@ def quality_of_classes(
 
 
 def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
-    """What a regression's held-out squared error is worth.
-
-    Args:
-        outputs: (n, t) predictions.
-        records: the n held-out records, with targets (n, t).
-    """
+    """What a regression's held-out squared error is worth, of predictions (n, t) of targets (n, t)."""
     predicted, target = outputs.double().cpu(), records.target.double().cpu()
     units = units_of(records)
     own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()

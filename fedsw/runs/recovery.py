@@ -38,11 +38,8 @@ class RunBusy(RuntimeError):
 def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
     """Be the only server of a run; the kernel releases the lock when the process dies, whatever killed it.
 
-    Args:
-        lock: what is held; another name is another lock on the same run.
-
     Raises:
-        RunBusy: if another process is.
+        RunBusy: if another process is. Another name is another lock on the same run.
     """
     try:
         handle = files.lock(directory / lock)
@@ -60,11 +57,7 @@ def is_running(directory: Path) -> bool:
 
 
 def require_free(directory: Path) -> None:
-    """Refuse a run that another process is running; the lock itself is taken later, by the server.
-
-    Raises:
-        RunBusy: if a process of this machine is running it.
-    """
+    """Refuse a run that another process is running; the lock itself is taken later, by the server."""
     if is_running(directory):
         raise _busy(directory)
 
@@ -101,8 +94,7 @@ def reopened(
 def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
     """Refuse to say what a run has spent by a ledger that lacks the row that its summary remembers.
 
-    Args:
-        missing_ok: whether a folder may have no ledger: one that was passed on without it.
+    A folder that was passed on may have no ledger, if `missing_ok`.
 
     Raises:
         LedgerReplaced: if the ledger is older, of another run, or gone. LedgerDamaged: if it is no ledger.
@@ -128,14 +120,8 @@ def _require_unspent(path: Path, remembered: Iterable[tuple[str, Head]]) -> None
 def require_promised(promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path) -> None:
     """Refuse to go on with another guarantee than the run began with: rounds are paid for at one delta.
 
-    Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own.
-
-    Args:
-        promised: (epsilon, delta) that the run began with, as `by` keeps them.
-        planned: (epsilon, delta) for the clients that joined now.
-
-    Raises:
-        FederationError: if delta is another, or epsilon by more than a millionth, naming both.
+    Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own. Of both pairs
+    (epsilon, delta) the epsilons may differ by a millionth.
     """
     if math.isclose(promised[0], planned[0], rel_tol=1e-6) and promised[1] == planned[1]:
         return
@@ -150,11 +136,7 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
 
 
 def require_space(directory: Path, size: int) -> None:
-    """Check, before a round is charged, that the disk has room for its checkpoint of `size` bytes, and some more.
-
-    Raises:
-        OSError: ENOSPC, if there is less.
-    """
+    """Check, before a round is charged, that the disk has room for its checkpoint of `size` bytes, and some more."""
     free, needed = shutil.disk_usage(directory).free, 2 * size + _LEAST_FREE
     if free < needed:
         raise OSError(errno.ENOSPC, f"{free} bytes are free, and a round needs up to {needed}", str(directory))
@@ -162,11 +144,7 @@ def require_space(directory: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def explaining_storage(directory: Path) -> Iterator[None]:
-    """Turn the errors of a full or failing disk into one that says what it means for the run.
-
-    Raises:
-        StorageFault: instead of the error of the operating system or of SQLite; other errors pass unchanged.
-    """
+    """Turn the errors of a full or failing disk into a `StorageFault` that says what it means for the run."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as fault:

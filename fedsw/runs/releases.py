@@ -34,13 +34,7 @@ class Releases:
         return self._reported.keys()
 
     def keep(self, client: int, arrays: Mapping[str, Tensor], round_: int, epsilon: float) -> None:
-        """Put a release on disk, whole or not at all.
-
-        Args:
-            arrays: what the client released, of any shape, by name.
-            round_: that asked for it.
-            epsilon: what the client's ledger has spent with it.
-        """
+        """Put a release on disk, whole or not at all: arrays of any shape, by name, and its ledger's epsilon."""
         self._folder.mkdir(exist_ok=True, mode=files.PRIVATE_FOLDER)
         own = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
         reported = torch.tensor([round_, epsilon], dtype=torch.float64)
@@ -80,12 +74,9 @@ VALUE, FACTS = "sketch", "sigma, records, clients, attempt and epsilon"
 
 @dataclass(frozen=True)
 class StoredSketch:
-    """A released sketch with how it came about; all of it is releasable.
+    """A released sketch of so many clients with how it came about; all of it is releasable.
 
-    Attributes:
-        sketch: noised numbers (cells, F + 1).
-        clients: how many are in it.
-        spent: epsilon that had been spent with it, of the worst client where each has its own guarantee.
+    `spent` is the epsilon with it, of the worst client where each has its own guarantee.
     """
 
     sketch: NoisedSketch
@@ -103,8 +94,7 @@ def of_stage(name: str, number: int) -> str:
 def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt: int = 0) -> None:
     """Put the sketch of a stage on disk, whole or not at all; what was learnt from another one is removed.
 
-    Args:
-        learnt: steps of the generator in the stages before.
+    `learnt` is how many steps the generator made in the stages before.
     """
     (directory.path / of_stage(GENERATOR, number)).unlink(missing_ok=True)
     directory.read_metrics(through=learnt)
@@ -126,11 +116,7 @@ def stored_classifier(directory: RunDirectory, number: int) -> Tensor | None:
 
 
 def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredSketch | None:
-    """The sketch that a run has released in a stage; None if it has released none.
-
-    Raises:
-        ValueError: if it is of another law.
-    """
+    """The sketch that a run has released in a stage; None if it has released none."""
     path = directory.path / of_stage(SKETCH, number)
     if not path.exists():
         return None

@@ -36,11 +36,7 @@ quote a record. Who drops out may not depend on records (docs/guarantees/attempt
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
-    """The `extra` of a log call that makes it a line of the structured log; its text is for terminals only.
-
-    Raises:
-        ValueError: if a field is not among `FIELDS`.
-    """
+    """The `extra` of a log call that makes it a line of the structured log; its text is for terminals only."""
     if unknown := fields.keys() - FIELDS:
         raise ValueError(f"{sorted(unknown)} may not be logged; releasable are {sorted(FIELDS)}")
     return {"event": name, "fields": fields}
@@ -108,13 +104,7 @@ def _handled(
 class MetricsEndpoint:
     """An observer that serves a run's releasable numbers to Prometheus, on this machine's loopback interface.
 
-    Use it as a context manager.
-
-    Args:
-        port: to listen on; 0 for any that is free.
-
-    Raises:
-        OSError: on entering it, if the port is taken.
+    Use it as a context manager. A port of 0 is any that is free.
     """
 
     def __init__(self, port: int) -> None:

@@ -20,12 +20,7 @@ PLAIN = ("sgd", "adam")
 
 
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
-    """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name.
-
-    Raises:
-        ExperimentError: if torch.optim has none of that name, it does not take its arguments, or it cannot step along a
-            vector.
-    """
+    """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name."""
     rate = settings.learning_rate
     if settings.optimizer == "adam":
         betas = (settings.momentum or 0.9, settings.second_moment)
@@ -40,11 +35,7 @@ def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.opt
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """The scheduler of an optimizer, which steps once a round; None where the settings name none.
-
-    Raises:
-        ExperimentError: if torch has none of that name, it does not take its arguments, or it asks for a loss.
-    """
+    """The scheduler of an optimizer, which steps once a round; None where the settings name none."""
     if settings.scheduler is None:
         return None
     place = torch.optim.lr_scheduler
@@ -61,11 +52,7 @@ def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.
 
 
 def require_steps(settings: Training) -> None:
-    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back.
-
-    Raises:
-        ExperimentError: naming what cannot step, or what cannot be kept in a checkpoint.
-    """
+    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back."""
     parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = optimizer_of(parameter, settings)
     scheduler = scheduler_of(optimizer, settings)
@@ -124,9 +111,6 @@ class Trainer:
 
     They are on the host, wherever the model runs: released vectors arise there, and checkpoints and messages take the
     parameters from there, so that a step moves nothing to or from a device.
-
-    Raises:
-        ExperimentError: if the settings' optimizer or scheduler is unknown or cannot be used; see `optimizers`.
     """
 
     def __init__(self, theta: Tensor, settings: Training) -> None:
@@ -135,7 +119,7 @@ class Trainer:
         self._parameter = torch.nn.Parameter(theta.detach().to("cpu", torch.float64).clone())
         self._average = self._parameter.detach().clone()
         self._first_averaged = settings.rounds - math.ceil(settings.averaging * settings.rounds) + 1
-        self._settings, self._steps = settings, 0
+        self._settings, self.steps = settings, 0  # released rounds so far
 
     @functools.cached_property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -145,11 +129,6 @@ class Trainer:
     @functools.cached_property
     def _scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
         return scheduler_of(self._optimizer, self._settings)
-
-    @property
-    def steps(self) -> int:
-        """Released rounds so far."""
-        return self._steps
 
     @property
     def theta(self) -> Tensor:
@@ -166,12 +145,12 @@ class Trainer:
         self._parameter.grad = shortened(released, self._settings.released_norm)
         if self._scheduler is None:
             for group in self._optimizer.param_groups:
-                group["lr"] = self._settings.rate_after(self._steps)
+                group["lr"] = self._settings.rate_after(self.steps)
         self._optimizer.step()
         if self._scheduler is not None:
             self._scheduler.step()
-        self._steps += 1
-        averaged = max(1, self._steps - self._first_averaged + 1)
+        self.steps += 1
+        averaged = max(1, self.steps - self._first_averaged + 1)
         self._average.add_(self.theta - self._average, alpha=1 / averaged)
 
     def state(self) -> Checkpoint:
@@ -179,11 +158,11 @@ class Trainer:
         content = self._optimizer.state_dict()
         if self._scheduler is not None:
             content["scheduler"] = self._scheduler.state_dict()
-        return Checkpoint(self._steps, self.theta.clone(), self._average.clone(), content)
+        return Checkpoint(self.steps, self.theta.clone(), self._average.clone(), content)
 
     def restore(self, state: Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit."""
-        self._steps = state.round
+        self.steps = state.round
         with torch.no_grad():
             self._parameter.copy_(state.theta)
             self._average.copy_(state.average)

@@ -40,13 +40,10 @@ def warnings_of(
     at_clients: bool = False,
     rise: Gain | None = None,
 ) -> tuple[str, ...]:
-    """What a reader of a run must know before its metrics, the worst first.
+    """What a reader of a run must know before its metrics, the worst first; `records` are held out.
 
-    Args:
-        records: how many held-out records they are of.
-        start: held-out loss of the initial model; None where there is none.
-        rise: how much larger than that the loss is, record by record; None where that is not known.
-        at_clients: whether clients keep records to measure on, whose metrics their operators see.
+    The held-out loss was `start` before training, and is larger by `rise`, record by record. Clients may keep records
+    to measure on (`at_clients`), whose metrics their operators see.
     """
     warnings = [
         *_of_loss(metrics, start, rise),
@@ -77,9 +74,7 @@ def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> di
     there is no signal to speak of, and that of the run is 0. It says how well sums were heard and nothing of what was
     learnt from them: labels of pure noise have gradients, too.
 
-    Args:
-        history: the lines of a run's metrics, with sigma and gradient_norm.
-        parameters: r, the length of a released vector.
+    Lines of a run's metrics have sigma and gradient_norm; `parameters` is r, the length of a released vector.
     """
     pairs = [(to_float(row.get("gradient_norm")), to_float(row.get("sigma"))) for row in history]
     excess = [norm**2 / sigma**2 - parameters for norm, sigma in pairs if norm is not None and sigma]

@@ -47,13 +47,9 @@ from fedsw.transport.sliced import (
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One attempt's records, stratum by stratum. Which they are is secret; their numbers are public.
+    """One attempt's records, stratum by stratum. Which they are is secret; size and sampling rate of each are public.
 
-    Attributes:
-        round, attempt: together they name the batch; a ledger takes each pair once.
-        records: (n,) in the order of the strata.
-        sizes: records of every stratum in the batch.
-        rates: sampling rate of every stratum.
+    Round and attempt together name the batch; a ledger takes each pair once.
     """
 
     round: int
@@ -80,10 +76,7 @@ def draw_batch(
 
     The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
     federation of the same records, whatever the number of its clients; of units, that of a federation of one client.
-
-    Args:
-        strata: numbers (n_s,) of the units of every stratum s; where none is declared, rows of the records.
-        sizes: how many of each to take.
+    A stratum's numbers (n_s,) are those of its units; where none is declared, rows of the records.
     """
     units = Units.of(records)
     if seed is None:
@@ -181,10 +174,7 @@ class Objective:
         included, whatever the records and the model hold; no Jacobian is formed. Protects every record of the batch;
         its stratum and all sizes are public.
 
-        Args:
-            model: in the mode it is trained in; every layer with trainable parameters is one that
-                `fedsw.clipping` knows.
-            batch: from `Plan.batches`.
+        The batch is from `Plan.batches`, the model in the mode it is trained in.
 
         Raises:
             UnsupportedModule: naming the layer and what to write instead.

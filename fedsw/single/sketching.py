@@ -31,9 +31,8 @@ class SketchPlan(plans.Plan):
         kind = "nominal " if self.nominal else ""
         return (
             f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each record, for its "
-            "replacement by "
-            f"any other, label and group included, against everybody who sees the sketch and everything computed from "
-            f"it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
+            "replacement by any other, label and group included, against everybody who sees the sketch and everything "
+            f"computed from it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
         )
 
     def __str__(self) -> str:
@@ -63,11 +62,7 @@ def plan_sketch(
     Guarantee: one release with this multiplier satisfies (epsilon, delta)-differential privacy for the replacement of
     one record, label and group included: T = 1 and sampling rate 1, so the exact profile of the Gaussian mechanism.
 
-    Args:
-        records: how many; public.
-        delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
-        epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
-        seed: makes the noise reproducible; epsilon is then nominal. For experiments only.
+    Their number is public; the other arguments are those of `fedsw.plan`.
 
     Raises:
         ValueError: naming the number that does not fit, and what would.
@@ -113,19 +108,16 @@ def release_sketch(
 
     Args:
         sketcher: the plan's law, drawn; on the features' device, of their precision.
-        features: (n, p), n as planned.
-        cells: (n,) int64; see `Law.cell_of`.
+        features, cells: (n, p), n as planned, and (n,) int64; see `Law.cell_of`.
         ledger: made from the plan (`Ledger.create(path, plan)`).
         attempt: counts releases of the same records, each of which is charged.
-        account: the data set whose account the release counts in: its name, or the `Path` of the account's file. None
-            for no account: nothing then composes the release with others on the same records.
+        account: as of `fedsw.PrivateTrainer`.
 
     Raises:
         BudgetExhausted, AlreadySpent: as `fedsw.release`; nothing leaves.
         LimitReached: if the release does not fit below the account's limit; nothing is charged or drawn.
         LedgerReplaced: if the ledger is a copy of one that released more, by the account; nothing leaves.
-        ValueError: if there are more or fewer records than planned, or the sketcher has another law; nothing is
-            charged.
+        ValueError: if there are more or fewer records than planned, or of another law; nothing is charged.
     """
     if sketcher.law != plan.law:
         raise ValueError("the sketcher was drawn from another law than the plan's; take plan.law.drawn()")

@@ -187,12 +187,9 @@ class PrivateTrainer:
         if kept != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
             raise ValueError(
                 f"{self.directory} holds a run of epsilon {upward(ledger.budget, 6)} at delta {upward(ledger.delta)} "
-                "for "
-                f"{', '.join(ledger.groups)} by {ledger.accountant}; this plan is for epsilon "
-                f"{upward(plan.epsilon, 6)} at "
-                f"delta {upward(plan.delta)} for {', '.join(plan.strata)} by {plan.accountant}. Give every plan a "
-                "folder "
-                "of its own; on the same records what they spend adds up"
+                f"for {', '.join(ledger.groups)} by {ledger.accountant}; this plan is for epsilon "
+                f"{upward(plan.epsilon, 6)} at delta {upward(plan.delta)} for {', '.join(plan.strata)} by "
+                f"{plan.accountant}. Give every plan a folder of its own; on the same records what they spend adds up"
             )
 
     def _state(self) -> checkpoint.Checkpoint:

@@ -23,11 +23,14 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import client as handlers
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
+from fedsw.objectives import histograms as tables
 from fedsw.privacy import release as door
-from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.settings import ExperimentError
+from fedsw.tasks.problem import Problem
 from tests.federations import array_record, small
 
 SLOW = pytest.mark.slow
@@ -104,8 +107,8 @@ class Client:
 
     def _ask(self, kind: str, content: dict) -> RecordDict:
         (node,) = self._grid.get_node_ids()
-        request = Request(node, RecordDict(dict(content)))
-        reply = exchange(self._grid, kind, [request], group=kind, timeout=60.0, traffic=Traffic())[node]
+        requests = {node: RecordDict(dict(content))}
+        reply = exchange(self._grid, kind, requests, group=kind, timeout=60.0, traffic=Traffic())[node]
         if isinstance(reply, Fault):
             raise ValueError(reply.reason)
         return reply
@@ -205,6 +208,21 @@ def test_no_search_over_sizes_parameters_precisions_and_magnitudes_moves_a_recor
     pair = [records(features.clamp(-3e38, 3e38), 0), records((opposite * features).clamp(-3e38, 3e38), int(flipped))]
     size = int(2.0 ** (power * 2.5))
     assert attacked(found, start(found, seed, spread), pair, [size, size], direction) <= 1.0
+
+
+@pytest.mark.parametrize("radius", [7.2e-46, 2e-45, 1e-42, 1e-38, 1e-30, 1.0, 1e30])
+def test_no_radius_that_settings_take_is_exceeded_where_a_processor_keeps_subnormal_numbers(radius):
+    """As GPUs do: an output that is cut to 7.2e-46 is rounded to 1.4e-45, and pulls half as much again."""
+    try:
+        task = Problem.from_experiment(small("privacy.trust=local-gradient", f"clip.output={radius}"))
+    except ExperimentError as fault:
+        assert "clip.output" in str(fault) and radius < 1e-30
+        return
+    outputs = task.rounded(torch.tensor([[1.0], [-1.0], [0.3]]))
+    parts = {"objective": task.objective, "cell": 0, "size": 10, "radius": radius}
+    pulled = tables.cotangents(outputs, task.directions(1, 0), torch.full((1, 8), -radius), **parts)
+    most = tables.cotangent_bound(**parts, spread=1.0)
+    assert float(pulled.norm(dim=1).max()) <= SLACK * most
 
 
 @pytest.mark.parametrize("field", ["sizes", "records"])

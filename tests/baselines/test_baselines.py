@@ -18,7 +18,7 @@ from fedsw.accounting import Ledger, Step
 from fedsw.accounting.composition import lower_epsilon
 from fedsw.baselines.fedavg import Weighted
 from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private, poisson
+from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private
 from fedsw.baselines.run import replaced, run, train
 from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
 from fedsw.compare.methods import _able, able
@@ -130,24 +130,16 @@ def test_the_penalty_lowers_the_violation(name: str, alpha: float) -> None:
 
 @pytest.mark.parametrize("penalty", ["squared", "absolute"])
 def test_with_the_penalty_too_one_record_moves_the_clipped_sum_by_the_clip_at_most(penalty: str) -> None:
-    experiment, clip = fair("data.records=60", "objective.alpha=0.9"), 0.3
+    clip = 0.3
+    asked = ("training.rounds=1", "training.batch_fraction=1.0", f"clip.loss={clip}")
+    experiment = fair("data.records=60", "objective.alpha=0.9", *asked)
     problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
     features, target = problem.inputs(records), records.target
     sides = contrasts(problem, records, shares_of(problem, records))
     scored = Scored(problem.build_model(), problem, follows=True)
     assert scored.gap is not None
     torch.nn.init.constant_(scored.gap.weight, 0.4)
-    private = made_private(
-        scored,
-        torch.optim.SGD(list(scored.groups(experiment.training))),
-        poisson(Rows(features, sides, target), 1.0, torch.Generator()),
-        epsilon=math.inf,
-        delta=1e-5,
-        steps=1,
-        clip=clip,
-        accountant="rdp",
-        noise=torch.Generator(),
-    )
+    private = made_private(BaselineTask(problem, records, math.inf, 1e-5), scored, Rows(features, sides, target), "rdp")
 
     def clipped_sum(rows: torch.Tensor) -> torch.Tensor:
         private.optimizer.zero_grad()

@@ -17,7 +17,7 @@ from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.sources import load_shape, stated_shape
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.federation.node import joining as nodes
@@ -55,8 +55,8 @@ def greeted(experiment: Experiment, state, config=OWN, run: str = RUN, written: 
     content = {"experiment": experiment.model_dump_json() if written is None else written, "run": run}
     try:
         (node,) = grid.get_node_ids()
-        request = Request(node, RecordDict({"config": ConfigRecord(content)}))
-        reply = exchange(grid, messages.HELLO.kind, [request], group="g", timeout=30.0, traffic=Traffic())[node]
+        requests = {node: RecordDict({"config": ConfigRecord(content)})}
+        reply = exchange(grid, messages.HELLO.kind, requests, group="g", timeout=30.0, traffic=Traffic())[node]
     finally:
         grid.close()
     assert isinstance(reply, Fault), "it took part"
@@ -266,8 +266,7 @@ def test_filler_is_no_longer_than_what_a_client_holds(tmp_path):
     experiment = small("federation.clients=2")
 
     def ask(kind: str, content: dict) -> RecordDict | Fault:
-        request = Request(node, RecordDict(content))
-        return exchange(grid, kind, [request], group="g", timeout=30.0, traffic=Traffic())[node]
+        return exchange(grid, kind, {node: RecordDict(content)}, group="g", timeout=30.0, traffic=Traffic())[node]
 
     try:
         (node,) = grid.get_node_ids()

@@ -201,11 +201,9 @@ def test_what_the_settings_do_not_allow_is_not_encoded():
 
 
 def test_every_attribute_of_a_message_needs_a_field_of_the_table():
-    @dataclass(frozen=True)
     class Complete(Message):
         x: Annotated[int, NUMBER]
 
-    @dataclass(frozen=True)
     class Undeclared(Complete):
         y: int
 

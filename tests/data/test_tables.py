@@ -7,6 +7,7 @@ import gzip
 import io
 import struct
 import zipfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -267,12 +268,40 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, write, kept):
         ({"work": ["own", "own", None, "own"] * 10}, "row 3 (the first record is row 1), column 'work' is empty"),
         ({"sex": [0.0] * 40}, "column 'sex' is 0.0; declared are '0', '1'"),
         ({"age": [[1.0]] * 40}, "column 'age' is list<"),
+        ({"age": [datetime(2020, 1, 1)] * 40}, 'numbers or text are expected; declare kind = "date" for it'),
     ],
 )
 def test_parquet_nulls_and_types_are_named(tmp_path, changed, reason):
     with pytest.raises(BadRecords) as refused:
         read_table(write_parquet(tmp_path / "train.parquet", **changed), COLUMNS)
     assert reason in str(refused.value)
+
+
+def test_a_time_of_a_parquet_file_counts_as_its_day(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    born = {
+        "name": "born",
+        "kind": "date",
+        "low": "1990-01-01",
+        "high": "2020-12-31",
+        "missing": [""],
+        "fill": "1991-01-01",
+    }
+    columns = Columns.model_validate({"features": [born]})
+    days = [datetime(2000, 5, 4), None, datetime(2019, 12, 31)]
+    times = [day and day + timedelta(hours=23, minutes=5) for day in days]
+
+    def written(cells, kind) -> Path:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"born": pyarrow.array(cells, kind)}), path)
+        return path
+
+    dates = read_table(written(days, pyarrow.date32()), columns)
+    for unit in ("ms", "ns"):
+        found = read_table(written(times, pyarrow.timestamp(unit)), columns)
+        assert found.features.tolist() == dates.features.tolist()
+    with pytest.raises(BadRecords, match="column 'born' is timestamp"):
+        read_table(written(times, pyarrow.timestamp("us", "UTC")), columns)
 
 
 def test_without_pyarrow_parquet_is_refused_with_the_remedy(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
 from fedsw.deploy import apps, executor
 from fedsw.engines import inprocess
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, answers_to, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to, exchange
 from tests.deploy.envelopes import KINDS, Carrier, Envelope, broken, grid_of
 
 RUN, NODE, OTHER = 77, 1234, 4321
@@ -162,6 +162,6 @@ def test_a_reply_is_that_of_the_node_that_was_asked_or_none() -> None:
 
     grid: Any = Grid()
     content = RecordDict({"ask": ConfigRecord({"what": "tell"})})
-    replies = exchange(grid, "query.tell", [Request(NODE, content)], group="g", timeout=5.0, traffic=Traffic())
+    replies = exchange(grid, "query.tell", {NODE: content}, group="g", timeout=5.0, traffic=Traffic())
     found = replies[NODE]
     assert isinstance(found, RecordDict) and found["answer"]["node"] == NODE and grid.pulled == 2

@@ -52,7 +52,7 @@ def test_what_is_no_key_or_there_already_is_refused(roster, capsys):
 
 def settings(tmp_path, **given) -> NodeSettings:
     files = write_certificates(tmp_path / "certificates", LOOPBACK)
-    key = write_node_key(tmp_path / "keys" / "client0").private
+    key = write_node_key(tmp_path / "keys" / "client0").with_suffix("")
     state = tmp_path / "st mary"
     return NodeSettings("localhost:1", files.authority, key, 0, 2, state_dir=state, trust="any", own_data=True, **given)
 

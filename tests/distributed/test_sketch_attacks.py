@@ -65,9 +65,9 @@ def test_replacing_a_record_moves_a_sites_sum_by_at_most_what_is_charged(tmp_pat
             node.records.features[:], node.records.target[:] = kept, labels
             furthest = max(furthest, float((both[0] - both[1]).norm()))
         found = sites.sketch_sum(sites.cohort(stage, next(attempt)), weights, stage)
-        assert 0.2 < furthest <= found.part.sensitivity <= bound
+        assert 0.2 < furthest <= found.parts[0].sensitivity <= bound
         (charge,) = found.charges
-        assert charge.sensitivity / found.sigma == pytest.approx(found.part.sensitivity / found.part.scale)
+        assert charge.sensitivity / found.sigma == pytest.approx(found.parts[0].sensitivity / found.parts[0].scale)
 
 
 def classifier_size(sites: Sites) -> int:
@@ -207,7 +207,7 @@ def shown(tmp_path, colluding: int) -> float:
         records.features[0] = record.to(records.features)
         sums.append([sketch_of_records(sites.task, node_of(sites, each).records).reshape(-1) for each in honest])
     apart = (sum(sums[0]) - sum(sums[1])) / found.sigma
-    assert 0.99 * found.part.sensitivity < float(apart.norm()) * found.sigma <= found.part.sensitivity
+    assert 0.99 * found.parts[0].sensitivity < float(apart.norm()) * found.sigma <= found.parts[0].sensitivity
     scores = [(released(found, own, shares) / found.sigma @ apart).numpy() for own in sums]
     middle = float((sum(sums[0]) + sum(sums[1])) @ apart) / 2 / found.sigma
     return shown_epsilon(shown_mu(*scores, 1 - 1e-7, middle), 1.0, 1, 1e-5)
@@ -217,9 +217,11 @@ def released(found, sums: Sequence[Tensor], shares) -> Tensor:
     """What is held, (TRIALS, numbers): the honest sites' parts by the door, without their masks, which cancel."""
     parts = []
     for value, share in zip(sums, shares, strict=True):
-        bounded = Bounded(value.repeat(TRIALS), Sensitivity(found.part.sensitivity, "as it was paid for"))
+        bounded = Bounded(value.repeat(TRIALS), Sensitivity(found.parts[0].sensitivity, "as it was paid for"))
         mask = np.zeros(TRIALS * len(value), dtype=np.uint64)
-        parts.append(release_share(bounded, [Paid(1, 0, 0.0, {PART: found.part})], PART, share, mask, Stream.secure()))
+        parts.append(
+            release_share(bounded, [Paid(1, 0, 0.0, {PART: found.parts[0]})], PART, share, mask, Stream.secure())
+        )
     return summed(parts, shares[0].step).reshape(TRIALS, -1)
 
 

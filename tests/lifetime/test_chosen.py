@@ -102,6 +102,13 @@ def test_divergences_of_every_kind_of_release_are_those_of_closed_forms(order: f
     assert of(Step(1.0, math.inf)) == math.inf
 
 
+@pytest.mark.parametrize(("d", "k"), [(100, 2), (100, 5), (784, 10)])
+@pytest.mark.parametrize("order", [1.5, 21.608])
+def test_slices_of_which_some_are_hardly_ever_seen_have_a_divergence_too(d: int, k: int, order: float):
+    exact = k / (order - 1) * log_moment(d, order * (order - 1) / 2)
+    assert exact <= divergence(one_cost({Step(1.0, 1.0, slicing=Slicing(d, k)): 1}), order) <= 2.0 * exact
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     st.lists(st.builds(Step, st.sampled_from([0.01, 0.1, 1.0]), st.floats(0.05, 0.8)), min_size=2, max_size=4),

@@ -64,6 +64,16 @@ def test_cells_that_seem_to_be_missing_have_one_line_a_column_with_the_setting(t
     assert shown.count("cell is") + shown.count("cells are") == 4 and "a run cannot start" in shown
 
 
+def test_faults_of_one_kind_share_a_paragraph_that_has_every_row_of_them(tmp_path, capsys):
+    write(tmp_path / "0", [*FINE, *[[f"{place},5", "a", "male", "low"] for place in range(9)], [5, "c", "male", "low"]])
+    write(tmp_path / "1", FINE)
+    Console(width=4000).print(examination_view(EXPERIMENT, examine(EXPERIMENT, tmp_path), None))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "train.csv" in line]
+    assert len(lines) == 2 and "row 31 (the header is row 1), column 'work' is 'c'" in lines[1]
+    assert all(f"row {22 + place} is '{place},5'" in lines[0] for place in range(9))
+    assert lines[0].count("from 0 to 100 is declared; for decimal commas set decimal") == 1
+
+
 def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_once_cut(tmp_path, capsys):
     write(tmp_path / "0", [*FINE, [101, "a", "male", "low"], [102, "a", "male", "low"]])
     write(tmp_path / "1", FINE)

@@ -113,6 +113,23 @@ def test_semicolons_and_decimal_commas_are_declared(tmp_path):
     text = drafted(folder(tmp_path, rows, ";"), from_public=True)
     assert 'separator = ";"' in text and 'decimal = ","' in text and "low = 0.5, high = 19.5" in text
 
+    private = drafted(tmp_path / "DATA")
+    assert '# decimal = ","' in private and "\ndecimal" not in private
+    assert "decimal = " not in drafted(folder(tmp_path / "points"))
+
+
+def test_a_parquet_table_is_drafted_as_the_same_table_in_text_is(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    data = folder(tmp_path, [[*row[:3], f"1980-05-{place + 1:02}", *row[4:]] for place, row in enumerate(ROWS)])
+    drafts = {look: drafted(data, **{look: True}) for look in ("from_public", "guess")} | {"": drafted(data)}
+    for table in data.glob("*/train.csv"):
+        frame = pandas.read_csv(table, parse_dates=["born"])
+        frame["age"] = frame["age"].astype("Int64")
+        frame.to_parquet(table.with_suffix(".parquet"), index=False)
+        table.unlink()
+    assert {look: drafted(data, **({look: True} if look else {})) for look in drafts} == drafts
+
 
 def test_groups_cut_at_edges_and_numbers_to_predict(tmp_path):
     words = Words(bounds={"age": ("0", "100")}, edges={"age": ("30", "50")})

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedsw.accounting import Ledger
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation.client import app as client_app
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.server.federation import Job, federate
 from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
@@ -118,7 +118,7 @@ def test_a_node_serves_one_run_in_one_run_of_flower(tmp_path):
     def greet(name):
         (node,) = grid.get_node_ids()
         content = RecordDict({"config": ConfigRecord({**settings, "run": name})})
-        return exchange(grid, "query.hello", [Request(node, content)], group="g", timeout=10, traffic=Traffic())[node]
+        return exchange(grid, "query.hello", {node: content}, group="g", timeout=10, traffic=Traffic())[node]
 
     try:
         assert not isinstance(greet(NAME), Fault)

@@ -92,7 +92,7 @@ def test_only_their_owner_can_read_secrets(federation: Path) -> None:
 def test_a_secret_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert mode(write_node_key(tmp_path / "key").private) == 0o600
+        assert mode(write_node_key(tmp_path / "key").with_suffix("")) == 0o600
     finally:
         os.umask(before)
 

@@ -197,7 +197,7 @@ def test_all_secrets_are_their_owner_s_while_the_federation_runs(federation: tup
 @pytest.mark.parametrize("stock", [False, True])
 def test_an_unknown_node_key_is_refused(federation: tuple[Path, SuperLink], tmp_path: Path, stock: bool) -> None:
     folder, link = federation
-    key = write_node_key(tmp_path / "stranger").private
+    key = write_node_key(tmp_path / "stranger").with_suffix("")
     node = NodeSettings(link.address, folder / "place" / "certificates" / "ca.crt", key, client=0, clients=CLIENTS)
     with Processes(tmp_path, {"FLWR_HOME": str(tmp_path)}) as processes:
         stranger = processes.start("stranger", supernode_command(node, stock=stock, port=free_port()))
@@ -269,7 +269,7 @@ def test_no_message_is_given_to_who_cannot_sign_for_the_node(federation, tmp_pat
 
     folder, link = federation
     victim = int(link.processes.said("client0").partition("SuperNode ID: ")[2].split()[0])
-    keys = [write_node_key(tmp_path / "stranger").private, folder / "place" / "keys" / "client1"]
+    keys = [write_node_key(tmp_path / "stranger").with_suffix(""), folder / "place" / "keys" / "client1"]
     request = PullMessagesRequest(node=Node(node_id=victim))
     body: Any = request if path.endswith("pull-messages") else BytesList(vals=[request.SerializeToString()])
     signers: list[list[Any]] = [[]]

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid, delivered
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import Broadcast, Terms, codec
 from fedsw.federation.messages.arrays import Shared, bytes_in
 from fedsw.federation.messages.trusted import OutputsAsked
@@ -39,10 +39,15 @@ def _grid(behaviour, nodes=3):
 
 
 def _requests(grid, values):
-    return [
-        Request(node, RecordDict({"arrays": ArrayRecord({"x": Array(np.array([value]))}), "config": ConfigRecord({})}))
+    return {
+        node: RecordDict({"arrays": ArrayRecord({"x": Array(np.array([value]))}), "config": ConfigRecord({})})
         for node, value in zip(grid.get_node_ids(), values, strict=True)
-    ]
+    }
+
+
+def _messages(grid, values, ttl):
+    found = _requests(grid, values).items()
+    return [Message(content, node, "train.work", group_id="g", ttl=ttl) for node, content in found]
 
 
 def _exchange(grid, requests, timeout=5.0, traffic=None):
@@ -51,7 +56,7 @@ def _exchange(grid, requests, timeout=5.0, traffic=None):
 
 def test_replies_come_back_to_who_asked_in_request_order():
     grid = _grid(_echo)
-    replies = _exchange(grid, list(reversed(_requests(grid, [1.0, 2.0, 3.0]))))
+    replies = _exchange(grid, dict(reversed(_requests(grid, [1.0, 2.0, 3.0]).items())))
     assert list(replies) == list(reversed(list(grid.get_node_ids())))
     assert [float(r["arrays"]["x"].numpy()[0]) for r in replies.values()] == [3.0, 2.0, 1.0]
 
@@ -64,9 +69,9 @@ def test_arrays_are_handed_over_without_a_copy():
         return _echo(message, context)
 
     grid = _grid(keep, nodes=1)
-    (request,) = _requests(grid, [1.0])
-    (reply,) = _exchange(grid, [request]).values()
-    assert seen[0] is request.content["arrays"]["x"].data is reply["arrays"]["x"].data
+    requests = _requests(grid, [1.0])
+    (reply,) = _exchange(grid, requests).values()
+    assert seen[0] is next(iter(requests.values()))["arrays"]["x"].data is reply["arrays"]["x"].data
 
 
 def test_who_changes_the_numbers_that_it_sent_or_got_changes_nobody_elses():
@@ -180,8 +185,8 @@ def test_a_client_that_changes_its_message_does_not_change_the_servers():
     grid = _grid(vandal)
     requests = _requests(grid, [1.0, 2.0, 3.0])
     _exchange(grid, requests)
-    assert [float(r.content["arrays"]["x"].numpy()[0]) for r in requests] == [1.0, 2.0, 3.0]
-    assert all("config" in r.content for r in requests)
+    assert [float(content["arrays"]["x"].numpy()[0]) for content in requests.values()] == [1.0, 2.0, 3.0]
+    assert all("config" in content for content in requests.values())
 
 
 def test_state_survives_between_messages_of_one_node_only():
@@ -233,7 +238,7 @@ def test_a_hanging_client_costs_one_timeout_and_never_the_run():
     replies = _exchange(grid, _requests(grid, [1.0, 2.0, 3.0]), timeout=0.5)
     assert isinstance(next(iter(replies.values())), Fault)
     assert time.monotonic() - began < 5
-    others = _requests(grid, [1.0, 2.0, 3.0])[1:]
+    others = dict(list(_requests(grid, [1.0, 2.0, 3.0]).items())[1:])
     assert not any(isinstance(reply, Fault) for reply in _exchange(grid, others, timeout=3.0).values())
     release.set()
 
@@ -286,9 +291,7 @@ def test_a_message_that_nobody_waits_for_is_never_answered(close):
         return _echo(message, context)
 
     grid = _grid(note)
-    grid.push_messages(
-        [Message(r.content, r.node, "train.work", group_id="g", ttl=0.2) for r in _requests(grid, [0.0] * 3)]
-    )
+    grid.push_messages(_messages(grid, [0.0] * 3, ttl=0.2))
     assert begun.wait(5)
     if close:
         grid.close()
@@ -303,8 +306,7 @@ def test_replies_that_nobody_fetched_are_not_kept():
     grid = _grid(_echo)
 
     def push(ttl):
-        requests = _requests(grid, [0.0] * 3)
-        return grid.push_messages([Message(r.content, r.node, "train.work", group_id="g", ttl=ttl) for r in requests])
+        return grid.push_messages(_messages(grid, [0.0] * 3, ttl))
 
     push(0.1)
     time.sleep(0.2)
@@ -316,14 +318,14 @@ def test_traffic_counts_the_bytes_of_every_array_both_ways():
     grid, traffic = _grid(_echo), Traffic()
     requests = _requests(grid, [1.0, 2.0, 3.0])
     _exchange(grid, requests, traffic=traffic)
-    sent = sum(len(r.content["arrays"]["x"].data) for r in requests)
+    sent = sum(len(content["arrays"]["x"].data) for content in requests.values())
     assert traffic.down == traffic.up == sent
 
 
 def test_an_unknown_message_is_answered_with_an_error_not_silence():
     grid = _grid(_echo, nodes=1)
     (node,) = grid.get_node_ids()
-    replies = exchange(grid, "train.other", [Request(node, RecordDict({}))], group="g", timeout=5, traffic=Traffic())
+    replies = exchange(grid, "train.other", {node: RecordDict({})}, group="g", timeout=5, traffic=Traffic())
     assert isinstance(replies[node], Fault)
 
 
@@ -348,7 +350,5 @@ def test_no_worker_is_left_when_the_grid_closes():
 @pytest.mark.parametrize("nodes", [1, 10])
 def test_send_and_receive_returns_all_replies(nodes):
     grid = _grid(_echo, nodes)
-    messages = [
-        Message(r.content, r.node, "train.work", group_id="g", ttl=5.0) for r in _requests(grid, list(range(nodes)))
-    ]
+    messages = _messages(grid, list(range(nodes)), ttl=5.0)
     assert len(list(grid.send_and_receive(messages, timeout=5))) == nodes

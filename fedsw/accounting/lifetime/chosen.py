@@ -138,11 +138,10 @@ def _of_step(step: Step, order: float) -> float:
 def _of_slices(step: Step, slicing: Slicing, order: float) -> float:
     """Moments are mixed as profiles are, over what is left of a move, raised to a few sizes, and what is cut off."""
     means, weights = gaussian_mixture(slicing, step.mu)
-    ends = [int(part[-1]) for part in np.array_split(np.arange(len(means)), min(_BINS, len(means)))]
-    shares = np.diff(np.cumsum(weights)[ends], prepend=0.0).tolist()
-    logs = [
-        math.log(share) + (order - 1) * renyi_divergence(Step(step.sampling_rate, float(means[end])), order)
-        for end, share in zip(ends, shares, strict=True)
+    bins = [np.array_split(part, min(_BINS, len(means))) for part in (means, weights)]
+    logs = [  # a sum for each: differences of running sums would lose the smallest, or be 0
+        math.log(shares.sum()) + (order - 1) * renyi_divergence(Step(step.sampling_rate, float(own[-1])), order)
+        for own, shares in zip(*bins, strict=True)
     ]
     cut = _cut_off(slicing, order * (order - 1) * step.mu * step.mu / 2)  # as if all were sampled
     return float(np.logaddexp.reduce([*logs, cut])) / (order - 1)

@@ -10,7 +10,16 @@ from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
+from fedsw.experiment.sections.section import (
+    Arguments,
+    ClipNorm,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Seed,
+    among,
+    at_most,
+)
 
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_LAYERS = 100
@@ -151,8 +160,8 @@ class Also(Section):
     weight: Annotated[float, Field(ge=0, le=1)]
     outputs: str | None = None
     dimension: PositiveInt | None = None
-    radius: PositiveFloat | None = None
-    jacobian: PositiveFloat | None = None
+    radius: ClipNorm | None = None
+    jacobian: ClipNorm | None = None
     centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     prior_radius: PositiveFloat = 1.0
 
@@ -209,9 +218,9 @@ class Clip(Section):
     A.2), or "none" for the reference that neither clips nor projects, which only trust "none" can run.
     """
 
-    output: PositiveFloat = 1.0
-    jacobian: PositiveFloat = 1.0
-    loss: PositiveFloat = 5.0
+    output: ClipNorm = 1.0
+    jacobian: ClipNorm = 1.0
+    loss: ClipNorm = 5.0
     centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     mode: Literal["spectral", "row", "none"] = "spectral"
 

@@ -16,6 +16,16 @@ Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 _MOST_DEEP = 8
 
 
+def _ordinary(norm: float) -> float:
+    """A clip far from where float32 has fewer digits: what is cut to 7e-46 would be rounded to 1.4e-45."""
+    if not 1e-30 <= norm <= 1e30:
+        raise ValueError("a clip lies between 1e-30 and 1e30")
+    return norm
+
+
+ClipNorm = Annotated[float, Field(allow_inf_nan=False, strict=True), AfterValidator(_ordinary)]
+
+
 class Section(BaseModel):
     """Unknown keys are refused; values never change."""
 

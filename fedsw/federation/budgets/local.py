@@ -26,15 +26,10 @@ from fedsw.tasks.sketched import Stage
 
 @dataclass(frozen=True)
 class SlicesPlan:
-    """A client's releases of slices.
+    """A client's releases of slices: their sampling rate p_c (1 for one release of everything), number and directions.
 
-    Attributes:
-        rate: sampling rate p_c of the client's own batches; 1 for one release of everything.
-        releases: how many there will be.
-        slicing: the law of the directions.
-        diameter: how far a replaced record can move its features.
-        sigma: standard deviation of the noise of every projection; 0 without privacy.
-        epsilon: of all releases together.
+    `diameter` is how far a replaced record can move its features, `sigma` the noise of every projection (0 without
+    privacy), `epsilon` that of all releases together.
     """
 
     rate: float
@@ -66,11 +61,6 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     Guarantee: (epsilon, delta) for the replacement of one of the client's records, against everybody, by the profile of
     random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
     With the accountants of other papers it is what they say it is (`fedsw.accounting.ACCOUNTANTS`).
-
-    Args:
-        dimension: of the features.
-        rate: p_c; ignored where everything is released once.
-        delta: of the guarantee.
     """
     releases = planned_releases(experiment)
     rate = 1.0 if experiment.own(SliceSettings).once else rate
@@ -86,11 +76,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
 
 
 def release_of(experiment: Experiment, delta: float) -> RecordRelease:
-    """The one-shot release of a client's records that an experiment asks for.
-
-    Raises:
-        ValueError: if the settings do not fit together.
-    """
+    """The one-shot release of a client's records that an experiment asks for."""
     local, privacy = experiment.own(ReleaseSettings), experiment.privacy
     assert privacy.epsilon is not None
     return RecordRelease(
@@ -148,11 +134,9 @@ _ROOM = 1e-7
 
 @dataclass(frozen=True)
 class SketchBudget(SumBudget):
-    """One release of a sketch of all records, of one stage.
+    """One release of a sketch of all records, of one stage; `epsilon` is of all stages together.
 
-    Attributes:
-        epsilon: of all stages together.
-        whole: the noise multiplier of one release that costs as much as all stages together; 0 without noise.
+    `whole` is the noise multiplier of one release that costs as much as all stages together; 0 without noise.
     """
 
     epsilon: float
@@ -169,11 +153,6 @@ def sketch_budget(
     profile of the Gaussian mechanism at mu = 1 / m, as stage i has m_i = m / sqrt(share_i), and the shares have sum 1.
     Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
 
-    Args:
-        law: what the stage measures.
-        number: of the stage, from 1.
-        attempts: at every stage.
-
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
     """
@@ -187,13 +166,9 @@ def sketch_budget(
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage of a sketch gets of the budget, and what it costs.
+    """What a stage of a sketch gets of the budget's mu^2, its mu over all attempts, and one attempt's sigma over Delta.
 
-    Attributes:
-        share: of the budget, of mu^2.
-        mu: of the stage, all its attempts together.
-        multiplier: sigma over Delta, of one attempt.
-        numbers: of a record's vector.
+    `numbers` is how many a record's vector has.
     """
 
     share: float
@@ -203,11 +178,7 @@ class StageCost:
 
 
 def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
-    """What every stage of a sketch costs, as ledgers are charged for it: squares of mu add up to the whole budget's.
-
-    Raises:
-        ValueError: as `sketch_budget`.
-    """
+    """What every stage of a sketch costs, as ledgers are charged: squares of mu add up to the whole budget's."""
     experiment, found = task.experiment, list[StageCost]()
     attempts = experiment.privacy.model.attempts(experiment)
     for number, share in enumerate(experiment.sketch.shares, start=1):
@@ -232,11 +203,7 @@ def planned_stages(task: Problem, delta: float) -> Counts:
 def _sketch_calibrated(
     epsilon: float | None, multiplier: float | None, delta: float, accountant: str, shares: tuple[float, ...]
 ) -> tuple[float, float]:
-    """The noise multiplier of one release with the whole budget, and epsilon, as a ledger adds the stages up.
-
-    Numerical accounts of several releases err a little more towards a larger epsilon than that of one, so the
-    multiplier is raised until what they say is within the budget.
-    """
+    """Multiplier and epsilon as a ledger adds stages up: raised until numerical accounts are within the budget."""
     found, whole = plans.calibrated(epsilon, multiplier, delta=delta, rate=1.0, rounds=1, accountant=accountant)
     if len(shares) == 1 or not found:
         return found, whole

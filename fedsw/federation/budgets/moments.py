@@ -53,13 +53,7 @@ def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
 
 @dataclass(frozen=True)
 class SumBudget:
-    """One release of a sum over all records.
-
-    Attributes:
-        name: of what is released.
-        sensitivity: how far a replaced record moves the sum, its label and group included.
-        multiplier: sigma over that; 0 without noise.
-    """
+    """One release of a sum over all records: how far a replaced one moves it, and sigma over that (0 without noise)."""
 
     name: str
     sensitivity: Sensitivity
@@ -98,11 +92,7 @@ def shares(
     Guarantee: one release of moments and all rounds, at these noise multipliers and this sampling rate, together
     satisfy (epsilon, delta) for the replacement of one record.
 
-    Args:
-        rate: of the rounds.
-        device: what composes.
-        rounds: how many there are to be, where attempts that fail are counted; those of the training if not given.
-        attempts: at the release of moments; each costs its part of the share.
+    Attempts that fail are counted among `rounds`; each of the `attempts` at moments costs its part of the share.
 
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
@@ -135,14 +125,7 @@ def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:
-    """Check that the moments that an experiment asks for can be released and used.
-
-    Args:
-        alone: whether the run is to stop once they are released.
-
-    Raises:
-        ExperimentError: naming what is in the way.
-    """
+    """Check that the moments that an experiment asks for can be released and used; `alone` if it is to stop then."""
     experiment = problem.experiment
     if not experiment.privacy.moments:
         if alone:
@@ -218,11 +201,7 @@ def tally_of(task: Problem) -> Tally | None:
 
 @dataclass(frozen=True)
 class HeldOutBudget(SumBudget):
-    """One release of a sum over all kept records.
-
-    Attributes:
-        attempts: how many the budget is for.
-    """
+    """One release of a sum over all kept records, in so many attempts."""
 
     attempts: int = 1
 
@@ -277,11 +256,7 @@ def run_with_split(run: str, experiment: Experiment) -> str:
 
 
 def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
-    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know.
-
-    Args:
-        attempts: at a release of kept records.
-    """
+    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
     if (tally := tally_of(task)) is None:
         return training
     budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)

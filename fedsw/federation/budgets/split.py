@@ -74,11 +74,7 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
 
 
 def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it.
-
-    Raises:
-        ValueError: if there is not one for each cell.
-    """
+    """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it."""
     if len(sizes) != len(own):
         raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
     return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
@@ -127,11 +123,8 @@ def noise(
 ) -> Noise:
     """Standard deviations of one attempt's noise, at the sensitivity of the worst cell that the client holds.
 
-    Args:
-        sizes: records of every cell in the batch of the whole federation.
-        own: the client's own.
-        spread: of the attempt's directions.
-        k: number of directions.
+    Sizes are records of every cell in the batch of the whole federation, of which `own` are the client's, on k
+    directions of that spread.
     """
     bound = SLACK * worst(
         contribution_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
@@ -142,11 +135,7 @@ def noise(
 
 
 def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: Sensitivity) -> Noise:
-    """Standard deviations of one attempt's noise, at given sensitivities of its table and its contribution.
-
-    Args:
-        of_contribution: 0 where tables are all that leaves.
-    """
+    """Standard deviations of one attempt's noise, at given sensitivities; the contribution's is 0 where none leaves."""
     if of_table is None:
         return Noise(0.0, of_contribution.value / split.contribution, of_contribution, None, of_contribution)
     table = of_table.value / split.table

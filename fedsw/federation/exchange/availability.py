@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present, Site, greeting, online, site_of
+from fedsw.federation.exchange.cohort import Present, Site, clients_of, greeting, site_of
 from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
@@ -29,21 +29,13 @@ class Spending:
         self._reported: dict[int, float] = {}
 
     def recall(self, before: Iterable[Mapping[int, float]]) -> None:
-        """Remember what clients reported to earlier processes of the run.
-
-        Args:
-            before: epsilon by client, a mapping for every record of it.
-        """
+        """Remember what clients reported to earlier processes of the run, in one mapping or several."""
         for report in before:
             for client, epsilon in report.items():
                 self._reported[client] = max(epsilon, self._reported.get(client, 0.0))
 
     def hear(self, client: int, epsilon: float) -> None:
-        """Remember the epsilon that a client reports.
-
-        Raises:
-            FederationError: if the client reported more before: its ledger was replaced, and forgets what was spent.
-        """
+        """Remember the epsilon that a client reports, unless it is less than before: its ledger was then replaced."""
         before = self._reported.get(client, 0.0)
         if epsilon < before * (1 - _TOLERANCE):
             raise FederationError(
@@ -137,10 +129,6 @@ class Availability:
     it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
     away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
     public sizes.
-
-    Args:
-        run: the run's name.
-        spending: what clients report from ledgers of their own.
     """
 
     def __init__(
@@ -153,11 +141,7 @@ class Availability:
         self.away = Away()
 
     def hear_clients(self) -> None:
-        """Take note of what the clients' own ledgers have spent.
-
-        Raises:
-            FederationError: if one has spent less than its client reported before in this run.
-        """
+        """Take note of what the clients' own ledgers have spent; see `Spending`."""
         for site in self._sites:
             self._hear_spent(site)
 
@@ -165,15 +149,13 @@ class Availability:
         """The sites with a client that can be asked now; those that are away are greeted meanwhile.
 
         Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire.
-
-        Args:
-            without: sites and clients that do not count, whether they are there or not.
+        Those `without` do not count, whether they are there or not.
         """
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
         found = self._found(here, without)
-        while _clients(found) < least and self._awaited(here, without):
+        while clients_of(found) < least and self._awaited(here, without):
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
@@ -181,7 +163,7 @@ class Availability:
         return found
 
     def _online(self) -> frozenset[int]:
-        here = online(self._grid, self._sites)
+        here = frozenset(self._grid.get_node_ids()) & {site.node for site in self._sites}
         for site in self._sites:
             if site.node not in here:
                 self.away.sites.setdefault(site.node, "it is offline")
@@ -247,10 +229,6 @@ class Availability:
         if site.spent is not None:
             for client, epsilon in zip(site.clients, site.spent, strict=True):
                 self.spending.hear(int(client), float(epsilon))
-
-
-def _clients(present: Sequence[Present]) -> int:
-    return sum(each.count for each in present)
 
 
 def _same(one: Site, other: Site) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsw.experiment import planned_stages
 from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms
 from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.settings import FederationError
@@ -32,15 +32,12 @@ _MOST_FORGOTTEN = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A node and its clients: one, or many that it answers for together.
+    """A node and its clients, one or many: places in the client order (S,), ascending, and records by cell (S, c).
 
     Attributes:
-        clients: their places in the client order, (S,), ascending.
-        sizes: each client's records per cell, (S, c).
         ids: of all records by cell, client after client (seeded runs only).
         spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
-        kept: each client's records per group that are kept out of training, (S, groups); None where nothing of them is
-            ever released.
+        kept: records per group that are kept out of training, (S, groups); None where nothing of them is released.
         answered: what the node has answered in this run before (`Joined`), (A, 3).
     """
 
@@ -59,31 +56,22 @@ class Site:
 
     def member(self, place: int) -> Member:
         """The client at a position."""
-        spent = None if self.spent is None else float(self.spent[place])
-        return Member(self.node, int(self.clients[place]), place, tuple(self.sizes[place].tolist()), spent)
+        return Member(self.node, int(self.clients[place]), place, tuple(self.sizes[place].tolist()))
 
 
 @dataclass(frozen=True)
 class Member:
-    """One client: its node, its place in the client order and among its node's clients, its records per cell.
-
-    `spent` is the epsilon that its own ledger had spent at the greeting; None where it has no ledger.
-    """
+    """One client: its node, its place in the client order and among its node's clients, its records per cell."""
 
     node: int
     client: int
     position: int
     sizes: tuple[int, ...]
-    spent: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class Present:
-    """A site in a round, and which of its clients can be asked.
-
-    Attributes:
-        here: (S,), true for those.
-    """
+    """A site in a round, and which of its clients can be asked, (S,)."""
 
     site: Site
     here: NDArray[np.bool_]
@@ -109,6 +97,11 @@ def whole(sites: Sequence[Site]) -> tuple[Present, ...]:
     return tuple(Present(site, np.ones(len(site.clients), dtype=bool)) for site in sites)
 
 
+def clients_of(present: Sequence[Present]) -> int:
+    """How many clients can be asked."""
+    return sum(each.count for each in present)
+
+
 def totals(present: Sequence[Present]) -> tuple[int, ...]:
     """Records per cell of all clients that are here."""
     return tuple(int(total) for total in sum(each.sizes.sum(axis=0) for each in present))
@@ -123,19 +116,15 @@ def gather(
     unreadable, or that does not answer, or that says it has answered what it cannot have, is lost for the run, by
     name; the run begins with the others if they are enough.
 
-    Args:
-        known: of a run that goes on, the next attempt of each round that its folder has; None for a new run.
-
-    Returns:
-        The sites, and in a sentence each who was lost.
+    Of a run that goes on, the next attempt of each round in its folder is `known`. Returns the sites, and in a sentence
+    each who was lost.
 
     Raises:
         FederationError: if too few nodes come within the time limit, fewer clients than `federation.min_clients` are
             left, or a client refuses (with its reason).
     """
     settings = task.experiment.federation
-    nodes = _wait_for_nodes(grid, settings)
-    requests = [Request(node, greeting(task, run)) for node in nodes]
+    requests = {node: greeting(task, run) for node in _wait_for_nodes(grid, settings)}
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Site:
@@ -156,14 +145,11 @@ def gather(
 def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[str, int]:
     """Wait for the asked number of nodes and ask them how many records of every group they train on, all together.
 
-    Every node loads and validates the records of its clients here; nothing is spent.
-
-    Raises:
-        FederationError: as `gather`.
+    Every node loads and validates the records of its clients here; nothing is spent. Raises as `gather`.
     """
     settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
     asked = messages.encode(SizesAsked(_as_sent(task), run), terms)
-    requests = [Request(node, asked) for node in _wait_for_nodes(grid, settings)]
+    requests = dict.fromkeys(_wait_for_nodes(grid, settings), asked)
     replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Sizes:
@@ -183,11 +169,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
 def _understood(
     replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
 ) -> tuple[list[_Read], list[str]]:
-    """What nodes said, read; and of those who said nothing that can be read, who and why.
-
-    Raises:
-        FederationError: if a client refuses: its operator has decided, and whoever runs the server is to hear of it.
-    """
+    """What nodes said that can be read, and why others' cannot; a client that refuses is an error."""
     found: list[_Read] = []
     lost: list[str] = []
     for node, reply in replies.items():
@@ -223,11 +205,6 @@ def _as_sent(task: Problem) -> str:
     return task.experiment.model_dump_json(exclude={"metrics"})
 
 
-def online(grid: Grid, sites: Sequence[Site]) -> frozenset[int]:
-    """The nodes of the sites that are available now; settled before a round's counts are drawn."""
-    return frozenset(grid.get_node_ids()) & {site.node for site in sites}
-
-
 def _wait_for_nodes(grid: Grid, settings: Federation) -> list[int]:
     wanted, what = (settings.sites, "sites") if settings.sites else (settings.clients, "clients")
     deadline = time.monotonic() + settings.timeout
@@ -242,11 +219,7 @@ def _wait_for_nodes(grid: Grid, settings: Federation) -> list[int]:
 
 
 def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
-    """The site behind a greeting's reply.
-
-    Raises:
-        FederationError: if the reply is no node's of this experiment, by its client's number if it has one.
-    """
+    """The site behind a greeting's reply; FederationError if it is no node's of this experiment."""
     terms = Terms.of(task)
     try:
         joined = messages.decode(Joined, reply, terms)

@@ -40,41 +40,28 @@ class Fault:
     code: int | None = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request to one node."""
-
-    node: int
-    content: RecordDict
-
-
 def exchange(
     grid: Grid,
     kind: str,
-    requests: Sequence[Request],
+    requests: Mapping[int, RecordDict],
     *,
     group: str,
     timeout: float,
     traffic: Traffic,
     arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
 ) -> Mapping[int, RecordDict | Fault]:
-    """Send one message to every node and wait for the replies.
+    """Send one message to every node, its own content, and wait for the replies.
 
     Replies are matched by the id of the message they answer (a reply the network made up for a dead node names
     another sender), and returned in the order of the requests whatever order they came in.
 
-    Args:
-        group: label of the round and attempt, for the network's own logs.
-        timeout: seconds, how long the server waits, and how long messages are valid.
-        arrived: is called with every reply as it comes, while others may still be awaited.
-
-    Returns:
-        For every node, in request order, its reply or the fault.
+    The `group` is a label of round and attempt for the network's own logs; the server waits `timeout` seconds, as long
+    as messages are valid. `arrived` is called with every reply as it comes. Of a node without one there is the fault.
     """
-    messages = [Message(r.content, r.node, kind, group_id=group, ttl=timeout) for r in requests]
-    traffic.down += sum(bytes_of(request.content) for request in requests)
+    messages = [Message(content, node, kind, group_id=group, ttl=timeout) for node, content in requests.items()]
+    traffic.down += sum(map(bytes_of, requests.values()))
     ids = list(grid.push_messages(messages))
-    pending = {message_id: r.node for message_id, r in zip(ids, requests, strict=True) if message_id}
+    pending = {message_id: node for message_id, node in zip(ids, requests, strict=True) if message_id}
     replies = dict[int, RecordDict | Fault]()
     deadline = time.monotonic() + timeout
     while pending:
@@ -87,7 +74,7 @@ def exchange(
         time.sleep(_POLL_SECONDS)
     traffic.up += sum(bytes_of(reply) for reply in replies.values() if isinstance(reply, RecordDict))
     silence = Fault(f"no reply within {timeout:g} s (federation.timeout)")
-    return {request.node: replies.get(request.node, silence) for request in requests}
+    return {node: replies.get(node, silence) for node in requests}
 
 
 def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | Fault]:
@@ -95,9 +82,6 @@ def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | F
 
     A reply counts only as that of the node that the request went to. One of another node answers nothing, whatever it
     says of itself; the request stays open.
-
-    Args:
-        asked: the node that each request went to, by the request's id.
     """
     found = dict[str, RecordDict | Fault]()
     for answered, message in _pulled(grid, list(asked)):
@@ -112,26 +96,18 @@ def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | F
 
 
 def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fault]]:
-    """The replies that are there, with the id of the request that each says it answers.
-
-    Flower's own grid reads all replies in one go and fails at the first that does not decode, with the others lost:
-    there each is asked for alone, and one that is unreadable is a fault of its sender.
-    """
-    if not type(carrier_of(grid)).pull_messages.__module__.startswith("flwr."):
+    """The replies that are there, with the request that each says it answers; an unreadable one is a `Fault`."""
+    carrier = getattr(grid, "carrier", grid)  # where another grid is around it
+    if not type(carrier).pull_messages.__module__.startswith("flwr."):
         yield from ((message.metadata.reply_to_message_id, message) for message in grid.pull_messages(ids))
         return
     undecodable: Any = importlib.import_module("google.protobuf.message").DecodeError
-    for asked in ids:
+    for asked in ids:  # Flower reads all replies in one go, and at the first that does not decode all others are lost
         try:
             replies = list(grid.pull_messages([asked]))
             yield from [(message.metadata.reply_to_message_id, message) for message in replies]
         except (*_UNREADABLE, undecodable) as fault:
             yield asked, Fault(f"its reply is unreadable: {type(fault).__name__}")
-
-
-def carrier_of(grid: Grid) -> Grid:
-    """The grid that carries the messages, where another one is around it."""
-    return getattr(grid, "carrier", grid)
 
 
 def _comes_from(message: Message, node: int) -> bool:

@@ -22,10 +22,8 @@ class Shared(Array):
     """An array whose receiver, if it is in this process, copies the numbers; bytes are made for whoever asks for them.
 
     What it says of itself, and how many bytes it takes, is what a process elsewhere gets. Once its bytes were asked
-    for, or anything of it is changed, it is an `Array` of bytes as any other.
-
-    Args:
-        values: of any shape; what the sender does with them later changes nothing.
+    for, or anything of it is changed, it is an `Array` of bytes as any other. Its sender may change the values (any
+    shape) later.
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -60,13 +58,9 @@ def bytes_in(array: Array) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField(Field):
-    """What all arrays have in common.
+    """What all arrays have in common: a shape in symbols of `terms.SYMBOLS`, and a precision.
 
-    Attributes:
-        shape: in symbols of `fedsw.federation.messages.terms.SYMBOLS`.
-        precision: of its numbers.
-        finite: whether every number must be.
-        filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
+    Where it is `filled`, zero rows follow up to the first length of the shape; what came for them is never quoted.
     """
 
     record: Record = "arrays"
@@ -92,11 +86,7 @@ class ArrayField(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Values(ArrayField):
-    """An array.
-
-    Attributes:
-        limits: of every number; None for any.
-    """
+    """An array; of no limits where any number is taken."""
 
     limits: Limits | None = None
 
@@ -124,7 +114,6 @@ class WholeValues(ArrayField):
     """An array of whole numbers.
 
     Attributes:
-        limits: of every number.
         length: the symbol that its first length settles for the fields after it.
         totals: the symbol of the lengths that its columns add up to: column j is that of `totals_j`.
     """
@@ -152,11 +141,7 @@ class WholeValues(ArrayField):
         return self._within(_decoded(array, self.name), self.name)
 
     def _within(self, values: Tensor, name: str) -> Tensor:
-        """The numbers, if the limits hold all of them.
-
-        Raises:
-            Malformed: naming the first extreme beyond them, unless it is secret.
-        """
+        """The numbers, if the limits hold all of them; else `Malformed` with the first extreme, unless it is secret."""
         for extreme in (int(values.min()), int(values.max())) if values.numel() else ():
             if extreme not in self.limits:
                 if self.seen is SECRET:

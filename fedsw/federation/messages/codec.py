@@ -10,7 +10,7 @@ import functools
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_type_hints
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -36,15 +36,18 @@ _CALLED: Mapping[Record, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Message:
-    """A message in one direction. Every attribute of a subclass is annotated with its `Field`.
+    """A message in one direction, a frozen dataclass; every attribute of a subclass is annotated with its `Field`.
 
     Attributes:
         nonce: the record that holds a nonce, so that it equals no other (`fedsw.federation.wire`).
     """
 
     nonce: ClassVar[Record | None] = None
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
 
 Down = TypeVar("Down", bound=Message)
@@ -53,13 +56,7 @@ Up = TypeVar("Up", bound=Message)
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
-    """A message to clients, and their answer.
-
-    Attributes:
-        kind: Flower's type of both messages.
-        down, up: classes of the two messages.
-        about: what it is for.
-    """
+    """A message to clients, and their answer: Flower's type of both, their classes, and what they are for."""
 
     kind: str
     down: type[Down]
@@ -77,11 +74,7 @@ _FIELDS: dict[type[Message], Mapping[str, Field]] = {}
 
 
 def fields_of(kind: type[Message]) -> Mapping[str, Field]:
-    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`.
-
-    Raises:
-        TypeError: naming an attribute that has none.
-    """
+    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`."""
     if kind in _FIELDS:
         return _FIELDS[kind]
     found: dict[str, Field] = {}
@@ -93,7 +86,8 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
             raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
         found[attribute] = fields[0]
     if kind.nonce is not None:
-        found["nonce"] = _nonce(kind.nonce)
+        about = "drawn afresh for every message, so that no record equals another"
+        found["nonce"] = Reals(wire.NONCE, PUBLIC, about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
     _FIELDS[kind] = found
     return found
 
@@ -101,9 +95,7 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
 class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
     """The records of a message, made when somebody looks at them: who decodes it in this process reads the parts.
 
-    Args:
-        parts: what each record holds; never changed.
-        nonce: the record that gets one.
+    What the `parts` hold is never changed.
     """
 
     def __init__(self, parts: Mapping[str, Mapping[str, Any]], nonce: Record | None) -> None:
@@ -147,11 +139,7 @@ def bytes_of(content: RecordDict) -> int:
 
 
 def encode(message: Message, terms: Terms) -> RecordDict:
-    """Encode a message: the records of its fields, and nothing else.
-
-    Raises:
-        RuntimeError: if an attribute is there that the run's settings do not allow to travel, or one is missing.
-    """
+    """Encode a message: all fields that the run's settings let travel, and an error for any other."""
     parts: dict[str, Mapping[str, Any]] = {}
     for attribute, field in fields_of(type(message)).items():
         if attribute == "nonce":
@@ -200,11 +188,7 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
 
 
 def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
-    """Decode one field of a message, and ignore the others.
-
-    Raises:
-        Malformed: as `decode`.
-    """
+    """Decode one field of a message as `decode` does, and ignore the others."""
     field = fields_of(kind)[attribute]
     return field.take(_getter(cast(Any, content), field), terms)
 
@@ -251,11 +235,6 @@ def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRec
     return record
 
 
-def _nonce(record: Record) -> Field:
-    about = "drawn afresh for every message, so that no record equals another"
-    return Reals(wire.NONCE, PUBLIC, about, record=record, limits=Limits(0.0, 1.0), count=2)
-
-
 CLIENTS = "clients"
 """The record of a request that says who is asked."""
 _POSITIONS, _FAULTS, _BETWEEN = "positions", "faults", "/"
@@ -270,25 +249,16 @@ class Refusal:
 
 
 def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
-    """A request to some of a node's clients.
-
-    Args:
-        content: the request, encoded once for all nodes.
-        positions: of the clients among those of the node, ascending.
-    """
+    """A request, encoded once for all nodes, to the clients at some positions of a node, ascending."""
     return RecordDict({**content, CLIENTS: ConfigRecord({_POSITIONS: [int(each) for each in positions]})})
 
 
 def opened(content: RecordDict, clients: int) -> tuple[RecordDict, list[int]]:
-    """A request, and which of the node's clients it is for.
-
-    Raises:
-        Malformed: if they are not positions of clients that the node has, ascending.
-    """
+    """A request, and which of the node's clients it is for, by ascending positions; else `Malformed`."""
     record = content.get(CLIENTS)
     positions = record.get(_POSITIONS) if isinstance(record, ConfigRecord) else None
     asked = [each for each in positions if type(each) is int] if isinstance(positions, list) else []
-    if not asked or asked != positions or not _ascending(asked, clients):
+    if not asked or asked != positions or asked != sorted(set(asked)) or not 0 <= asked[0] <= asked[-1] < clients:
         raise Malformed(
             f"the request does not say for which of this node's {clients} clients it is", CLIENTS, positions
         )
@@ -329,8 +299,3 @@ def _refusal(faults: object, position: int) -> Refusal:
     if isinstance(reason, str) and type(code) is int:
         return Refusal(shown(reason), code)
     return Refusal("its node sent no answer of it", 0)
-
-
-def _ascending(positions: Sequence[int], clients: int) -> bool:
-    inside = all(0 <= each < clients for each in positions)
-    return inside and all(one < two for one, two in zip(positions, positions[1:], strict=False))

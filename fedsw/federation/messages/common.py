@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -31,8 +30,7 @@ _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
 Round = Annotated[int, Whole("round", PUBLIC, "number of the round", limits=Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
-    int,
-    Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO),
+    int, Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO)
 ]
 Federation = Annotated[
     int,
@@ -117,7 +115,6 @@ Clients = Annotated[
 ]
 
 
-@dataclass(frozen=True, eq=False)
 class SizesAsked(Message):
     """The message before the greeting where the experiment leaves settings to `training.preset`."""
 
@@ -125,7 +122,6 @@ class SizesAsked(Message):
     run: RunName
 
 
-@dataclass(frozen=True, eq=False)
 class Sizes(Message):
     """What the rules of a preset read of a node's records, which are loaded and validated."""
 
@@ -150,7 +146,6 @@ SIZES = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class Greeting(Message):
     """The first message to every node; also sent to one that was away, to learn whether it is back."""
 
@@ -158,7 +153,6 @@ class Greeting(Message):
     run: RunName
 
 
-@dataclass(frozen=True, eq=False)
 class Joined(Message):
     """A node that has loaded and validated the records of its clients: of one, or of many if it is a site."""
 

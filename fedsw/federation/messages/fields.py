@@ -44,9 +44,7 @@ SEEN: Mapping[Seen, str] = {
 class Malformed(ValueError):
     """A message does not match the table of messages.
 
-    Attributes:
-        name: of the field.
-        value: what came for it; None for what is secret, and where nothing came.
+    `value` is what came for the field `name`; None for what is secret, and where nothing came.
     """
 
     def __init__(self, reason: str, name: str, value: object = None) -> None:
@@ -112,18 +110,10 @@ class Field(ABC):
 
     @abstractmethod
     def take(self, get: Get, terms: Terms) -> Any:
-        """Decode the field's value from a received record.
-
-        Raises:
-            Malformed: if it is not what the table says.
-        """
+        """Decode the field's value from a received record; `Malformed` if it is not what the table says."""
 
     def refuse(self, value: object, wanted: str) -> NoReturn:
-        """Raise the error that names what came and what was expected; it does not quote a secret value.
-
-        Raises:
-            Malformed: always.
-        """
+        """Raise the `Malformed` that names what came and what was expected; it does not quote a secret value."""
         if self.seen is SECRET:
             raise Malformed(f"{self.name} did not come as {wanted}", self.name)
         raise Malformed(f"{self.name} came as {_short(value)}; expected {wanted}", self.name, value)
@@ -131,13 +121,7 @@ class Field(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Field):
-    """A text.
-
-    Attributes:
-        most: letters that are taken.
-        pattern: regular expression that the whole of it matches; None for any text.
-        form: that pattern in words.
-    """
+    """A text of at most so many letters, the whole of which matches a `pattern`, which `form` says in words."""
 
     record: Record = "config"
     most: int
@@ -145,11 +129,7 @@ class Text(Field):
     form: str = ""
 
     def put(self, value: str, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`.
-
-        Raises:
-            Malformed: if it has not the form that the other side takes.
-        """
+        """See `Field`; `Malformed` if it has not the form that the other side takes."""
         self._require(value)
         return {self.name: value}
 
@@ -170,11 +150,7 @@ class Text(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Field):
-    """One number or several.
-
-    Attributes:
-        limits: of each.
-    """
+    """One number or several, each within the limits."""
 
     limits: Limits
 
@@ -219,11 +195,7 @@ class Wholes(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Real(Number):
-    """A number, of one size on the wire.
-
-    Attributes:
-        without_noise: the limits in a run that adds no noise, where they are others.
-    """
+    """A number, of one size on the wire, with other limits in a run that adds no noise where it has some."""
 
     record: Record = "metrics"
     without_noise: Limits | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -46,7 +45,6 @@ SlotMeans = Annotated[
 ]
 
 
-@dataclass(frozen=True, eq=False)
 class Release(Message):
     """The fields that every release of a client has: what it cost. The base of the classes below."""
 
@@ -55,7 +53,6 @@ class Release(Message):
     epsilon: Spent
 
 
-@dataclass(frozen=True, eq=False)
 class Noised(Release):
     """One array that a client has noised itself; what it holds is said by the classes derived from this."""
 
@@ -63,7 +60,6 @@ class Noised(Release):
     sigma: Sigma
 
 
-@dataclass(frozen=True, eq=False)
 class TableAsked(Message):
     """`local-gradient`, first exchange of an attempt."""
 
@@ -75,7 +71,6 @@ class TableAsked(Message):
     prepared: Prepared = None
 
 
-@dataclass(frozen=True, eq=False)
 class NoisedTable(Noised):
     """Noised histograms of a fresh secret batch's outputs."""
 
@@ -99,7 +94,6 @@ TABLES = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class LocalGradientAsked(Message):
     """`local-gradient`, second exchange of an attempt; the only one without a penalty."""
 
@@ -112,7 +106,6 @@ class LocalGradientAsked(Message):
     prepared: Prepared = None
 
 
-@dataclass(frozen=True, eq=False)
 class NoisedContribution(Noised):
     """The same batch's noised contribution."""
 
@@ -127,7 +120,6 @@ LOCAL_GRADIENTS = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class SlicesAsked(Message):
     """`local-slices`: slices of a fresh secret batch, or once of all records."""
 
@@ -137,7 +129,6 @@ class SlicesAsked(Message):
     theta: ThetaIfUsed
 
 
-@dataclass(frozen=True, eq=False)
 class NoisedSlices(Release):
     """Noised random projections of features."""
 
@@ -169,7 +160,6 @@ class NoisedSlices(Release):
 SLICES = Exchange("train.slices", SlicesAsked, NoisedSlices, "every round, or once: noised random slices of features")
 
 
-@dataclass(frozen=True, eq=False)
 class ReleaseAsked(Message):
     """`local-release`: all records, once."""
 
@@ -178,13 +168,11 @@ class ReleaseAsked(Message):
     records: Federation
 
 
-@dataclass(frozen=True, eq=False)
 class ReleasedRecords(Release):
     """All of a client's records, privatised."""
 
     released: Annotated[
-        Tensor,
-        Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True),
+        Tensor, Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True)
     ]
 
 

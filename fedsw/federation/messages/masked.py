@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -44,7 +43,6 @@ def _digits(name: str, about: str) -> Text:
     return Text(name, PUBLIC, about, most=64, pattern="[0-9a-f]{64}", form="64 hexadecimal digits")
 
 
-@dataclass(frozen=True, eq=False)
 class ReadyAsked(Message):
     """Before an attempt's masked sums."""
 
@@ -52,7 +50,6 @@ class ReadyAsked(Message):
     attempt: Attempt
 
 
-@dataclass(frozen=True, eq=False)
 class Ready(Message):
     """A site that can be asked: its public key, and a nonce that it never had before."""
 
@@ -68,7 +65,6 @@ READY = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedNumbers(Message):
     """A site's part of a masked sum: uniform numbers to whoever has not those of all other sites."""
 
@@ -85,7 +81,6 @@ class MaskedNumbers(Message):
     epsilon: SpentBefore
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedTableAsked(Message):
     """First masked sum of an attempt: histograms of a fresh sample."""
 
@@ -104,7 +99,6 @@ MASKED_TABLES = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedSumAsked(Message):
     """Second masked sum of an attempt, or the only one: contributions of the same sample."""
 
@@ -124,7 +118,6 @@ MASKED_SUM = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedSketchAsked(Message):
     """The masked sum of a stage of a sketch, over all records; the round is the stage."""
 
@@ -142,7 +135,6 @@ MASKED_SKETCH = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedMomentsAsked(Message):
     """The masked sum of the moments of all records, once, before the first round."""
 
@@ -159,7 +151,6 @@ MASKED_MOMENTS = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class MaskedTallyAsked(Message):
     """The masked sum over all kept records, once, after the last round, under the released model."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -49,7 +48,6 @@ def _noised(about: str, shape: tuple[str, str]) -> Values:
     return Values("noised", NOISED, about, shape=shape, precision="float64", finite=True)
 
 
-@dataclass(frozen=True, eq=False)
 class ExactSums(Message):
     """Sums over all records of the asked clients, without noise; what they are of is said by the classes below."""
 
@@ -66,7 +64,6 @@ class ExactSums(Message):
     ]
 
 
-@dataclass(frozen=True, eq=False)
 class MomentsAsked(Message):
     """The moments of all records of some of the node's clients."""
 
@@ -77,13 +74,11 @@ class MomentsAsked(Message):
     asked: AskedClients
 
 
-@dataclass(frozen=True, eq=False)
 class ExactMoments(ExactSums):
     """The moments of all records of the asked clients, without noise, in whole steps."""
 
     steps: Annotated[
-        Tensor,
-        _steps("sums over all records by cell, in whole steps; checked against their number", ("c", "u")),
+        Tensor, _steps("sums over all records by cell, in whole steps; checked against their number", ("c", "u"))
     ]
 
 
@@ -95,7 +90,6 @@ MOMENTS = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class NoisyMomentsAsked(Message):
     """`local-gradient`: the moments of a client's records, once."""
 
@@ -104,7 +98,6 @@ class NoisyMomentsAsked(Message):
     records: Federation
 
 
-@dataclass(frozen=True, eq=False)
 class NoisyMoments(Noised):
     """`local-gradient`: a client's moments, noised by itself."""
 
@@ -120,7 +113,6 @@ NOISY_MOMENTS = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class SumOfRecordsAsked(Message):
     """`sketch`: the sum over all records of some of the node's clients; the round is the stage."""
 
@@ -132,7 +124,6 @@ class SumOfRecordsAsked(Message):
     learnt: Learnt
 
 
-@dataclass(frozen=True, eq=False)
 class SumOfRecords(ExactSums):
     """`sketch`: the sum over the asked clients' records, without noise, in whole steps of 2^-26."""
 
@@ -154,7 +145,6 @@ RECORDS_SUM = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class SketchAsked(Message):
     """`sketch-local`: a sketch of all records, once a stage; the round is the stage."""
 
@@ -164,7 +154,6 @@ class SketchAsked(Message):
     learnt: Learnt
 
 
-@dataclass(frozen=True, eq=False)
 class NoisySketch(Noised):
     """`sketch-local`: a client's own sketch, noised by itself."""
 
@@ -174,7 +163,6 @@ class NoisySketch(Noised):
 SKETCH = Exchange("train.sketch", SketchAsked, NoisySketch, "once: a sketch that the client has noised itself")
 
 
-@dataclass(frozen=True, eq=False)
 class TallyAsked(Message):
     """The sums over kept records of some of the node's clients, under the released model."""
 
@@ -186,7 +174,6 @@ class TallyAsked(Message):
     asked: AskedClients
 
 
-@dataclass(frozen=True, eq=False)
 class ExactTally(ExactSums):
     """The sums over the asked clients' kept records, without noise, in whole steps of 2^-26."""
 
@@ -209,7 +196,6 @@ TALLY = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class NoisyTallyAsked(Message):
     """`local-gradient`: the sums over a client's kept records, once."""
 
@@ -219,7 +205,6 @@ class NoisyTallyAsked(Message):
     records: Federation
 
 
-@dataclass(frozen=True, eq=False)
 class NoisyTally(Noised):
     """`local-gradient`: a client's sums over its kept records, noised by itself."""
 

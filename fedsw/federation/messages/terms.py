@@ -43,11 +43,9 @@ SYMBOLS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Terms:
-    """What one side of a message knows beforehand.
+    """What one side of a message knows beforehand: the task, once a client was greeted, and lengths by symbol.
 
-    Attributes:
-        task: None before a client has been greeted.
-        sizes: length of every symbol that this side knows; any length is taken for the others.
+    Any length is taken for the symbols that this side does not know.
     """
 
     task: Problem | None = None
@@ -56,12 +54,7 @@ class Terms:
     @classmethod
     def of(cls, task: Problem, **sizes: int) -> Terms:
         """The terms of a task, with lengths that it does not say."""
-        known = {
-            "r": task.parameters,
-            "d": task.columns,
-            "c": len(task.objective.cells),
-            "e": 3,
-        }
+        known = {"r": task.parameters, "d": task.columns, "c": len(task.objective.cells), "e": 3}
         if isinstance(local := task.experiment.local, TableSettings):
             known["B"] = local.bins
         if task.experiment.privacy.sketch:
@@ -81,11 +74,7 @@ class Terms:
 
     @property
     def agreed(self) -> Problem:
-        """The task.
-
-        Raises:
-            RuntimeError: before there is one.
-        """
+        """The task; RuntimeError before there is one."""
         if self.task is None:
             raise RuntimeError("this message is checked against a task, and none was agreed yet")
         return self.task
@@ -98,12 +87,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Condition:
-    """When a field is in its message; it follows from public settings alone, so that both sides know it.
-
-    Attributes:
-        text: for the table.
-        holds: of a task.
-    """
+    """When a field is in its message; it follows from public settings alone, so that both sides know it."""
 
     text: str
     holds: Callable[[Problem], bool]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
@@ -38,7 +37,6 @@ TaskWeight = Annotated[
 ]
 
 
-@dataclass(frozen=True, eq=False)
 class OutputsAsked(Message):
     """First exchange of an attempt: which sample to draw, and the model to run on it."""
 
@@ -52,7 +50,6 @@ class OutputsAsked(Message):
     prepared: Prepared = None
 
 
-@dataclass(frozen=True, eq=False)
 class Outputs(Message):
     """The sample's outputs, projected on the ball of radius M, by cell, client after client."""
 
@@ -71,7 +68,6 @@ class Outputs(Message):
 OUTPUTS = Exchange("train.outputs", OutputsAsked, Outputs, "first of an attempt: the outputs of a fresh sample")
 
 
-@dataclass(frozen=True, eq=False)
 class GradientsAsked(Message):
     """Second exchange of an attempt: the cotangents of the same sample's outputs."""
 
@@ -95,7 +91,6 @@ class GradientsAsked(Message):
     prepared: Prepared = None
 
 
-@dataclass(frozen=True, eq=False)
 class Contribution(Message):
     """The same sample's clipped contribution: the sum over the node's clients."""
 
@@ -140,7 +135,6 @@ GRADIENTS = Exchange(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class SumAsked(Message):
     """The only exchange of an attempt without a penalty: which sample to draw, and the model to run on it."""
 

@@ -65,8 +65,7 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts | Cost) -> None:
     """Set aside what a run will cost this client's records at most, at the greeting: nothing is spent yet.
 
-    Args:
-        place: of the client's ledger; the account that it belongs to is written beside it.
+    The account that the ledger at `place` belongs to is written beside it.
 
     Raises:
         LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of the ledger.
@@ -191,11 +190,7 @@ def state_folder(node_config: Mapping[str, Any]) -> Path | None:
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
-    """The file of a client's ledger: in its node's `state-dir`, else in $FEDSW_STATE.
-
-    Raises:
-        RuntimeError: if neither is set: a ledger in a new place after every start would forget what was spent.
-    """
+    """The file of a client's ledger; refused without a folder: after a start it would forget what was spent."""
     named = state_folder(node_config)
     if named is None:
         raise RuntimeError(
@@ -205,12 +200,7 @@ def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Check that a ledger can be written, before anything is spent.
-
-    Raises:
-        RuntimeError: naming the folder and what to set, if it cannot be written to.
-        LedgerDamaged: if there is a file that is no ledger, or an older copy of it.
-    """
+    """Check that a ledger can be written, and is no older copy of itself, before anything is spent."""
     try:
         files.new_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -230,13 +220,10 @@ def require_writable(path: Path) -> None:
 def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
     """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
 
-    Args:
-        promised: the run's promise at the delta that the ledger holds. A delta such as "0.1/n" is known with the first
-            request, which states n.
+    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
 
     Raises:
-        RuntimeError, LedgerDamaged: as `require_writable`.
-        ValueError: if it accounts for something else.
+        RuntimeError, LedgerDamaged: as `require_writable`. ValueError: if it accounts for something else.
     """
     require_writable(path)
     if not path.exists():
@@ -332,11 +319,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
 
 
 def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
-    """Refuse a ledger that accounts for something else than this run's guarantee.
-
-    Raises:
-        ValueError: naming what it accounts for and what this run asks.
-    """
+    """Refuse a ledger that accounts for something else than this run's guarantee."""
     kept = Promise(ledger.run, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal, ledger.groups)
     close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
     if not close or replace(kept, epsilon=promise.epsilon) != promise:
@@ -347,11 +330,7 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:
-    """Refuse a ledger that lacks the row remembered beside it, or is gone.
-
-    Raises:
-        LedgerReplaced: if so.
-    """
+    """Refuse a ledger that lacks the row remembered beside it, or is gone."""
     head, beside = remembered(path), memory_of(path).name
     if head is None:
         return

@@ -33,26 +33,14 @@ class AlreadyAnswered(ValueError):
 
 
 class Answered:
-    """The attempts of one run that a node has answered.
-
-    Args:
-        place: their file; None keeps them in memory.
-        memory: what the node keeps between messages.
-    """
+    """The attempts of one run that a node has answered: in a file, or in what the node keeps between messages."""
 
     def __init__(self, place: Path | None, memory: MutableMapping[str, Any]) -> None:
         self._place, self._memory = place, memory
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
-        """Those of a node in a run.
-
-        Args:
-            client: the first of its clients.
-
-        Raises:
-            RuntimeError: if a real node has no folder for them: after a start it would answer for a second time.
-        """
+        """Those of a node in a run, by its first client; a real one that has no folder for them is refused."""
         if is_simulated(node_config):
             return cls(None, memory)
         folder = state_folder(node_config)
@@ -65,12 +53,7 @@ class Answered:
         return cls(folder / name, memory)
 
     def note(self, kind: str, round_: int, attempt: int) -> None:
-        """Write down that an exchange of an attempt is answered, before the answer leaves.
-
-        Raises:
-            AlreadyAnswered: if it was, or a later exchange of the attempt.
-            RuntimeError: if the state folder cannot be written.
-        """
+        """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
         if self._place is None:
             before = bytes(self._memory.get(_KEY, b""))
             self._memory[_KEY] = before + _line(before, kind, round_, attempt)
@@ -90,8 +73,7 @@ class Answered:
 
     def all(self) -> NDArray[np.int64]:
         """Every exchange that was answered, (A, 3): round, attempt, and which of the attempt's exchanges."""
-        content = self._content()
-        found = re.findall(rb"^(\d+) (\d+) ([12])$", content, flags=re.MULTILINE)
+        found = re.findall(rb"^(\d+) (\d+) ([12])$", self._content(), flags=re.MULTILINE)
         return np.array(found, dtype=np.int64).reshape(-1, 3)
 
     def _content(self) -> bytes:
@@ -101,11 +83,7 @@ class Answered:
 
 
 def _line(before: bytes, kind: str, round_: int, attempt: int) -> bytes:
-    """The line to add to what was answered before.
-
-    Raises:
-        AlreadyAnswered: if it must not be.
-    """
+    """The line to add to what was answered before, if it may be."""
     stage = FIRST if kind in _OF_TWO else LAST
     for other in range(stage, LAST + 1):
         line = b"%d %d %d\n" % (round_, attempt, other)

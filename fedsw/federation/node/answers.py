@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
@@ -36,18 +36,6 @@ Down = TypeVar("Down", bound=messages.Message)
 Up = TypeVar("Up", bound=messages.Message)
 
 
-class Numbered(Protocol):
-    """A request for an attempt."""
-
-    @property
-    def round(self) -> int:
-        """Of the attempt."""
-
-    @property
-    def attempt(self) -> int:
-        """Its number."""
-
-
 @dataclass(frozen=True)
 class Due:
     """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
@@ -66,11 +54,7 @@ def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
 
     Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
 
-    Args:
-        dues: one for each client.
-
-    Returns:
-        For each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    Of each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
     """
     found: list[Paid | Exception] = []
     size = max(1, account.most_open() // 2)
@@ -112,12 +96,7 @@ Handler = Callable[[Message, Context], Message]
 def each_pays(
     due: Callable[[Node, Down, Path], Due], release: Callable[[Node, Down, Paid | None], Up]
 ) -> Together[Down, Up]:
-    """What clients do that pay together, each from its own ledger, and then release one after the other.
-
-    Args:
-        due: what a client pays, with the file of its ledger; nothing is accounted for without noise.
-        release: what it releases for that.
-    """
+    """What clients do that pay together, each from its own ledger (without noise nothing), and then release in turn."""
 
     def together(node: Node, asked: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
         found: dict[int, Up | Exception] = {}
@@ -183,11 +162,7 @@ def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) ->
 
 
 def fresh(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
-    """`node_of` where the answer is one that this node has not given before.
-
-    Raises:
-        AlreadyAnswered: if it has; nothing is computed.
-    """
+    """`node_of` where the answer is one that this node has not given before; else `AlreadyAnswered`, uncomputed."""
     node, asked = node_of(exchange, message, context)
     note(exchange, asked, node, context)
     return node, asked
@@ -198,10 +173,9 @@ def answered_by(node: Node, context: Context) -> Answered:
     return Answered.of(context.node_config, int(node.clients[0]), node.run, _state(f"{STATE}-answered", context))
 
 
-def note(exchange: Exchange[Down, Up], asked: Down, node: Node, context: Context) -> None:
+def note(exchange: Exchange[Down, Up], asked: Any, node: Node, context: Context) -> None:
     """Write down that a request for an attempt is answered, before the answer leaves."""
-    attempt = cast(Numbered, asked)
-    answered_by(node, context).note(exchange.kind, attempt.round, attempt.attempt)
+    answered_by(node, context).note(exchange.kind, asked.round, asked.attempt)
 
 
 def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
@@ -226,11 +200,7 @@ def _prepare(node: Node, asked: messages.Message) -> None:
 
 
 def asked_of(exchange: Exchange[Down, Up], content: RecordDict, terms: Terms) -> Down:
-    """The server's request, decoded and checked.
-
-    Raises:
-        ValueError: naming the field that does not match the table; nothing private was read, and nothing charged.
-    """
+    """The server's request, decoded and checked; it is refused before anything private is read, or charged."""
     try:
         return messages.decode(exchange.down, content, terms)
     except messages.Malformed as fault:
@@ -308,9 +278,7 @@ def reason_of(
 ) -> str:
     """A reason as it may be sent: at most 500 letters, and on a machine of the client's own without a path of it.
 
-    Args:
-        faults: what was raised; the files that they name are paths, whatever they look like.
-        said: by the server: a path in it is no news to the server.
+    The files that the `faults` name are paths, whatever they look like; a path that the server `said` is no news to it.
     """
     if of_one_person(node_config):
         return shown(text)

@@ -40,9 +40,7 @@ _nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
 def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
     """This node in a run: loaded and validated on the first message, remembered while the process runs.
 
-    Args:
-        run: the server's name for the run.
-        run_id: Flower's number for it, another one when the run is resumed.
+    Flower's number `run_id` is another one when the run is resumed.
     """
     part = int(node_config.get("partition-id", 0))
     of_run = _nodes.setdefault(run_id, {})
@@ -56,13 +54,10 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
 
 
 def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
-    """What the operator agrees to is settled before a file is opened.
+    """The node; one that is `known` under an experiment which differs in a preset's choice alone is not read again.
 
-    A server that is not trusted does not learn what is wrong with a record: an error that quotes it goes to the log.
-
-    Args:
-        known: this node under the experiment that it was asked about before; where a preset chose settings since then,
-            its records are not read again.
+    What the operator agrees to is settled before a file is opened. A server that is not trusted does not learn what is
+    wrong with a record: an error that quotes it goes to the log.
     """
     experiment = Experiment.model_validate_json(experiment_json)
     require_limits(experiment, node_config)

@@ -76,10 +76,6 @@ def require_room(
     node the limits are half of the machine's memory and a day, unless they are set; on one that whoever wrote the
     experiment started, all of it and a year.
 
-    Args:
-        task: what was agreed, where the records are known.
-        records: this node's units.
-
     Raises:
         ExperimentError: naming the setting, its value, what it takes and the limit.
     """
@@ -101,11 +97,7 @@ def require_room(
 
 
 def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
-    """The bytes of memory and the seconds of computing that a node gives to a run at most.
-
-    Raises:
-        ExperimentError: for a limit that is not positive and finite.
-    """
+    """The bytes of memory and the seconds of computing that a node gives to a run at most, positive and finite."""
     own = not of_one_person(node_config)
     memory, seconds = (machine_memory() / 2, _DAY) if own else (machine_memory(), YEAR)
     if "max-memory" in node_config:
@@ -135,14 +127,7 @@ def choice_of(node_config: Mapping[str, Any]) -> str:
 
 
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
-    """Refuse a delta of 1/n or more on a node with `max-epsilon`: it would not protect a record.
-
-    Args:
-        records: this node's own number of records.
-
-    Raises:
-        ExperimentError: naming it and the limit.
-    """
+    """Refuse, on a node with `max-epsilon`, a delta of 1/n or more of its own n records: it would protect none."""
     delta, limit = experiment.privacy.delta, _limit(node_config)
     if limit is not None and not resolve_delta(delta, records=records) * records < 1:
         raise ExperimentError(
@@ -157,11 +142,7 @@ def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) ->
 
 
 def read_trust(names: str) -> tuple[str, ...]:
-    """The trust models of a node's `trust`; none for "any", which restricts nothing.
-
-    Raises:
-        ExperimentError: naming one that there is not, since such a node would never take part.
-    """
+    """The trust models of a node's `trust`, of which each is known; none for "any", which restricts nothing."""
     if names.strip() == ANY_TRUST:
         return ()
     known = tuple(trust_models())
@@ -175,37 +156,22 @@ def read_trust(names: str) -> tuple[str, ...]:
 
 
 def read_limit(epsilon: float | str) -> float:
-    """The epsilon of a node's `max-epsilon`.
-
-    Raises:
-        ExperimentError: if it is not positive and finite.
-    """
+    """The epsilon of a node's `max-epsilon`, positive and finite."""
     return _positive(epsilon, "max-epsilon")
 
 
 def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
     """Modules that an experiment may name on this node, and that are then imported there.
 
-    The names are whole: `hospital` allows `hospital` and not `hospital.models`.
-
-    Returns:
-        The names of the node's `modules`, none without it. None for any module where the clients are processes of who
-        wrote the experiment: in a simulation, whose nodes know their number and no more, and where `modules` is "*", as
-        `fedsw deploy local` writes it.
-
-    Raises:
-        ExperimentError: for a name that is none.
+    The names are whole: `hospital` allows `hospital` and not `hospital.models`. None for any module where the clients
+    are processes of who wrote the experiment: in a simulation, and where `modules` is "*" (`fedsw deploy local`).
     """
     names = str(node_config.get("modules", ""))
     return None if is_simulated(node_config) or names == ANY_MODULE else read_modules(names)
 
 
 def read_modules(names: str) -> frozenset[str]:
-    """The modules of a node's `modules`: full names, separated by commas; none in an empty text.
-
-    Raises:
-        ExperimentError: naming one that cannot be a module's.
-    """
+    """The modules of a node's `modules`: full names, separated by commas; none in an empty text."""
     found = frozenset(name.strip() for name in names.split(",") if name.strip())
     for name in sorted(found):
         if not all(part.isidentifier() for part in name.split(".")):
@@ -220,9 +186,6 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
 
     A simulation's clients find their data where the experiment says. On a client's machine that path would be the
     server's word, and could name anything there: what is read is for the node's operator to say.
-
-    Raises:
-        ExperimentError: naming the folder, and what to start the node with.
     """
     if not node_config.get("own-data") or node_config.get("data-dir"):
         return
@@ -240,12 +203,8 @@ def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> N
     """Refuse an experiment that names code which this node's operator has not allowed; none of it is imported.
 
     A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
-    records, with all that the node's process may do.
-
-    An allowed module is imported here, and what is named must be its own: not what it has imported.
-
-    Raises:
-        ExperimentError: naming the setting, the module and what is allowed.
+    records, with all that the node's process may do. What is named of an allowed module must be its own: not what it
+    has imported.
     """
     allowed, named = allowed_modules(node_config), [*references(experiment)]
     for what, reference in named:

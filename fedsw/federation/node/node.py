@@ -30,8 +30,7 @@ from fedsw.tasks.task import Inputs
 class Batch:
     """One attempt's records at one node, cell by cell, client after client, under the model they were met with.
 
-    Attributes:
-        given: the records as the model takes them, on the device, where they went there in one piece.
+    `given` are the records as the model takes them, on the device, where they went there in one piece.
     """
 
     round: int
@@ -53,14 +52,11 @@ class Node:
     What is drawn, and counted, are units (`fedsw.data.units`): where none is declared, every record is one.
 
     Attributes:
-        records: all rows.
-        units: whose they are.
         cells: numbers of the units of every cell, client after client.
         run: the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
         clients: numbers of its clients in the federation, (S,), ascending.
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
-        kept: the records that its clients keep out of training, where something of them is released; no round reads
-            them.
+        kept: the records that its clients keep out of training, where something of them is released.
         settings: the experiment as the server sent it.
     """
 
@@ -127,11 +123,7 @@ class Node:
         return [self.units.ids[cell] for cell in self.cells]
 
     def delta(self, federation: int, own: int | None = None) -> float:
-        """The guarantee's delta where the federation has that many units, and never fewer than this node alone.
-
-        Args:
-            own: units of one of its clients, for the delta of that.
-        """
+        """The guarantee's delta in a federation of so many units, never fewer than this node's, or `own`."""
         records = max(federation, len(self.units) if own is None else own)
         return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
@@ -149,15 +141,9 @@ class Node:
         return self._alone[place]
 
     def prepare(self, vector: Tensor) -> None:
-        """Let features go through a public map before the model, and clip in its scale, from now on.
+        """Let features go through a flat `Preparation`, a public map, before the model, and clip in its scale.
 
         Kept records stay as they are: what is measured on them is the model for features as they are.
-
-        Args:
-            vector: `fedsw.tasks.preparation.Preparation.flat`, as it came from the server.
-
-        Raises:
-            ValueError: if it is no preparation; nothing is charged.
         """
         known = self.task.preparation
         if known is None or not torch.equal(known.flat(), vector):
@@ -198,11 +184,7 @@ class Node:
         the shared key the clients' samples fit together; in a private one the key is this node's alone, and so are the
         numbers of its records.
 
-        Args:
-            counts: by client and cell, (S, c).
-
-        Returns:
-            The records cell by cell, client after client in each.
+        Counts are by client and cell, (S, c), as is the order of the records.
 
         Raises:
             ValueError: if a count is missing, or beyond what a client holds.
@@ -225,10 +207,9 @@ class Node:
         return self.task.experiment.seed is not None
 
     def rows_of(self, units: NDArray[np.int64], stream: Stream) -> Records:
-        """A row of each of some units (k,), drawn anew; without a declared unit, these records.
+        """A row of each of some units (k,), drawn anew, by a stream that follows from the one that decided on them.
 
-        Args:
-            stream: that decided on the units; the rows are drawn from a stream of its own that follows from it.
+        Without a declared unit, these records.
         """
         return self.records.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
 
@@ -254,13 +235,7 @@ class Node:
     def without(
         self, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
     ) -> tuple[Batch, Tensor]:
-        """The batch and its cotangents without the rows of the clients that are lost.
-
-        Args:
-            counts: by client and cell, (S, c), as they were drawn.
-            cotangents: (n, d), as the batch's records.
-            lost: positions of clients.
-        """
+        """The batch and its cotangents (n, d) without the rows of the clients that are lost; counts (S, c) as drawn."""
         if len(lost) == 0:
             return batch, cotangents
         there = np.ones(len(self.clients), dtype=bool)
@@ -316,10 +291,7 @@ class Node:
 
         Guarantee: that of `contribution`, for the records of each client.
 
-        Args:
-            batch: its records client after client.
-            task_weights: (n,), float64, of every record's task loss; None without a task loss.
-            runs: (S,), how many of them are each client's.
+        The batch is client after client, `runs` (S,) of each; task weights (n,) are of every record's loss.
         """
         return self._clipped(batch, cotangents, task_weights, runs)[0]
 

@@ -18,14 +18,10 @@ _PATTERN = "run-*.json"
 
 @dataclass(frozen=True)
 class Participation:
-    """A node's part in one run.
+    """A node's part in one run, named as the server names it; what the experiment asks for, and how far it is.
 
     Attributes:
-        run: the server's name for the run; stays when it is resumed.
-        name: of the experiment.
-        clients: the numbers of the node's clients.
-        trust, epsilon, delta, nominal: what the experiment asks for; epsilon is infinite without noise, and None where
-            it follows from a noise multiplier.
+        epsilon: infinite without noise, and None where it follows from a noise multiplier.
         rounds: how many rounds, or stages of a sketch, with an answer of clients are planned.
         answered: how many rounds this node answered in.
         last: number of the last of them; 0 before the first.
@@ -59,11 +55,7 @@ class Participation:
 
 
 def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: str = "") -> Participation:
-    """The part of a node that was just greeted.
-
-    Args:
-        agreed: what its operator chose, in words.
-    """
+    """The part of a node that was just greeted, with what its operator chose in words."""
     privacy = experiment.privacy
     return Participation(
         run,
@@ -79,11 +71,7 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: st
 
 
 def note(folder: Path, part: Participation, round_: int | None) -> None:
-    """Write down that a node was greeted, or answered in a round.
-
-    Raises:
-        OSError: if the disk does not take it.
-    """
+    """Write down that a node was greeted, or answered in a round."""
     path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None
     found = part if known is None or known.run != part.run else known

@@ -23,13 +23,7 @@ from fedsw.tasks.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The records of a node's clients, in one place.
-
-    Attributes:
-        records: of all its clients, (n,).
-        owner: which of its clients holds each of them, (n,), from 0.
-        clients: their numbers in the federation, (S,), ascending.
-    """
+    """The records of a node's clients, the client of each (n,), from 0, and the clients' numbers (S,), ascending."""
 
     records: Records
     owner: NDArray[np.int64]
@@ -99,11 +93,7 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 
 def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
-    """The records of these clients that `data.held_out_fraction` keeps out of training; no round reads them.
-
-    Raises:
-        ExperimentError, ValueError, BadRecords, FileNotFoundError: as `held_records`.
-    """
+    """The records of these clients that `data.held_out_fraction` keeps out of training; no round reads them."""
     found = _all_records(task, node_config)
     return found.where(held_back(task, found.records, found.owner, found.clients))
 
@@ -137,11 +127,7 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 def _gathered(
     clients: range, total: int, experiment: Experiment, of_client: Callable[[int], tuple[Records, bool]]
 ) -> Held:
-    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes.
-
-    Raises:
-        BadRecords: if a unit has rows at several of them.
-    """
+    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
     found = []
     for client in clients:
         records, everybodys = of_client(client)
@@ -185,14 +171,8 @@ def own_records(
     A simulation has neither: there the experiment's data.data_dir holds one file that is split among the clients, or
     a folder for each of them, named by its number.
 
-    Ids interleave those of all clients, so that no two records of a federation share one.
-
-    Args:
-        alone: whether the node holds this client only; its folder then holds the client's file, and else a folder
-            for each client, named by its number.
-
-    Returns:
-        The records, and whether they are everybody's.
+    Ids interleave those of all clients, so that no two records of a federation share one. Where a node holds several
+    clients its folder has one for each, named by its number. Returns whether the records are everybody's, too.
     """
     if named := node_config.get("data-path"):
         if not alone:
@@ -221,9 +201,6 @@ def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: in
     """A file that only this node has; not the one that the server measures on, if both are on one machine.
 
     The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.
-
-    Raises:
-        ExperimentError: naming the file.
     """
     held_out = task.experiment.data.held_out
     if held_out is not None and same_file(Path(held_out).expanduser(), path):
@@ -235,11 +212,7 @@ def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: in
 
 
 def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -> None:
-    """Refuse an experiment that declares other columns than this node's `schema`, a TOML file; without one, nothing.
-
-    Raises:
-        ExperimentError: naming the first difference.
-    """
+    """Refuse an experiment that declares other columns than this node's `schema`, a TOML file; without one, nothing."""
     named = node_config.get("schema")
     if named is None:
         return

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,30 +24,13 @@ KEY_FILE = "mask.key"
 
 
 class Member(BaseModel):
-    """A site of the roster.
-
-    Attributes:
-        name: what its operator is known by.
-        key: its public key, 64 hexadecimal digits.
-        clients: how many clients it may answer for.
-    """
+    """A site of the roster: its operator's name, its public key in 64 hexadecimal digits, and its clients at most."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     clients: Annotated[int, Field(ge=1)] = 1
-
-
-class Admits(Protocol):
-    """What says which sites may take part in a masked sum."""
-
-    def refusal(self, site: int, key: str, clients: int) -> str | None:
-        """Why a site with a public key, of so many clients, is none of this federation; None if it is.
-
-        Args:
-            site: the number of its first client.
-        """
 
 
 class Roster(BaseModel):
@@ -64,7 +47,7 @@ class Roster(BaseModel):
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def refusal(self, site: int, key: str, clients: int) -> str | None:
-        """See `Admits`."""
+        """Why a site, by its first client, with a public key is none of this federation; None if it is."""
         found = next((each for each in self.member if each.key == key), None)
         if found is None:
             return f"the key {key[:16]} is not in this client's roster {self.digest[:16]}"
@@ -73,11 +56,7 @@ class Roster(BaseModel):
         return None
 
     def with_member(self, member: Member) -> Roster:
-        """The roster with one member more.
-
-        Raises:
-            ExperimentError: if its name or its key is there already, or the key is none.
-        """
+        """The roster with one member more, if neither its name nor its key is there."""
         for each in self.member:
             if member.name == each.name or member.key == each.key:
                 raise ExperimentError(f"{each.name} ({each.key[:16]}) is in the roster already; remove its lines first")
@@ -103,6 +82,7 @@ class _Simulated:
         self._run = run
 
     def refusal(self, site: int, key: str, clients: int) -> str | None:
+        """See `Roster`."""
         if key == simulated_key(self._run, site).public.hex():
             return None
         return f"the key {key[:16]} is not that of the simulated site of client {site}"
@@ -110,25 +90,15 @@ class _Simulated:
 
 @dataclass(frozen=True)
 class Keyring:
-    """What a node has for masked sums.
+    """What a node has for masked sums: who may take part, its own key, and how many clients may collude."""
 
-    Attributes:
-        roster: who may take part.
-        key: its own pair.
-        colluding: how many clients its operator takes into account as colluding with the server.
-    """
-
-    roster: Admits
+    roster: Roster | _Simulated
     key: MaskKey
     colluding: int
 
 
 def read_roster(path: Path) -> Roster:
-    """The roster in a TOML file.
-
-    Raises:
-        ExperimentError: naming the file and what is wrong in it; also a name or a key that is there twice.
-    """
+    """The roster in a TOML file, with every name and every key once."""
     found = validated(Roster, read_toml(path, "the roster"), where=f"the roster {path}: ")
     for what in ("name", "key"):
         values = [getattr(each, what) for each in found.member]
@@ -138,11 +108,7 @@ def read_roster(path: Path) -> Roster:
 
 
 def write_mask_key(folder: Path) -> Path:
-    """A site's private key, made now in its own folder, which its owner alone may read.
-
-    Raises:
-        FileExistsError: if there is one.
-    """
+    """A site's private key, made now in its own folder, which its owner alone may read, and never replaced."""
     path = files.private_folder(folder) / KEY_FILE
     try:
         with files.opened(path, "xb") as file:
@@ -153,11 +119,7 @@ def write_mask_key(folder: Path) -> Path:
 
 
 def read_mask_key(path: Path) -> MaskKey:
-    """A site's key pair.
-
-    Raises:
-        ExperimentError: if the file is none, or others than its owner may read it.
-    """
+    """A site's key pair, in a file that nobody but its owner may read."""
     try:
         content, mode = path.read_bytes(), path.stat().st_mode
     except OSError as fault:
@@ -179,14 +141,7 @@ def simulated_key(run: str, site: int) -> MaskKey:
 
 
 def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:
-    """What a node has for the masked sums of a run.
-
-    Args:
-        site: the number of its first client.
-
-    Raises:
-        ExperimentError: if its operator gave it no roster, no key, or did not say how many may collude.
-    """
+    """What a node, by its first client, has for the masked sums of a run."""
     require_keys(node_config)
     if of_one_person(node_config):
         return Keyring(_Simulated(run), simulated_key(run, site), 0)
@@ -195,11 +150,7 @@ def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:
 
 
 def require_keys(node_config: Mapping[str, Any]) -> None:
-    """Refuse masked sums at a node of somebody's own that has no roster, no key, or no number of colluding clients.
-
-    Raises:
-        ExperimentError: naming what is missing.
-    """
+    """Refuse masked sums at a node of somebody's own that has no roster, no key, or no number of colluding clients."""
     missing = [name for name in (ROSTER, COLLUDING, KEY) if name not in node_config]
     if missing and not of_one_person(node_config):
         raise ExperimentError(

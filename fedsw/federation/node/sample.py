@@ -16,11 +16,7 @@ from fedsw.tasks.problem import Problem
 
 
 def require_units(experiment: Experiment, records: Records) -> None:
-    """Refuse records that do not say whose they are where the experiment's guarantee is that of units.
-
-    Raises:
-        ExperimentError: naming the unit.
-    """
+    """Refuse records that do not say whose they are where the experiment's guarantee is that of units."""
     if experiment.data.unit is not None and records.unit is None:
         raise ExperimentError(
             f"data.unit is {experiment.data.unit!r}, and these records were read without it; read them with "
@@ -29,11 +25,7 @@ def require_units(experiment: Experiment, records: Records) -> None:
 
 
 def cells_of_units(task: Problem, records: Records) -> tuple[NDArray[np.int64], ...]:
-    """Numbers (n_j,) of the units of every cell j, in the objective's order.
-
-    Raises:
-        BadRecords: if rows of one unit are of several cells.
-    """
+    """Numbers (n_j,) of the units of every cell j, in the objective's order; BadRecords if a unit is in several."""
     units = Units.of(records)
     if not units.declared:
         return task.cells_of(records)
@@ -53,10 +45,6 @@ def held_back(
     is the same in every process and after every restart, and for all neighbours of these records.
 
     Source: docs/guarantees/units.md.
-
-    Args:
-        owner: which of the clients holds each row, (n,).
-        clients: their numbers in the federation.
     """
     units, seed, fraction = Units.of(records), task.experiment.data.seed, task.experiment.data.held_out_fraction
     held, back = owner[units.firsts], np.zeros(len(units), dtype=bool)
@@ -85,10 +73,8 @@ def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) ->
     taken. With independent uniform keys that is a uniform sample without replacement, independent of the others'. The
     cost follows the records of the clients that are asked for any.
 
-    Args:
-        starts: (S + 1,), ascending.
-        counts: (S,), secret; that a sample is possible is for the caller to check.
-        keys: asked once, for the places of all records of those clients, in ascending order.
+    The keys are asked once, for the places of all records of those clients, in ascending order. Starts are (S + 1,),
+    counts (S,) secret; that a sample is possible is for the caller to check.
     """
     taking = np.flatnonzero(counts)
     lengths = starts[taking + 1] - starts[taking]

@@ -33,11 +33,7 @@ def substituted(records: Records) -> Iterator[None]:
     """Nodes that this process loads inside the context hold these records in place of those with the same ids.
 
     Sampling, clipping, ledgers and noise are those of any run. Only code that runs in the client's own process gets
-    here: no message of a server, no setting of an experiment and no configuration of a node leads to it. One at a
-    time.
-
-    Raises:
-        RuntimeError: within another substitution.
+    here: no message of a server, no setting of an experiment and no configuration of a node leads to it.
     """
     global _substitutes
     if _substitutes is not None:
@@ -50,22 +46,14 @@ def substituted(records: Records) -> Iterator[None]:
 
 
 def with_substitutes(records: Records) -> Records:
-    """A node's records with the substitutes in place; the same object outside a substitution.
-
-    Raises:
-        ValueError: if a substitute has another group than the record that it takes the place of: groups are public.
-    """
+    """A node's records with the substitutes in place; the same object outside a substitution."""
     if _substitutes is None:
         return records
     return exchanged(records, _substitutes)
 
 
 def exchanged(records: Records, substitutes: Records) -> Records:
-    """The records with those whose ids occur among the substitutes replaced by them, in their places.
-
-    Raises:
-        ValueError: if a substitute has another group than the record in its place.
-    """
+    """The records with those whose ids are among the substitutes replaced by them, each by one of its group."""
     order = torch.argsort(substitutes.ids)
     ids = substitutes.ids[order]
     place = torch.searchsorted(ids, records.ids).clamp(max=len(ids) - 1)

@@ -44,9 +44,8 @@ def job_from(context: Context, *, simulated: bool) -> Job:
     the run); or `directory`, a folder with everything in its config.json: one that `fedsw run` prepared, or with
     `resume` that of a run to go on with. `allow-modules` (separated by ',') are those that this config.json may name.
 
-    Args:
-        simulated: the clients are those of Flower's simulation engine, which `fedsw resume` can start again; those of
-            other machines must be met where they are.
+    Clients of Flower's simulation engine can be started again by `fedsw resume`; those of other machines must be met
+    where they are.
     """
     config = context.run_config
     if prepared := str(config.get("directory", "")):

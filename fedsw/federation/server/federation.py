@@ -7,13 +7,12 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted, Ledger
 from fedsw.accounting.selection import Selection
@@ -54,11 +53,8 @@ ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them 
 class _Run:
     """A run whose clients have joined and whose plan is made; nothing of it is spent yet.
 
-    Attributes:
-        trust: its trust model; `side` is what that does at the server.
-        lost: who could not be understood at the greeting, a sentence each.
-        new: whether its folder has no settings yet.
-        seconds: of processes before this one; about: what the summary says beside the rounds.
+    `lost` says who could not be understood at the greeting, `new` that its folder has no settings yet. The `seconds`
+    are of processes before this one, and `about` is what the summary says beside the rounds.
     """
 
     job: Job
@@ -166,8 +162,11 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     if job.resume:
         context.availability.spending.recall(_reported_before(directory))
     context.availability.hear_clients()
-    with _closed_if_refused(run.ledger):
+    with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
+        if run.ledger is not None:
+            refused.callback(run.ledger.close)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
+        refused.pop_all()
     context.earlier = _earlier(run)
     return state
 
@@ -190,11 +189,15 @@ def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) 
     _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
     described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
     run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
-    log.info("run begins", extra=_beginning(run.job, described))
+    known = {name: described[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    about = {"run": described["name"], "engine": run.job.engine, "resumed": run.job.resume, **known}
+    log.info("run begins", extra=telemetry.event("run begins", **about))
     for who in run.lost:
         log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
     if run.job.resume and not run.trust.sketched:
-        _restore(run.trainer, run.directory, state)
+        if state is not None:
+            run.trainer.restore(state)
+        run.directory.read_metrics(through=run.trainer.steps)
 
 
 def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
@@ -207,7 +210,9 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
         return found.stopped, found.held_out
     stopped = _open(run, log) or _train(run, log)
     released = unprepared(run.plan.task, run.trainer.model)
-    held_out = _write_model(task, released, run.evaluator, directory)
+    model = task.prepared(task.build_model(), released)
+    directory.write_model(model)
+    held_out = run.evaluator.write_outputs(model, directory)
     if job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
             task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
@@ -276,13 +281,6 @@ def _train(run: _Run, log: logging.Logger) -> str:
     return "completed"
 
 
-def _write_model(task: Problem, theta: Tensor, evaluator: Evaluator, directory: RunDirectory) -> HeldOut:
-    """Store the released model (r,) and its held-out outputs; returns how good it is on held-out records."""
-    model = task.prepared(task.build_model(), theta)
-    directory.write_model(model)
-    return evaluator.write_outputs(model, directory)
-
-
 def _open(run: _Run, log: logging.Logger) -> str:
     """Release moments where the run does, and let plan, side and trainer go on from them; or why it stops there."""
     if not run.job.experiment.privacy.moments:
@@ -301,11 +299,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
 
 
 def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
-    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's or, without one, its plan's.
-
-    Raises:
-        FederationError: naming both.
-    """
+    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
         names = Names(plan.task.groups, load_class_names(plan.task.experiment))
@@ -343,23 +337,6 @@ def _ledger(
     )
 
 
-@contextlib.contextmanager
-def _closed_if_refused(ledger: Ledger | None) -> Iterator[None]:
-    """Let go of the ledger of a run that does not go on."""
-    try:
-        yield
-    except BaseException:
-        if ledger is not None:
-            ledger.close()
-        raise
-
-
-def _restore(trainer: Trainer, directory: RunDirectory, state: checkpoint.Checkpoint | None) -> None:
-    if state is not None:
-        trainer.restore(state)
-    directory.read_metrics(through=trainer.steps)
-
-
 def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
     """The epsilon that each client has reported, from all files with it: the summary covers failed attempts too."""
     tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
@@ -369,20 +346,12 @@ def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
 
 
 def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
-    """The state to go on from; the bytes of the run up to its last round on record are added to the traffic.
-
-    Read with the run's lock held: another process that ran it until then has changed both.
-    """
+    """The state to go on from, read with the run's lock held; bytes of before are added to the traffic."""
     state, history = checkpoint.load(directory.path), directory.read_metrics()
     last = history[-1] if history else {}
     traffic.down += int(last.get("bytes_down", 0))
     traffic.up += int(last.get("bytes_up", 0))
     return state
-
-
-def _beginning(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: plan[name] for name in ("rounds", "clients", "epsilon", "delta")}
-    return telemetry.event("run begins", run=plan["name"], engine=job.engine, resumed=job.resume, **known)
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,10 +33,7 @@ from fedsw.runs.observer import NoObserver, Observer
 
 @dataclass(frozen=True)
 class Job:
-    """What to run and where to keep it.
-
-    `selection` is what the run costs where it is one of several of which only the best is shown.
-    """
+    """What to run and where to keep it; `selection` is its cost where only the best of several runs is shown."""
 
     experiment: Experiment
     directory: Path
@@ -50,10 +47,7 @@ class Job:
 def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
     """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
 
-    This run and those beside it, `runs/<name>/<time>/`, remember the account.
-
-    Raises:
-        LimitReached, LedgerReplaced: as `fedsw.runs.accounts.reserving`.
+    This run and those beside it, `runs/<name>/<time>/`, remember the account. Raises as `reserving`.
     """
     experiment = plan.task.experiment
     data = None if experiment.privacy.local else experiment.data.account

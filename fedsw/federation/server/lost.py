@@ -31,10 +31,8 @@ Attempt = tuple[int, int]
 class Remembered:
     """What the nodes of a run say they have answered in it before.
 
-    Attributes:
-        begun: attempts of which some exchange was answered.
-        finished: those of which the last exchange was: without that nothing of an attempt is released.
-        by: for each attempt, the first client of every node that says so.
+    Attempts of which some exchange was answered were begun, and finished if it was the last: without that nothing of
+    one is released. For each attempt, `by` has the first client of every node that says so.
     """
 
     begun: frozenset[Attempt]
@@ -64,15 +62,9 @@ def lost_attempts(
     Guarantee: with every attempt of the run that released something either among those charged or among these, if the
     folder is that of one instant and one of the nodes remembers the attempt.
 
-    Args:
-        charged: by the ledger.
-        begun: by the run's log, which has each attempt before it is asked for.
-        rounds: of training that are planned.
-        first: the first of them; 0 where moments are released before.
-
-    Returns:
-        In the order of their rounds. Of a round before the last one answered, the last attempt is the one that was
-        released: it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
+    Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 where moments are
+    released before the rounds. Of a round before the last one answered, the last attempt is the one that was released:
+    it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
     """
     charged, begun = set(charged), set(begun)
     numbers = remembered.begun | begun

@@ -31,15 +31,7 @@ from fedsw.tasks.released_moments import Moments, columns_used, constant_of
 def release_moments(
     plan: Plan, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
-    """The moments of a run: those that it has, or those that it asks for now and then has.
-
-    Args:
-        method: asks the clients.
-
-    Raises:
-        BudgetExhausted: if they cost more than is left; nothing was released.
-        FederationError: when clients are missing.
-    """
+    """The moments of a run: those that it has, or those that it asks for now and then has."""
     found = kept_moments(plan.task, directory)
     if found is not None:
         return found
@@ -68,11 +60,7 @@ def release_moments(
 
 
 def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
-    """The moments that a run has; None before they were released.
-
-    Raises:
-        ValueError: naming the file, if it is damaged.
-    """
+    """The moments that a run has; None before they were released."""
     path = directory.path / MOMENTS
     if (content := read_json(path)) is None:
         return None
@@ -133,10 +121,7 @@ def measure_kept(
 
     A run that has the release takes it. One that cannot get it has no metrics and says why: the model stays.
 
-    Args:
-        method: asks the clients.
-        theta: the released model (r,).
-        steps: rounds that it is the model of; the exchange has the number of the next planned one.
+    The released model (r,) is that of so many steps; the exchange has the number of the next planned one.
     """
     tally = tally_of(task)
     assert tally is not None

@@ -32,14 +32,7 @@ _ELSEWHERE = (
 
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
-    """The experiment with what rules choose; itself where nothing is left to choose.
-
-    Args:
-        numbers: what the rules read; None to count the records at hand.
-
-    Raises:
-        ExperimentError: if the records are elsewhere, so that nobody can count them here.
-    """
+    """The experiment with what rules choose from the numbers, or the records at hand; itself if nothing is open."""
     if not left_open(experiment):
         return experiment
     if experiment.privacy.sketch:
@@ -55,13 +48,7 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
     """The experiment that clients and server train: what `training.preset` chooses is chosen by the clients' sizes.
 
     Where nothing is left to choose, nobody is asked, nor for the shares of a sketch's stages. So a run that goes on has
-    the settings that it began with.
-
-    Args:
-        run: the run's name.
-
-    Raises:
-        FederationError: as `fedsw.federation.exchange.cohort.gather`.
+    the settings that it began with. Raises as `gather`.
     """
     from fedsw.federation.exchange.cohort import public_sizes
     from fedsw.tasks.problem import Problem
@@ -90,15 +77,7 @@ def _with_shares(experiment: Experiment) -> Experiment:
 def numbers_of(
     experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
 ) -> Numbers:
-    """The public numbers that the rules read.
-
-    Args:
-        by_group: private records of every group, of all clients together; None to count those at hand.
-        problem: of the experiment, where it is made already.
-
-    Raises:
-        ExperimentError: if the records are elsewhere, so that nobody can count them here.
-    """
+    """The public numbers that the rules read, of records by group of all clients together, or of those at hand."""
     from fedsw.tasks.problem import Problem
 
     sizes = sizes_at_hand(experiment) if by_group is None else by_group

@@ -126,11 +126,7 @@ def summarise(
 def described(
     experiment: Experiment, held_out: HeldOut, own: Mapping[str, Any], packages: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What every summary has, a run's or a baseline's, around its own numbers.
-
-    Args:
-        packages: that it was computed with, beside those of every run.
-    """
+    """What every summary has, a run's or a baseline's, around its own numbers; with `packages` beside those of runs."""
     return {
         "name": experiment.name,
         "title": experiment.title,

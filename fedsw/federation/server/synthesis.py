@@ -58,12 +58,8 @@ class _Stage:
 class Synthesiser:
     """A run on a sketch: the exchange of every stage, and the generator that learns from them.
 
-    Guarantee: only the exchange reads records. All that follows is post-processing: steps, batches, BatchNorm and how
-    often it is resumed cost nothing.
-
-    Attributes:
-        method: releases the sketch.
-        traffic: what travelled.
+    Guarantee: only the exchange, by `method`, reads records. All that follows is post-processing: steps, batches,
+    BatchNorm and how often it is resumed cost nothing.
     """
 
     job: Job
@@ -79,12 +75,7 @@ class Synthesiser:
         self._released = list[_Stage]()
 
     def run(self) -> Synthesis:
-        """Release the sketch, or take the one that the run has; train the generator from where it is; store it whole.
-
-        Raises:
-            ExperimentError: if restarts would all be the same network.
-            FederationError: when too few clients answer.
-        """
+        """Release the sketch, or take the one that the run has; train the generator from where it is; store it."""
         for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
             stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
             if number > 1:
@@ -154,8 +145,7 @@ class Synthesiser:
         return {"generator": {**asdict(chosen), "wanted": wanted}}
 
     def _learnt(self, number: int) -> Tensor:
-        """What a stage measures (z,): what is on disk; else pairs of columns, or weights of a classifier that the
-        generator teaches."""
+        """What a stage measures (z,), from disk, or learnt: pairs of columns, or weights of a taught classifier."""
         found, experiment = stored_classifier(self.directory, number), self.task.experiment
         if found is not None:
             return found
@@ -173,9 +163,7 @@ class Synthesiser:
         return found
 
     def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
-        """A stage's sketch. One that is stored is the only one there will be, but where it grows (`sketch-local`):
-        clients that were missing are asked, and a pool that grew is learnt from anew, as long as no later stage was
-        learnt from it: then a client that missed it answers the next."""
+        """A stage's sketch: a stored one, unless it grows (`sketch-local`) and no later stage was learnt from it."""
         law, number = law_of_problem(self.task, stage), stage.number
         stored = stored_sketch(self.directory, law, number) if self.job.resume else None
         used = stored_classifier(self.directory, number + 1) is not None
@@ -212,11 +200,7 @@ class Synthesiser:
 
 
 def restarts_of(task: Problem) -> list[nn.Module]:
-    """The generator from the initial weights of the next seeds, as many as `sketch.restarts` asks for beside the first.
-
-    Raises:
-        ExperimentError: if the next seed gives the same weights.
-    """
+    """The generator from the initial weights of the next seeds: with the first, as many as `sketch.restarts`."""
     spec, count = task.experiment.model, task.experiment.sketch.restarts
     seeds = [spec.model_copy(update={"seed": spec.seed + number}) for number in range(1, count)]
     made = [

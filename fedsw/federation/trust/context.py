@@ -10,22 +10,23 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Present, Site
-from fedsw.federation.exchange.exchange import Fault, Request, Traffic, exchange
+from fedsw.federation.exchange.cohort import Present, Site, clients_of
+from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
 from fedsw.federation.messages import Exchange, Terms
-from fedsw.federation.trust.plan import Plan, clients_of
+from fedsw.federation.messages.sums import ExactSums
+from fedsw.federation.messages.trusted import Contribution
+from fedsw.federation.trust.plan import Plan
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
@@ -35,19 +36,10 @@ from fedsw.settings import FederationError
 class Context:
     """One run at the server, as a trust model sees it.
 
-    A side is made before anything is spent, so that what cannot be run is refused then; its ledger, and what had
-    arrived before, are there when it is entered, with the run's folder held.
-
-    Attributes:
-        grid: reaches the nodes.
-        plan: what is fixed before the first round.
-        sites: nodes and their clients, in client order.
-        availability: who can be asked now.
-        traffic: counts what travels.
-        begin: the next unused attempt number of a round, on disk when it returns.
-        stored: the folder of what clients released themselves; None where nothing of that kind is stored.
-        ledger: the server's, where it is the server that charges; None where every client has its own.
-        earlier: rounds of which something had arrived before the run was resumed.
+    A side is made before anything is spent, so that what cannot be run is refused then; its ledger (None where every
+    client has its own), and the rounds of which something had arrived `earlier`, are there when it is entered, with the
+    run's folder held. `begin` gives the next unused attempt number of a round, on disk when it returns; `stored` is the
+    folder of what clients released themselves.
     """
 
     grid: Grid
@@ -69,18 +61,12 @@ class Context:
     def exchanged(
         self,
         kind: str,
-        requests: Sequence[Request],
+        requests: Mapping[int, RecordDict],
         arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
     ) -> Mapping[int, RecordDict | Fault]:
-        """Send a request to every node, and wait for the replies; see `fedsw.federation.exchange.exchange`."""
+        """Send a request to every node, and wait for the replies; see `exchange`."""
         timeout = self.plan.task.experiment.federation.timeout
         return exchange(self.grid, kind, requests, group=kind, timeout=timeout, traffic=self.traffic, arrived=arrived)
-
-    @property
-    def charged(self) -> Ledger:
-        """The server's ledger, under a trust model with one."""
-        assert self.ledger is not None
-        return self.ledger
 
 
 class AtServer:
@@ -91,7 +77,8 @@ class AtServer:
 
     @property
     def _ledger(self) -> Ledger:
-        return self._context.charged
+        assert self._context.ledger is not None
+        return self._context.ledger
 
     def epsilon(self) -> float:
         """See `Side`."""
@@ -152,13 +139,8 @@ class Collector:
 
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
     has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
-    on; whoever was lost in a round is not asked in its further attempts.
-
-    Args:
-        kept: what is kept when too few clients are left, for the message.
-
-    Attributes:
-        least: clients that are enough.
+    on; whoever was lost in a round is not asked in its further attempts. `least` clients are enough; `kept` says what
+    is kept when fewer are left, for the message.
     """
 
     def __init__(self, context: Context, *, kept: str) -> None:
@@ -169,11 +151,7 @@ class Collector:
         self._lost = Away()
 
     def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
-        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough.
-
-        Raises:
-            FederationError: when fewer clients than `federation.min_clients` are there.
-        """
+        """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough."""
         availability, self._lost = self._context.availability, Away()
         for _ in range(self._max_attempts):
             present = availability.present(self.least, without=self._lost)
@@ -202,17 +180,13 @@ class Collector:
         terms: Sequence[Terms],
         fault: Callable[[Present, _Up], str | None] = lambda each, answer: None,
     ) -> dict[int, _Up]:
-        """Ask every site, and read the answers, by node; who does not answer, or not what was asked, is lost.
+        """Ask every site its own message, and read the answers, by node; who does not answer as asked, is lost.
 
-        Args:
-            asked: the message to each site.
-            terms: what is known of each answer beforehand.
-            fault: why an answer that can be read cannot be right; None if it can. It never quotes it.
+        `fault` says why an answer that can be read cannot be right, without quoting it; None if it can.
         """
-        requests = [
-            Request(each.site.node, messages.encode(own, known))
-            for each, own, known in zip(present, asked, terms, strict=True)
-        ]
+        requests = {
+            each.site.node: messages.encode(own, known) for each, own, known in zip(present, asked, terms, strict=True)
+        }
         replies = self._context.exchanged(kind.kind, requests)
         answers: dict[int, _Up] = {}
         for each, known in zip(present, terms, strict=True):
@@ -245,15 +219,7 @@ def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _
         return Fault(f"unreadable answer: {fault}")
 
 
-class Partial(Protocol):
-    """An answer that says which of its site's clients are not in it."""
-
-    @property
-    def lost(self) -> Tensor:
-        """Positions of clients, (L,)."""
-
-
-def who_is_in(each: Present, answer: Partial) -> NDArray[np.bool_] | None:
+def who_is_in(each: Present, answer: Contribution | ExactSums) -> NDArray[np.bool_] | None:
     """Which of a site's clients are in its answer, (S,); None if it names lost ones that it does not have."""
     there, lost = each.here.copy(), answer.lost.numpy()
     if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):

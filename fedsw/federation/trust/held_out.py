@@ -19,8 +19,6 @@ from fedsw.federation.messages.sums import NoisyTally, NoisyTallyAsked
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod, describe
-from fedsw.federation.trust.model import served
-from fedsw.federation.trust.plan import Plan
 from fedsw.federation.trust.sums import Sum, records_of
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
@@ -86,17 +84,7 @@ class TallySum(Sum):
         records = records_of(kept, positions, stream)
         return tally_of_records(kept.task, self._tally, records, kept.task.prepared(node.model, self._theta))
 
-    def at_client(self, node: Node, delta: float) -> HeldOutBudget:
-        """See `Sum`."""
-        epsilon = served(self.task.experiment).sides.promise(node, delta).epsilon
-        return held_out_budget(self.task.experiment, self._tally, epsilon, delta)
-
-    def at_server(self, plan: Plan) -> HeldOutBudget:
-        """See `Sum`."""
-        epsilon = plan.epsilon if plan.multiplier else math.inf
-        return held_out_budget(self.task.experiment, self._tally, epsilon, plan.delta)
-
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> HeldOutBudget:
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> HeldOutBudget:
         """See `Sum`."""
         return held_out_budget(self.task.experiment, self._tally, shared().epsilon, delta, attempts)
 

@@ -15,7 +15,7 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.exchange.exchange import Fault, Request
+from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Exchange, Refusal, Terms
 from fedsw.federation.messages.local import Release
 from fedsw.federation.trust.context import AtClients, Collector, Context
@@ -54,12 +54,7 @@ class LocalMethod(AtClients, ABC):
         """One attempt with these clients; see `round` for what it raises."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """One round at the model `theta` (flat, float64).
-
-        Raises:
-            BudgetExhausted: when too few clients are left because the others' budgets are used up.
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
+        """One round at the model `theta` (flat, float64); see `Side` for what it raises."""
         present = self._availability.present(self._least, without=self._exhausted)
         members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
         self._require_enough(round_, members, self._away())
@@ -69,11 +64,6 @@ class LocalMethod(AtClients, ABC):
         """Who is away, one sentence each."""
         return self._availability.away.describe(self._sites)
 
-    @property
-    def _releases(self) -> Releases:
-        """What clients released once, stored in the run's folder."""
-        return self._context.releases
-
     def _ask(
         self,
         kind: Exchange[_Down, _Up],
@@ -82,15 +72,7 @@ class LocalMethod(AtClients, ABC):
         asked: _Down,
         terms: Callable[[Member], Terms],
     ) -> dict[Member, _Up]:
-        """One exchange: what the clients that answer released, in client order.
-
-        Args:
-            asked: the same of every client.
-            terms: what is known of a client's answer beforehand; one that is otherwise means that the client is lost.
-
-        Raises:
-            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` answer.
-        """
+        """One exchange: what the clients that answer released, in client order; others are lost. Raises as `round`."""
         answers: dict[Member, _Up] = {}
         self._exchange(kind, round_, members, asked, terms, answers.__setitem__)
         self._require_enough(round_, list(answers), describe(self._lost))
@@ -108,16 +90,9 @@ class LocalMethod(AtClients, ABC):
         *,
         late: bool = False,
     ) -> None:
-        """Ask the clients that have not released yet, until enough have.
+        """Ask the clients that have not released yet, until enough have (all, if `late`), and keep `arrays` of each.
 
         Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
-
-        Args:
-            arrays: what of an answer is kept.
-            late: whether clients that are missing are asked even if enough have released.
-
-        Raises:
-            BudgetExhausted, FederationError: as `round`, when fewer than `federation.min_clients` ever answered.
         """
         if not late and len(releases.clients) >= self._least:
             return
@@ -157,7 +132,7 @@ class LocalMethod(AtClients, ABC):
                     self._rounds.add(round_)
 
         content = messages.encode(asked, Terms.of(self._task))  # once; it is public
-        requests = [Request(node, self._addressed(content, node, own)) for node, own in by_node.items()]
+        requests = {node: self._addressed(content, node, own) for node, own in by_node.items()}
         replies = self._context.exchanged(kind.kind, requests, arrived)
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])
@@ -176,7 +151,8 @@ class LocalMethod(AtClients, ABC):
         if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
             return [(member, reply) for member in members]
         found = messages.unpacked(reply, [member.position for member in members])
-        return [(member, _fault_of(found[member.position])) for member in members]
+        own = ((member, found[member.position]) for member in members)
+        return [(member, Fault(said.reason, said.code) if isinstance(said, Refusal) else said) for member, said in own]
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
         """Count a client as lost; with its whole site, unless it is `alone` in that."""
@@ -214,10 +190,6 @@ class LocalMethod(AtClients, ABC):
                 f"federation.min_clients. Budgets that are used up: {used_up}"
             )
         raise self._collector.too_few(round_, len(members), lost)
-
-
-def _fault_of(answer: RecordDict | Refusal) -> RecordDict | Fault:
-    return Fault(answer.reason, answer.code) if isinstance(answer, Refusal) else answer
 
 
 def describe(reasons: Mapping[int, str]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fedsw.experiment.trust import TrustModel, trust_model
 
@@ -122,10 +122,14 @@ class Sides:
 class Served(TrustModel):
     """A trust model with what it does: everything that differs from one to another is asked of such an object."""
 
+    serves: ClassVar[str]
+    """Where its `sides` are, "module:NAME", in a module that is imported when it is asked for them."""
+
     @property
-    @abstractmethod
     def sides(self) -> Sides:
-        """What it does, in a module that is imported here: settings are checked without."""
+        """What it does; settings are checked without."""
+        found: Sides = pkgutil.resolve_name(self.serves)
+        return found
 
     def exchanges(self) -> tuple[str, ...]:
         """See `TrustModel`: those with a handler."""
@@ -137,11 +141,7 @@ class Served(TrustModel):
 
 
 def served(experiment: Experiment) -> Served:
-    """The trust model of an experiment.
-
-    Raises:
-        ExperimentError: if it is not one that can be served.
-    """
+    """The trust model of an experiment."""
     return served_by_name(experiment.privacy.trust, sketch=experiment.privacy.sketch)
 
 

@@ -10,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import PART, Shares, SumBudget, moments_budget, moments_layout
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.plan import Plan
 from fedsw.federation.trust.sums import Sum, records_of
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.randomness import Stream
@@ -22,11 +20,7 @@ from fedsw.tasks.problem import Problem
 
 
 class MomentSum(Sum):
-    """The moments of all records, by cell.
-
-    Raises:
-        RuntimeError: in a run that releases no moments.
-    """
+    """The moments of all records, by cell, in a run that releases them."""
 
     part, purpose, step = PART, "moment", STEP
 
@@ -58,15 +52,7 @@ class MomentSum(Sum):
         """See `Sum`; (blocks, width)."""
         return sums_of(node.task, self._layout, records_of(node, positions, stream))
 
-    def at_client(self, node: Node, delta: float) -> SumBudget:
-        """See `Sum`."""
-        return moments_budget(self._layout, split.budget_of(self.task.experiment, node.sizes, delta).moments)
-
-    def at_server(self, plan: Plan) -> SumBudget:
-        """See `Sum`."""
-        return moments_budget(self._layout, plan.moments)
-
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
         return moments_budget(self._layout, shared().moments)
 

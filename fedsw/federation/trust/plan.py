@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedsw.accounting import Charge
 from fedsw.experiment import planned_releases, resolve_delta
 from fedsw.federation.budgets.local import local_accountant
-from fedsw.federation.budgets.moments import idle, shares
-from fedsw.federation.exchange.cohort import Present, Site, totals, whole
+from fedsw.federation.budgets.moments import Shares, idle, shares
+from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
 from fedsw.privacy import plan as plans
 from fedsw.privacy.sensitivity import Sensitivity
@@ -28,12 +28,9 @@ _UNSEEN = 90 * math.log(2)
 
 @dataclass(frozen=True)
 class Draw:
-    """One attempt's secret counts: per site, client and cell; with the totals and sampling rates they imply.
+    """One attempt's counts (S, c) of each site's clients by cell, with the totals and sampling rates they imply.
 
     The counts are secret under `global` sampling: they are never logged, stored or published.
-
-    Attributes:
-        counts: for every site that is asked, those of its clients (S, c); 0 for a client that is away.
     """
 
     counts: tuple[NDArray[np.int64], ...]
@@ -83,6 +80,10 @@ class Plan(plans.Plan):
             moments=moments,
             task=task,
         )
+
+    def shares(self) -> Shares:
+        """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""
+        return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf)
 
     def under(self, preparation: Preparation) -> Plan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
@@ -155,11 +156,6 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
     return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
 
 
-def clients_of(present: Sequence[Present]) -> int:
-    """How many clients can be asked."""
-    return sum(each.count for each in present)
-
-
 def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
     """What one released round costs every group: its sampling rate with its own sensitivity."""
     cells = plan.task.objective.cells
@@ -217,18 +213,9 @@ def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Pres
 
 
 def _seeded_counts(
-    task: Problem,
-    present: Sequence[Present],
-    held: NDArray[np.int64],
-    batch: Sequence[int],
-    round_: int,
-    attempt: int,
+    task: Problem, present: Sequence[Present], held: NDArray[np.int64], batch: Sequence[int], round_: int, attempt: int
 ) -> list[NDArray[np.int64]]:
-    """Counts of every client by cell, from the keys of global record ids that the clients draw by as well.
-
-    Args:
-        held: records of every client and cell.
-    """
+    """Counts of every client by cell, from the keys of global record ids that the clients draw by as well."""
     cells = range(len(task.objective.cells))
     ids = [np.concatenate([each.ids(cell) for each in present]) for cell in cells]
     words = Stream(task.seeded_batch_key(round_, attempt)).words(max(int(own.max()) for own in ids) + 1)

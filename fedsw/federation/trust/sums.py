@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.data import Records
+from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import Shares, SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member, Present, Site
@@ -62,11 +63,7 @@ class Sum(ABC):
     @classmethod
     @abstractmethod
     def asked(cls, task: Problem, request: Any) -> Self:
-        """What a request asks for.
-
-        Raises:
-            RuntimeError: in a run that releases nothing of the kind.
-        """
+        """What a request asks for; RuntimeError in a run that releases nothing of the kind."""
 
     @classmethod
     @abstractmethod
@@ -87,26 +84,12 @@ class Sum(ABC):
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """The sum over all records of a node's clients at some positions, (blocks, width) int64, WITHOUT NOISE.
 
-        Args:
-            positions: of clients; the sum over none is 0.
-            stream: decides on the rows of units; secret, but in a seeded run.
+        The `stream` decides on the rows of units; secret, but in a seeded run.
         """
 
     @abstractmethod
-    def at_client(self, node: Node, delta: float) -> SumBudget:
-        """What its release costs a client that has a guarantee of its own."""
-
-    @abstractmethod
-    def at_server(self, plan: Plan) -> SumBudget:
-        """What its release by a trusted server costs."""
-
-    @abstractmethod
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SumBudget:
-        """What an attempt at its release under masks costs, of so many that are planned.
-
-        Args:
-            shared: how the budget is shared between moments and rounds.
-        """
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """What its release costs, or an attempt of so many that are planned, of a budget that rounds share."""
 
     @abstractmethod
     def most(self, records: int) -> float:
@@ -139,7 +122,7 @@ class Sum(ABC):
 
     def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
         """The sum of all sites, to be noised once by a server that they trust."""
-        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.at_server(plan)
+        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.budget(plan.delta, plan.shares)
         charges = budget.charges(plan.strata, self.task.experiment)
         return Bounded(steps.double() * self.step, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
 
@@ -162,10 +145,7 @@ def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
 
 
 def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
-    """What answers with the exact sum over the records of the clients that are asked and not lost.
-
-    It is for a server that is trusted, which noises the sum of all of them once.
-    """
+    """What answers a trusted server with the exact sum over the records of the clients that are asked and not lost."""
 
     def answer(message: Message, context: Memory) -> Message:
         node, asked = fresh(exchange, message, context)
@@ -178,15 +158,21 @@ def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
     return answer
 
 
-def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
-    """What a client pays for a sum of its own.
+def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
+    """How a client's own budget is shared, for sums that have a share of it."""
 
-    Args:
-        place: of its ledger.
-        federation: records of the whole federation, for a delta such as "0.1/n".
-    """
+    def shared() -> Shares:
+        experiment = node.task.experiment
+        divided = split.budget_of(experiment, node.sizes, delta)
+        return Shares(divided.moments, divided.multiplier, served(experiment).sides.promise(node, delta).epsilon)
+
+    return shared
+
+
+def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
+    """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
     delta, experiment = node.delta(federation), node.task.experiment
-    budget, promise = total.at_client(node, delta), served(experiment).sides.promise(node, delta)
+    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).sides.promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
     return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
 
@@ -196,13 +182,11 @@ def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: i
 
     Guarantee: with all else that the run releases, the client's own (epsilon, delta), for the replacement of one of its
     records, against everybody, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
-
-    Returns:
-        What is released, float64, and the epsilon that the client's ledger has spent then (public).
     """
     numbered = total.numbered(round_, attempt)
     steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
-    bounded = Bounded(steps.double() * total.step, total.at_client(node, node.delta(federation)).sensitivity)
+    delta = node.delta(federation)
+    bounded = Bounded(steps.double() * total.step, total.budget(delta, _shares_of(node, delta)).sensitivity)
     return release_paid(bounded, paid, total.part, total.stream(node, *numbered, f"{total.purpose} noise"))
 
 
@@ -222,18 +206,6 @@ def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
     return answer_together(exchange, each_pays(due, release))
 
 
-@dataclass(frozen=True)
-class Once:
-    """What the door needs to know of a release beside the rounds: its own noise multiplier, and the run's noise."""
-
-    multiplier: float
-    plan: Plan
-
-    def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where the noise of an attempt comes from; secret."""
-        return self.plan.noise_stream(round_, attempt)
-
-
 class TrustedSums(AtServer):
     """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
 
@@ -251,17 +223,13 @@ class TrustedSums(AtServer):
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,).
-
-        Raises:
-            BudgetExhausted: if it was charged for before; nothing is then released.
-            FederationError: when fewer clients than `federation.min_clients` answer.
-        """
+        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once."""
         plan = self._context.plan
         total = self._kind.at(plan.task, round_, theta)
         attempt, found = self._collected(total, round_)
         bounded = total.bounded(found, plan, round_, attempt)
-        released = release(bounded, Once(total.at_server(plan).multiplier, plan), self._ledger)
+        multiplier = total.budget(plan.delta, plan.shares).multiplier
+        released = release(bounded, replace(plan, multiplier=multiplier), self._ledger)
         clients = [int(client) for each in found for client in each.site.clients[each.there]]
         self.records = total.records(self._context.sites, clients)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))
@@ -293,9 +261,7 @@ class LocalSums(LocalMethod):
 
     The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
 
-    Attributes:
-        grows: whether who is missing is asked whenever the run goes on, so that late clients can be added.
-        records: in the sum, by cell or group; public. Known after `round`.
+    With `grows`, who is missing is asked whenever the run goes on, so that late clients can be added.
     """
 
     grows: ClassVar[bool] = False
@@ -307,7 +273,7 @@ class LocalSums(LocalMethod):
 
     def stored(self, round_: int) -> Releases:
         """What clients released in a round."""
-        return self._releases
+        return self._context.releases
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fedsw.federation.trust.model import Served, Sides
+from fedsw.federation.trust.model import Served
 
 
 class Central(Served):
     """The server and the clients are trusted to follow the protocol; readers of the models are not."""
 
     name = "central"
+    serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
     gradients = True
     law = "clipped sum"
@@ -21,13 +22,6 @@ class Central(Served):
         "against the server and the other clients, who see un-noised functions of outputs; which group a record is in "
         "(the sizes of the groups are public)"
     )
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.central.rounds import SIDES
-
-        return SIDES
 
 
 class Nobody(Central):

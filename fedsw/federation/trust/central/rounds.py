@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present, Site, totals
+from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals
 from fedsw.federation.exchange.exchange import Fault
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
@@ -26,7 +26,7 @@ from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_
 from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.moments import MomentSum
-from fedsw.federation.trust.plan import Draw, Plan, charges, clients_of, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
 from fedsw.federation.trust.sums import TrustedSums, answer_exactly
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
@@ -42,9 +42,7 @@ from fedsw.transport.sliced import spread
 @dataclass(frozen=True)
 class Aggregate:
     """The un-noised sum of one attempt, on the host, with what bounds it. It never leaves the server's memory.
-
-    `sensitivities` and `draw` are those of the batch the first exchange settled: clients lost later only take
-    terms away.
+    `sensitivities` and `draw` are those of the batch of the first exchange: clients lost later only take terms away.
     """
 
     round: int
@@ -59,14 +57,9 @@ class Aggregate:
 class Rounds(AtServer):
     """Rounds in which the server sees the un-noised sum, charges its ledger, and releases.
 
-    Availability is settled before counts are drawn (`Availability`: a client that was lost takes part again once it has
-    answered another greeting). A client lost before its outputs came means a fresh attempt:
-    new batch, new directions (nothing was released, nothing is charged). A client lost between the exchanges takes
-    its terms with it: the bound is a sum of norms, and the sizes of the first exchange stay. Every attempt has a
-    number no other attempt of its round ever had.
-
-    A site answers for all of its clients at once. Sampling, bounds and drop-outs are those of its clients; what is
-    checked of its contribution is the sum of their bounds.
+    A client lost before its outputs came means a fresh attempt: new batch, new directions (nothing was released,
+    nothing is charged). A client lost between the exchanges takes its terms with it: the bound is a sum of norms, and
+    the sizes of the first exchange stay. What is checked of a site's contribution is the sum of its clients' bounds.
     """
 
     def __init__(self, context: Context) -> None:
@@ -91,11 +84,7 @@ class Rounds(AtServer):
         )
 
     def run(self, round_: int, theta: Tensor) -> Aggregate:
-        """The un-noised sum of one round at the model `theta` (flat, float64).
-
-        Raises:
-            FederationError: when fewer clients than `federation.min_clients` answer, or no attempt succeeds.
-        """
+        """The un-noised sum of one round at the model `theta` (flat, float64): of the first attempt that succeeds."""
         for attempt, present in self._collector.attempts(round_):
             aggregate = self._attempt(round_, attempt, theta, present)
             if aggregate is not None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.model import Served, Sides
-
-if TYPE_CHECKING:
-    from fedsw.experiment.sections import Privacy
+from fedsw.federation.trust.model import Served
 
 
 class Distributed(Served):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
+    serves = "fedsw.federation.trust.distributed.once:ROUNDS"
     compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     local = True
     gradients = True
@@ -30,8 +28,11 @@ class Distributed(Served):
     protects = "everybody: server, local.colluding of the clients, readers"
     covers = "every record against everybody: the server and local.colluding clients, too"
     uncovered = "which group a record is in (the sizes of the groups at each client are public)"
-
     guarded = "by the noise of all honest clients together and its own client's ledger"
+    needs_noise = (
+        "privacy.epsilon is inf: without noise trust 'distributed' would show exact sums; set a finite epsilon or "
+        "a noise_multiplier, or use trust 'none' for the non-private reference"
+    )
 
     def against(self, experiment: Any) -> str | None:
         """See `TrustModel`."""
@@ -49,15 +50,6 @@ class Distributed(Served):
         honest = (federation.min_clients or federation.clients) - experiment.own(MaskedSettings).colluding
         return math.sqrt(federation.clients / honest)
 
-    def without_noise(self, privacy: Privacy) -> str | None:
-        """See `TrustModel`: sums of few clients would leave as they are."""
-        if privacy.noisy:
-            return None
-        return (
-            "privacy.epsilon is inf: without noise trust 'distributed' would show exact sums; set a finite epsilon or "
-            "a noise_multiplier, or use trust 'none' for the non-private reference"
-        )
-
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
         if (found := nobody_honest(settings)) is not None:
@@ -68,13 +60,6 @@ class Distributed(Served):
                 f"for objective.task {settings.objective.task!r}: leave it out, or use 'sketch' or 'sketch-local'"
             )
         return None
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.once import ROUNDS
-
-        return ROUNDS
 
 
 def nobody_honest(settings: Any) -> str | None:
@@ -92,6 +77,7 @@ def nobody_honest(settings: Any) -> str | None:
 class DistributedSketch(Distributed):
     """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
 
+    serves = "fedsw.federation.trust.distributed.once:SKETCHED"
     compares = frozenset(("sketch",))
     sketched = True
     gradients = False
@@ -124,13 +110,6 @@ class DistributedSketch(Distributed):
         if settings.local.changed("bins"):
             return "local.bins is of tables of outputs, and a sketch has none: leave it out"
         return nobody_honest(settings)
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.distributed.once import SKETCHED
-
-        return SKETCHED
 
 
 Distributed.sketching = DistributedSketch()

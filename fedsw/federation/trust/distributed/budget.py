@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import Charge, Step, lifetime
@@ -16,14 +14,9 @@ from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.budgets import split
-from fedsw.federation.budgets.moments import (
-    Shares,
-    covering,
-    idle,
-    planned_moments,
-    shares,
-)
+from fedsw.federation.budgets.moments import Shares, covering, idle, planned_moments, shares
 from fedsw.federation.node.account import Promise
+from fedsw.federation.node.node import Node
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
 from fedsw.privacy.masks import Share, require_no_wrap, shared_step
@@ -36,122 +29,53 @@ _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Agreed(ABC):
+class Agreed:
     """What all sites of an attempt work out alike: its noise, its cost, and every site's share.
 
     Attributes:
         charges: what the attempt costs every client's records, by group, whether it comes to an end or not.
+        sigma: what the charge is read with.
+        parts: what may leave for that.
+        most: of every part, no coordinate of a site's vector is larger; in the cohort's order.
         honest: H: the noise is that of so many clients together.
         clients: of every site, in the cohort's order.
     """
 
     charges: list[Charge]
+    sigma: float
+    parts: list[Part]
+    most: Mapping[str, Sequence[float]]
     honest: int
     clients: tuple[int, ...]
-
-    @property
-    @abstractmethod
-    def sigma(self) -> float:
-        """What the charge is read with."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> list[Part]:
-        """What may leave for that."""
-
-    @abstractmethod
-    def most(self, name: str) -> Sequence[float]:
-        """No coordinate of a site's vector of a part is larger; in the cohort's order."""
 
     def scale(self, name: str) -> float:
         """Standard deviation that H clients' noise on a part has together."""
         return next(part.scale for part in self.parts if part.name == name)
 
     def shares(self, name: str) -> list[Share]:
-        """Every site's share of a part's noise, in the cohort's order; with the grid that all have in common.
-
-        Raises:
-            ValueError: if there is no such grid, or a sum on it could wrap around.
-        """
+        """Every site's share of a part's noise, in the cohort's order, on one grid, where no sum wraps around."""
         sigma = self.scale(name)
         step = shared_step(sigma, self.honest, self.clients)
-        found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most(name), strict=True)]
+        found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most[name], strict=True)]
         require_no_wrap(sigma, found)
         return found
 
 
 @dataclass(frozen=True, eq=False)
-class WholeSum(Agreed):
-    """One masked sum over all records of every client.
-
-    Attributes:
-        part: its name, sensitivity, and noise of H honest clients together.
-        largest: no coordinate of a site's vector is larger; in the cohort's order.
-    """
-
-    part: Part
-    largest: tuple[float, ...]
-
-    @property
-    def sigma(self) -> float:
-        """See `Agreed`."""
-        return self.part.scale
-
-    @property
-    def parts(self) -> list[Part]:
-        """See `Agreed`."""
-        return [self.part]
-
-    def most(self, name: str) -> Sequence[float]:
-        """See `Agreed`."""
-        return self.largest
-
-
-@dataclass(frozen=True, eq=False)
 class Attempt(Agreed):
-    """A round's attempt.
-
-    Attributes:
-        noise: of H honest clients together.
-        batch: records of every cell in the batch of all sites.
-        drawn: records that each site draws, by cell, (sites, c).
-        bins: of every table.
-        directions: of the attempt, (d, k) for every penalty.
-    """
+    """A round's attempt: noise of H honest clients together, all sites' batch by cell, directions (d, k), and bins."""
 
     noise: split.Noise
     batch: tuple[int, ...]
-    drawn: NDArray[np.int64]
     directions: tuple[Tensor, ...]
     bins: int
 
-    @property
-    def parts(self) -> list[Part]:
-        """See `Agreed`."""
-        return self.noise.parts
-
-    @property
-    def sigma(self) -> float:
-        """See `Agreed`."""
-        return self.noise.sigma
-
-    def most(self, name: str) -> Sequence[float]:
-        """See `Agreed`."""
-        most = self.drawn.sum(axis=1).astype(float)
-        if name == "contribution":
-            most *= SLACK * self.noise.of_contribution.value / 2  # every record's term, alike
-        numbers: list[float] = most.tolist()
-        return numbers
-
 
 def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
-    """The noise and the cost of an attempt of a cohort, whose numbers a site has checked.
+    """The noise and the cost of an attempt of a cohort, whose numbers a site has checked, on directions (d, k).
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
     the sensitivity of the worst cell (docs/guarantees/distributed.md).
-
-    Args:
-        directions: of the attempt, (d, k) for every penalty.
 
     Raises:
         ValueError: if a cell has no record in the batch, or noise or a grid for it are out of range.
@@ -170,19 +94,17 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
-    clients = cohort.clients_by_site
-    return Attempt(charges, honest(experiment), clients, noise, batch, drawn, tuple(directions), bins)
+    tables = drawn.sum(axis=1).astype(float)
+    contributions = tables * (SLACK * noise.of_contribution.value / 2)  # every record's term, alike
+    most: dict[str, list[float]] = {"table": tables.tolist(), "contribution": contributions.tolist()}
+    agreed = (charges, noise.sigma, noise.parts, most, honest(experiment), cohort.clients_by_site)
+    return Attempt(*agreed, noise, batch, tuple(directions), bins)
 
 
 def noise_of(
     task: Problem, batch: Sequence[int], delta: float, *, spreads: Sequence[float], directions: Sequence[Tensor]
 ) -> split.Noise:
-    """The noise of H honest clients together on an attempt with that batch.
-
-    Args:
-        spreads: of the directions of every penalty, or more than they are.
-        directions: of every penalty, (d, k).
-    """
+    """The noise of H honest clients together on an attempt with that batch, for such spreads of directions (d, k)."""
     shared = planned_shares(task.experiment, delta)
     bound = bound_of(task, batch, spreads)
     share = table_share(task, batch, bound, directions, bins_of(task, batch, directions, shared.rounds))
@@ -213,11 +135,7 @@ def table_share(
     the tables x / (mu^2 a) (`ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
     contributions are all that leaves, they have all of it.
 
-    Post-processing is all that it decides on: no guarantee rests on it.
-
-    Args:
-        bound: of the contributions.
-        directions: of every penalty, (d, k); how many they are is what counts.
+    Post-processing is all that it decides on: no guarantee rests on it. Of the directions (d, k) their number counts.
     """
     if not ranked.compares(task):
         return 0.0
@@ -228,17 +146,13 @@ def table_share(
 
 
 def bins_of(task: Problem, batch: Sequence[int], directions: Sequence[Tensor], multiplier: float) -> int:
-    """The number of bins of an attempt's tables: what `local.bins` says, or under "auto" the best one.
+    """The number of bins of an attempt's tables on directions (d, k): `local.bins`, or under "auto" the best one.
 
     Public numbers alone decide, of the batch that all sites agree on: every site and the server choose the same number.
     It makes least what the mean of all rounds' gradients is wrong by: noise, which each round draws anew, at the share
     of the budget that so many bins get, and the width of bins, which is that of every round.
 
     Guarantee: none rests on it: the tables' sensitivity sqrt(2 k) is that of any number of bins.
-
-    Args:
-        directions: of every penalty, (d, k); how many they are is what counts.
-        multiplier: noise multiplier of a round, 1 / mu.
     """
     asked = task.experiment.own(MaskedSettings).bins
     if asked != "auto":
@@ -289,14 +203,16 @@ def delta_of(experiment: Experiment, records: int) -> float:
     return resolve_delta(experiment.privacy.delta, records=records)
 
 
-def promise_of(experiment: Experiment, run: str, delta: float) -> Promise:
+def promise(node: Node, delta: float) -> Promise:
     """What every client's ledger accounts for in a run."""
-    return Promise.of(experiment, run, planned_shares(experiment, delta).epsilon, delta)
+    experiment = node.task.experiment
+    return Promise.of(experiment, node.run, planned_shares(experiment, delta).epsilon, delta)
 
 
-def planned_of(task: Problem, delta: float) -> Counts | Cost:
+def planned(node: Node, delta: float) -> Counts | Cost:
     """What all planned attempts cost a client's records."""
-    experiment, shared = task.experiment, planned_shares(task.experiment, delta)
+    task, experiment = node.task, node.task.experiment
+    shared = planned_shares(experiment, delta)
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
     rounds = lifetime.planned(step, attempts(experiment))
     many = attempts_at_one(experiment)

@@ -15,10 +15,7 @@ from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
 from fedsw.federation.node.node import Batch, Node, batch_key
 from fedsw.federation.trust.distributed import ranked
-from fedsw.federation.trust.distributed.budget import (
-    Attempt,
-    attempt_of,
-)
+from fedsw.federation.trust.distributed.budget import Attempt, attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, require_alike
 from fedsw.federation.trust.distributed.site import Answering, State, charged, checked, masked, masked_reply
 from fedsw.privacy.release import Bounded, Paid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.messages import MOST_BELIEVED
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring
 from fedsw.settings import ExperimentError
 
@@ -23,14 +23,7 @@ Digits = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Party(BaseModel):
-    """A site in a masked sum.
-
-    Attributes:
-        site: the number of its node's first client.
-        key: its public key. nonce: its own of this attempt.
-        clients: the numbers of its clients in the sum, ascending.
-        sizes: records of every cell of each of them.
-    """
+    """A site in a masked sum: its first client, key and nonce; clients in the sum, ascending, with records by cell."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -42,11 +35,7 @@ class Party(BaseModel):
 
 
 class Cohort(BaseModel):
-    """All sites in a masked sum.
-
-    Attributes:
-        records: of the whole federation, for a delta such as "0.1/n".
-    """
+    """All sites in a masked sum; `records` are of the whole federation, for a delta such as "0.1/n"."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -55,11 +44,7 @@ class Cohort(BaseModel):
 
     @classmethod
     def read(cls, text: str) -> Cohort:
-        """The cohort in a request.
-
-        Raises:
-            ValueError: if it is none.
-        """
+        """The cohort in a request; ValueError if it is none."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as fault:
@@ -84,21 +69,6 @@ class Cohort(BaseModel):
         return [own_counts(party.sizes, fraction) for party in self.parties]
 
 
-@dataclass(frozen=True)
-class Own:
-    """A node as it takes part: what must be in the cohort.
-
-    Attributes:
-        clients: numbers of its clients, ascending; sizes: their records by cell, (S, c).
-        nonce: its own of the attempt.
-    """
-
-    site: int
-    clients: Sequence[int]
-    sizes: NDArray[np.int64]
-    nonce: str
-
-
 def own_counts(sizes: Sequence[Sequence[int]] | NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
     """Records of each client and cell in a batch, (m, c): the fraction, rounded down."""
     found: NDArray[np.int64] = np.floor(fraction * np.asarray(sizes, dtype=np.int64)).astype(np.int64)
@@ -115,14 +85,14 @@ def least(experiment: Experiment) -> int:
     return experiment.federation.min_clients or experiment.federation.clients
 
 
-def own_party(cohort: Cohort, experiment: Experiment, ring: Keyring, own: Own) -> Party:
-    """A site's own part of a cohort that it may answer.
+def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
+    """A site's own part of a cohort that it may answer, with its nonce of the attempt.
 
     Raises:
         ValueError: if a site is not in this one's roster or is there twice, there are too few clients, more may collude
             than the noise is for, or what is said of this site itself is wrong. Nothing is charged then.
     """
-    parties, cells = cohort.parties, own.sizes.shape[1]
+    experiment, parties, cells = node.task.experiment, cohort.parties, node.held.shape[1]
     for party in parties:
         if len(party.sizes) != len(party.clients) or any(len(row) != cells for row in party.sizes):
             raise _refused(f"the cohort has no sizes of {cells} cells for every client of site {party.site}")
@@ -137,13 +107,12 @@ def own_party(cohort: Cohort, experiment: Experiment, ring: Keyring, own: Own) -
         )
     require_honest(experiment, ring.colluding)
     mine = [party for party in parties if party.key == ring.key.public.hex()]
-    if len(mine) != 1 or mine[0].nonce != own.nonce or mine[0].site != own.site:
+    if len(mine) != 1 or mine[0].nonce != nonce or mine[0].site != int(node.clients[0]):
         raise _refused("the cohort has not this site's own key and nonce of the attempt")
-    places = np.searchsorted(own.clients, mine[0].clients)
-    known = list(own.clients)
+    places, known = np.searchsorted(node.clients, mine[0].clients), node.clients.tolist()
     if mine[0].clients != sorted(mine[0].clients) or any(client not in known for client in mine[0].clients):
         raise _refused("the cohort names clients for this site that it has not")
-    if not np.array_equal(own.sizes[places], np.asarray(mine[0].sizes)):
+    if not np.array_equal(node.held[places], np.asarray(mine[0].sizes)):
         raise _refused("the cohort has other numbers of records for this site than it has")
     if cohort.records < sum(sum(row) for party in parties for row in party.sizes):
         raise _refused("the cohort has more records than it says the whole federation has")
@@ -151,11 +120,7 @@ def own_party(cohort: Cohort, experiment: Experiment, ring: Keyring, own: Own) -
 
 
 def require_honest(experiment: Experiment, colluding: int) -> None:
-    """Refuse noise that would be short where as many clients collude as a site's operator takes into account.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
+    """Refuse noise that would be short where as many clients collude as a site's operator takes into account."""
     planned = experiment.own(MaskedSettings).colluding
     if planned < colluding:
         raise _refused(
@@ -166,11 +131,7 @@ def require_honest(experiment: Experiment, colluding: int) -> None:
 
 
 def require_alike(cohort: str, before: str) -> None:
-    """Refuse a second masked sum of an attempt among other sites, or of other batches, than the first.
-
-    Raises:
-        RuntimeError: if it is.
-    """
+    """Refuse a second masked sum of an attempt among other sites, or of other batches, than the first."""
     if cohort != before:
         raise RuntimeError("the cohort is not that of the attempt's first sum; the server must start a fresh attempt")
 

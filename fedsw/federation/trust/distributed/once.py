@@ -15,15 +15,8 @@ from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node.answers import Handler, node_of, note, state_of_site
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.distributed import client, site
-from fedsw.federation.trust.distributed.budget import (
-    WholeSum,
-    attempts_at_one,
-    delta_of,
-    planned_of,
-    planned_shares,
-    promise_of,
-)
+from fedsw.federation.trust.distributed import budget, client, site
+from fedsw.federation.trust.distributed.budget import Agreed, attempts_at_one, delta_of, planned_shares
 from fedsw.federation.trust.distributed.cohort import Cohort, honest
 from fedsw.federation.trust.distributed.server import MaskedRounds, MaskedSums, Sums, make_plan, summed_scale
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
@@ -37,7 +30,7 @@ from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.observer import Outcome
 
 
-def agreed_sum(total: Sum, cohort: Cohort) -> WholeSum:
+def agreed_sum(total: Sum, cohort: Cohort) -> Agreed:
     """The noise and the cost of an attempt at a sum, whose cohort a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add the noise that a trusted server would, at the sum's share of the
@@ -45,10 +38,10 @@ def agreed_sum(total: Sum, cohort: Cohort) -> WholeSum:
     """
     experiment = total.task.experiment
     delta = delta_of(experiment, cohort.records)
-    budget = total.among_all(delta, attempts_at_one(experiment), lambda: planned_shares(experiment, delta))
-    most = tuple(total.most(sum(map(sum, party.sizes))) for party in cohort.parties)
-    charges = budget.charges((GROUP,), experiment)
-    return WholeSum(charges, honest(experiment), cohort.clients_by_site, budget.part, most)
+    found = total.budget(delta, lambda: planned_shares(experiment, delta), attempts_at_one(experiment))
+    charges, part = found.charges((GROUP,), experiment), found.part
+    most = {part.name: [total.most(sum(map(sum, party.sizes))) for party in cohort.parties]}
+    return Agreed(charges, part.scale, [part], most, honest(experiment), cohort.clients_by_site)
 
 
 def answer_masked(exchange: AnyExchange, kind: type[Sum]) -> Handler:
@@ -66,19 +59,15 @@ def answer_masked(exchange: AnyExchange, kind: type[Sum]) -> Handler:
     return answer
 
 
-def bounded_of(total: Sum, here: Answering[WholeSum], round_: int, attempt: int) -> Bounded:
+def bounded_of(total: Sum, here: Answering[Agreed], round_: int, attempt: int) -> Bounded:
     """A site's exact sum over its clients that are in the attempt; of units, a row each, drawn at random."""
     stream = here.node.own_stream(round_, attempt, f"{total.purpose} rows")
-    steps, part = total.steps(here.node, np.flatnonzero(here.there).tolist(), stream), here.attempt.part
+    steps, (part,) = total.steps(here.node, np.flatnonzero(here.there).tolist(), stream), here.attempt.parts
     return Bounded(steps.double() * total.step, Sensitivity(part.sensitivity, part.name))
 
 
 class MaskedOnce(MaskedSums):
-    """One masked sum over all records, or all kept ones. What is released is not asked for again.
-
-    Attributes:
-        records: in the sum, by cell or group; public. Known after `round`.
-    """
+    """One masked sum over all records, or all kept ones. What is released is not asked for again."""
 
     grows = False
     records_by_client: dict[int, int] = {}
@@ -111,16 +100,13 @@ ROUNDS = Sides(
     },
     moments=lambda context: MaskedOnce(context, messages.MASKED_MOMENTS, MomentSum),
     tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
-    promise=lambda node, delta: promise_of(node.task.experiment, node.run, delta),
-    planned=lambda node, delta: planned_of(node.task, delta),
+    promise=budget.promise,
+    planned=budget.planned,
 )
 SKETCHED = Sides(
     sketched.make_plan,
     lambda context: MaskedOnce(context, messages.MASKED_SKETCH, sketched.SketchSum),
-    {
-        messages.READY: site.ready,
-        messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, sketched.SketchSum),
-    },
+    {messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, sketched.SketchSum)},
     promise=sketched.promise,
     planned=sketched.planned,
 )

@@ -23,14 +23,7 @@ from fedsw.transport.sliced import project
 
 @dataclass(frozen=True)
 class Ranked:
-    """A penalty whose ranks come from tables: one of each of its cells.
-
-    Attributes:
-        number: among the penalties.
-        columns: its own among the outputs.
-        clip: its own.
-        owners: of every stratum of sampling, which of the penalty's cells its records are in.
-    """
+    """A penalty whose ranks come from tables, one of each of its cells; `owners` are the strata's cells in it."""
 
     number: int
     part: Part
@@ -83,10 +76,6 @@ def sensitivity_of_contributions(
 
     Guarantee: the record's own terms alone move, the task's and one of every penalty: 2 (C w + sum L_p max ||q_p||).
     Proof: docs/guarantees/distributed-tasks.md.
-
-    Args:
-        batch: records of every stratum in the batch of all clients.
-        spreads: of the directions of every penalty.
     """
     total = sum(batch)
     found = total * task.objective.task_weight(total) * loss_sensitivity(task.clip.loss, total)
@@ -98,11 +87,9 @@ def sensitivity_of_contributions(
 
 @dataclass(frozen=True)
 class TableErrors:
-    """Mean squares of the errors that tables bring to the gradient.
+    """Mean squares of the errors that tables bring to the gradient, at mu = 1.
 
-    Attributes:
-        noise: for each bin, with the noise of mu = 1; it grows like the number of bins.
-        binning: of a single bin; it falls like one over the square of their number.
+    That of noise is for each bin, and grows with their number; that of binning falls with its square.
     """
 
     noise: float
@@ -153,9 +140,7 @@ def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
 def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor], bins: int) -> Tensor:
     """All histograms of a batch, WITHOUT NOISE, one after the other, flat, float64.
 
-    Args:
-        outputs: (n, columns), stratum after stratum, each penalty's in its ball.
-        drawn: how many are of each stratum.
+    Outputs (n, columns) are stratum after stratum, so many `drawn` of each, each penalty's in its ball.
     """
     found = []
     for ranked, theta in zip(ranked_by(task), directions, strict=True):
@@ -176,10 +161,7 @@ def cotangents(
 ) -> Tensor:
     """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
 
-    Args:
-        outputs, drawn: as `counted`.
-        batch: records of every stratum in the batch of all clients.
-        means: slot means in the order of `counted`; whatever the server says.
+    The `batch` is that of all clients, by stratum; slot means, in the order of `counted`, are whatever the server says.
 
     Raises:
         ValueError: if they are not as many as the tables have numbers.
@@ -223,11 +205,7 @@ class Ranks:
         attempt: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Slot means in the order of the noised counts, and the gradient (r,) of a public side that has parameters.
-
-        Args:
-            counts: the noised sum of all sites' `counted`.
-            batch: records of every stratum in it.
-            theta: the model (r,).
+        The noised sum of all sites' `counted` is of a batch with so many records of every stratum.
         """
         means, moved = [], None
         for ranked, own, table in _by_penalty(self._task, directions, bins, counts):

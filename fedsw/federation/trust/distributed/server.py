@@ -19,14 +19,7 @@ from fedsw.federation.messages import Broadcast, Exchange, Message, Terms
 from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
-from fedsw.federation.trust.distributed.budget import (
-    Agreed,
-    Attempt,
-    attempt_of,
-    delta_of,
-    noise_of,
-    planned_shares,
-)
+from fedsw.federation.trust.distributed.budget import Agreed, Attempt, attempt_of, delta_of, noise_of, planned_shares
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan, prepared_by
 from fedsw.privacy.masks import Whole, summed
@@ -36,11 +29,7 @@ from fedsw.tasks.problem import Problem
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the first round, where all clients take part; every client works out the same.
-
-    Raises:
-        FederationError: for a group of which no record would be in a batch.
-    """
+    """What is fixed before the first round, where all clients take part; every client works out the same."""
     experiment, fraction = task.experiment, task.experiment.training.batch_fraction
     present = whole(sites)
     sizes = totals(present)
@@ -178,10 +167,8 @@ class MaskedRounds(MaskedSums):
         if not ranked.contributes(task):
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
-        last, step = (
-            MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan)),
-            agreed.shares("contribution")[0].step,
-        )
+        last = MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan))
+        step = agreed.shares("contribution")[0].step
         vector = sites(messages.MASKED_SUM, last, step, task.parameters)
         if vector is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,43 +14,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.messages.masked import MaskedNumbers, Ready
+from fedsw.federation.messages.masked import (
+    MaskedMomentsAsked,
+    MaskedNumbers,
+    MaskedSketchAsked,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    MaskedTallyAsked,
+    Ready,
+)
 from fedsw.federation.node.answers import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust.distributed.budget import Agreed, delta_of
-from fedsw.federation.trust.distributed.cohort import Cohort, Own, own_party, require_honest
+from fedsw.federation.trust.distributed.cohort import Cohort, own_party, require_honest
 from fedsw.federation.trust.model import served
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 
 State = MutableMapping[str, Any]
 A = TypeVar("A", bound=Agreed)
-
-
-class Asked(Protocol):
-    """A request for a masked sum."""
-
-    @property
-    def round(self) -> int:
-        """Of the attempt."""
-
-    @property
-    def attempt(self) -> int:
-        """Its number."""
-
-    @property
-    def cohort(self) -> str:
-        """All sites in the sum (`Cohort`)."""
+Asked = MaskedTableAsked | MaskedSumAsked | MaskedSketchAsked | MaskedMomentsAsked | MaskedTallyAsked
 
 
 @dataclass(frozen=True)
 class Answering(Generic[A]):
-    """A site in an attempt: the cohort it has checked, its place there, and what all sites agree on.
-
-    Attributes:
-        paid: by every client of the site in the sum.
-    """
+    """A site in an attempt: the cohort it has checked, its place there, what all sites agree on, what it has paid."""
 
     node: Node
     ring: Keyring
@@ -98,10 +87,7 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
 
 
 def checked(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
-    """A request that this site may answer.
-
-    Args:
-        agree: what all sites of a cohort work out alike of an attempt.
+    """A request that this site may answer, with what all sites of its cohort `agree` on.
 
     Raises:
         RuntimeError: if this site gave no nonce for the attempt, or has answered it.
@@ -113,17 +99,14 @@ def checked(node: Node, asked: Asked, context: Context, state: State, agree: Cal
             "server must start a fresh attempt"
         )
     ring, cohort = _ring(node, context), Cohort.read(asked.cohort)
-    own = Own(int(node.clients[0]), node.clients.tolist(), node.held, bytes(state["nonce"]).hex())
-    party = own_party(cohort, node.task.experiment, ring, own)
+    party = own_party(cohort, node, ring, bytes(state["nonce"]).hex())
     return Answering(node, ring, cohort, agree(cohort), cohort.parties.index(party), [])
 
 
 def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: Mapping[str, bytes]) -> Tensor:
     """The site's numbers (y,): its share of noise, rounded to the common grid, and its mask for this very request.
 
-    Args:
-        name: of the part that leaves.
-        sent: what else all sites are asked alike: masks cancel only where it is the same.
+    What else all sites are sent alike is in the mask: masks cancel only where it is the same.
     """
     node = here.node
     request: dict[str, bytes | str | int] = {

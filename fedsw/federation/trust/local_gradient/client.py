@@ -47,13 +47,9 @@ _OF_PAYMENTS = ("positions", "epsilons", "sensitivities", "scales")
 
 @dataclass(frozen=True)
 class Request:
-    """What an attempt is asked for with. All of it is public, and none of it weakens a client's guarantee.
+    """What an attempt is asked for with, of the whole federation: records of every cell in its batch, and all records.
 
-    It came by `fedsw.federation.messages`, which believes no number beyond any federation's.
-
-    Attributes:
-        sizes: records of every cell in the batch of the whole federation; the noise follows them.
-        records: of the whole federation, for a delta such as "0.1/n".
+    All of it is public, and none of it weakens a client's guarantee: the noise follows the sizes.
     """
 
     round: int
@@ -80,13 +76,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """The batches of some clients, client after client and cell after cell in each.
-
-    Attributes:
-        runs: (S,), how many records are each client's.
-        owner: (n,), which of the clients each is of, from 0.
-        cell: (n,), its cell.
-    """
+    """The batches of some clients, client after client and cell after cell, with whose and of which cell each is."""
 
     records: Records
     runs: tuple[int, ...]
@@ -101,16 +91,8 @@ def noised_tables(node: Node, places: Mapping[int, Path], theta: Tensor, request
     (epsilon, delta), against everyone who sees both; charged on disk before the noise is drawn. Cells of which a client
     holds no record (public) are 0.
 
-    Args:
-        places: of the asked clients' ledgers, by position.
-        state: what the node keeps between the two exchanges.
-
-    Returns:
-        Of each client what it releases, or why it releases nothing: a ValueError if the server's sizes, or the noise
-        that follows from them, are out of range; BudgetExhausted, AlreadySpent. Nothing of it is then computed.
-
-    Raises:
-        ValueError: where nothing is compared; nothing is charged.
+    Nothing is computed for a client that releases nothing: the server's sizes, or the noise that follows from them, are
+    out of range (ValueError); BudgetExhausted, AlreadySpent. `state` is what the node keeps between the two exchanges.
     """
     if not split.asks_tables(node.task.experiment):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
@@ -148,13 +130,8 @@ def noised_contributions(
     Where no ranks are needed (alpha = 0) this is the only exchange and has the whole budget. A batch is answered for
     once and then forgotten.
 
-    Args:
-        places: of the asked clients' ledgers, by position.
-        table: slot means (cells, k, bins); a function of noised tables if the server is honest, anything if not.
-        state: what the node kept of the first exchange; nothing of a client is left there once it has answered.
-
-    Returns:
-        As `noised_tables`; a RuntimeError of a client that holds no batch for the attempt.
+    Slot means (cells, k, bins) are a function of noised tables if the server is honest, anything if not. A client that
+    holds no batch for the attempt releases a RuntimeError.
     """
     task, objective = node.task, objective_of(node.task)
     if table is None:

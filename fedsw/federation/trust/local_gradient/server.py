@@ -109,11 +109,7 @@ class LocalGradient(LocalMethod):
         return torch.stack(tables.matched(counts, client.objective_of(self._task), self._task.clip.output))
 
     def _require_groups(self, round_: int, totals: Sequence[int], missing: str) -> None:
-        """Every distance has both of its groups.
-
-        Raises:
-            FederationError: naming the group without a record, and the clients that are missing.
-        """
+        """Refuse distances without both of their groups, naming the clients that are missing."""
         if min(totals) == 0:
             name = self._task.objective.cells[totals.index(0)]
             raise FederationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.model import Served, Sides
+from fedsw.federation.trust.model import Served
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -17,6 +17,7 @@ class LocalReleased(Served):
     """Nobody is trusted: each client noises its records themselves and sends them once."""
 
     name = "local-release"
+    serves = "fedsw.federation.trust.local_release.sides:SIDES"
     compares = frozenset(("generator",))
     local = True
     law = "whole records"
@@ -47,13 +48,6 @@ class LocalReleased(Served):
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
         )
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.local_release.sides import SIDES
-
-        return SIDES
 
 
 TRUST_MODELS = (LocalReleased(),)

@@ -38,15 +38,6 @@ from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 
 
-def require_ready(node: Node) -> None:
-    """Refuse, at the greeting, a run whose guarantee this client could not give.
-
-    Raises:
-        ValueError: naming the setting.
-    """
-    release_of(node.task.experiment, node.delta(0))
-
-
 def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
     """What a client pays, from the ledger at `place`, for the release of its records."""
     delta = node.delta(asked.records)
@@ -127,12 +118,12 @@ class LocalRelease(LocalMethod):
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         if self._target is None:
             self._ask_all(round_, attempt, members)
-            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._releases.read()]))
+            self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._context.releases.read()]))
         stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
         vector = self._gradient(theta, target, round_, attempt)
-        return Outcome(vector, None, self.epsilon(), attempt, len(self._releases.clients))
+        return Outcome(vector, None, self.epsilon(), attempt, len(self._context.releases.clients))
 
     def _gradient(self, theta: Tensor, target: Tensor, round_: int, attempt: int) -> Tensor:
         """The flat gradient (r,) at a batch (m, p) of what was released and prepared."""
@@ -176,7 +167,7 @@ class LocalRelease(LocalMethod):
         def arrays(answer: ReleasedRecords) -> Mapping[str, Tensor]:
             return {"released": answer.released.double()}
 
-        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._releases)
+        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._context.releases)
 
 
 SIDES = Sides(
@@ -185,5 +176,5 @@ SIDES = Sides(
     {messages.RELEASE: answer_together(messages.RELEASE, each_pays(release_due, released_records))},
     promise=promise,
     planned=planned,
-    require_ready=require_ready,
+    require_ready=lambda node: release_of(node.task.experiment, node.delta(0)),
 )

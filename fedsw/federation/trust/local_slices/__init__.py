@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import SliceSettings
-from fedsw.federation.trust.model import Served, Sides
+from fedsw.federation.trust.model import Served
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -16,6 +16,7 @@ class LocalSliced(Served):
     """Nobody is trusted: each client noises random projections of its features, fresh every round or stored once."""
 
     name = "local-slices"
+    serves = "fedsw.federation.trust.local_slices.sides:SIDES"
     compares = frozenset(("generator", "domain"))
     local = True
     slices = True
@@ -34,13 +35,6 @@ class LocalSliced(Served):
     def moves_points(self, settings: Settings) -> bool:
         """See `TrustModel`: flows do."""
         return settings.own(SliceSettings).algorithm != "dp-swd"
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.local_slices.sides import SIDES
-
-        return SIDES
 
 
 TRUST_MODELS = (LocalSliced(),)

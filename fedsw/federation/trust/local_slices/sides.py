@@ -50,11 +50,8 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
     against everybody; see `fedsw.federation.budgets.local.slices_plan`.
 
-    Args:
-        theta: the model (r,); looked at only if the features pass through it. They are detached: private features are
-            never differentiated.
-        delta: of the guarantee.
-        paid: None without privacy, where there is nothing to account for.
+    The model (r,) is looked at only if the features pass through it. They are detached: private features are never
+    differentiated.
     """
     plan = _plan(node, delta)
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
@@ -136,7 +133,7 @@ def _fraction(node: Node) -> float:
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
 
-    Every client makes its own plan from its own sizes (`trust.local_plans`); this one is what may be shown.
+    Every client makes its own plan from its own sizes (`budgets.local`); this one is what may be shown.
     """
     experiment = task.experiment
     members = [member for site in sites for member in site.members]
@@ -216,11 +213,13 @@ class LocalSlices(LocalMethod):
             return Terms.of(self._task, k=public.shape[1], n=sum(member.sizes))
 
         def arrays(answer: NoisedSlices) -> Mapping[str, Tensor]:
-            return _arrays_of(_slices(answer, public))
+            slices = _slices(answer, public)
+            sigma = torch.tensor(slices.sigma, dtype=torch.float64)
+            return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
 
         asked = self._asked(round_, attempt, theta)
-        self._collect(messages.SLICES, round_, members, asked, terms, arrays, self._releases)
-        return [_slices_of(each) for each in self._releases.read()]
+        self._collect(messages.SLICES, round_, members, asked, terms, arrays, self._context.releases)
+        return [_slices_of(**each) for each in self._context.releases.read()]
 
     def _asked(self, round_: int, attempt: int, theta: Tensor) -> SlicesAsked:
         task = self._task
@@ -231,19 +230,11 @@ class LocalSlices(LocalMethod):
 def _slices(answer: NoisedSlices, public: Tensor) -> Slices:
     """A client's slices, on the public directions or on some of its own."""
     directions = public if answer.directions is None else answer.directions
-    kind = UnprotectedSlices if answer.sigma == 0 else Slices
-    return kind(directions, answer.projections.double(), answer.sigma)
+    return _slices_of(directions, answer.projections.double(), answer.sigma)
 
 
-def _arrays_of(slices: Slices) -> dict[str, Tensor]:
-    sigma = torch.tensor(slices.sigma, dtype=torch.float64)
-    return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
-
-
-def _slices_of(arrays: Mapping[str, Tensor]) -> Slices:
-    sigma = float(arrays["sigma"])
-    kind = UnprotectedSlices if sigma == 0 else Slices
-    return kind(arrays["directions"], arrays["projections"], sigma)
+def _slices_of(directions: Tensor, projections: Tensor, sigma: Tensor | float) -> Slices:
+    return (UnprotectedSlices if sigma == 0 else Slices)(directions, projections, float(sigma))
 
 
 SIDES = Sides(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import Sketch
-from fedsw.federation.trust.model import Served, Sides
+from fedsw.federation.trust.model import Served
 
 if TYPE_CHECKING:
     from fedsw.experiment.load import Experiment
-    from fedsw.experiment.sections import Privacy
 
 
 class Sketched(Served):
     """The server and the clients are trusted to follow the protocol; records leave once, in a sum of waves by label."""
 
     name = "sketch"
+    serves = "fedsw.federation.trust.sketch.sides:TRUSTED"
     compares = frozenset(("sketch",))
     sketched = True
     law = "sum of waves"
@@ -34,18 +34,12 @@ class Sketched(Served):
         """See `TrustModel`: once, what a generator then learns from."""
         return 1
 
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import TRUSTED
-
-        return TRUSTED
-
 
 class SketchedLocally(Sketched):
     """Nobody is trusted: each client's sum of waves by label leaves once, noised by itself."""
 
     name = "sketch-local"
+    serves = "fedsw.federation.trust.sketch.sides:LOCAL"
     local = True
     why_not = (
         "every client sends one noised sum, once, and labelled samples are learnt from them (use objective.task "
@@ -57,22 +51,10 @@ class SketchedLocally(Sketched):
     protects = "everybody"
     covers = "every record, its label and group included, against everybody, the server too"
     uncovered = "the number of records at each client"
-
-    def without_noise(self, privacy: Privacy) -> str | None:
-        """See `TrustModel`: sums of records would leave as they are."""
-        if privacy.noisy:
-            return None
-        return (
-            "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
-            "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
-        )
-
-    @property
-    def sides(self) -> Sides:
-        """See `Served`."""
-        from fedsw.federation.trust.sketch.sides import LOCAL
-
-        return LOCAL
+    needs_noise = (
+        "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
+        "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
+    )
 
 
 TRUST_MODELS = (Sketched(), SketchedLocally())

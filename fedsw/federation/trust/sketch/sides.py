@@ -45,8 +45,7 @@ _ONLY = 0
 class SketchSum(Sum):
     """The sketch of all records in a stage, by cell: (cells, F + 1).
 
-    Args:
-        weights: (z,), of the stage, as a server sends them; whatever they are, what is made of a record is bounded.
+    Whatever weights (z,) of the stage a server sends, what is made of a record is bounded.
     """
 
     part, purpose, step = PART, "sketch", STEP
@@ -87,20 +86,8 @@ class SketchSum(Sum):
         records = records_of(node, positions, stream)
         return (sketch_of_records(node.task, records, self.stage) / STEP).to(torch.int64)
 
-    def at_client(self, node: Node, delta: float) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(delta)
-
-    def at_server(self, plan: Plan) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(plan.delta)
-
-    def among_all(self, delta: float, attempts: int, shared: Callable[[], Shares]) -> SketchBudget:
-        """See `Sum`."""
-        return self._budget(delta)
-
-    def _budget(self, delta: float) -> SketchBudget:
-        """The same under every trust model, at the attempts that it plans for."""
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SketchBudget:
+        """See `Sum`: the same under every trust model, at the attempts that it plans for."""
         return budget_of(self.task.experiment, self._sketcher.law, delta, self.stage.number)
 
     def most(self, records: int) -> float:
@@ -219,7 +206,7 @@ class LocalSketches(LocalSums):
     def stored(self, round_: int) -> Releases:
         """See `LocalSums`: those of later stages have folders of their own."""
         if round_ == 1:
-            return self._releases
+            return self._context.releases
         if round_ not in self._stored:
             assert self._context.stored is not None
             self._stored[round_] = Releases(self._context.stored / f"stage-{round_}")
