@@ -1,4 +1,7 @@
-"""Epsilon and delta of any composition of steps, from above."""
+"""Epsilon and delta of any composition of steps, from above.
+
+Source: docs/guarantees/accounting.md.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,6 @@ class Composition:
             none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below
             the processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor.
         sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
-
-    Source: docs/guarantees/accounting.md.
     """
 
     def __init__(
@@ -231,16 +232,13 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
 def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
     """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
-    Returns:
-        (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
-        sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
-        smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
-        replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
-        (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
-        sampling, where it is the first).
-        For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
-
-    Source: docs/guarantees/accounting.md.
+    It is (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
+    sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
+    smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
+    replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
+    (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
+    sampling, where it is the first).
+    For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     upper = epsilon(counts, delta, device=device)
@@ -255,8 +253,6 @@ def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
-
-    Source: docs/guarantees/accounting.md.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]

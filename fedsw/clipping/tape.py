@@ -119,10 +119,9 @@ class Tape:
     def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]], limits: Tensor | None = None) -> Tensor:
         """Sum over heads and records of J_i^T cotangent_i, in one backward pass for all heads.
 
-        The cotangents are injected at the heads that were measured, and the result is assembled from the
-        inputs and backprops of the layers, the same factors as the Gram matrices. A record with a head,
-        cotangent or Gram matrix that is not finite contributes 0, without branching and without touching the
-        other records.
+        The cotangents are injected at the heads that were measured, and the result is assembled from the inputs and
+        backprops of the layers, the same factors as the Gram matrices. A record with a head, cotangent or Gram matrix
+        that is not finite contributes 0, without branching and without touching the other records.
 
         Terms are pairs of a head that `gram` has measured and its cotangents, in its shape, or None. A record's part is
         cut to its limit (n,), measured as it is added; None for no limit. The result is (r,), float64: the trainable

@@ -252,8 +252,7 @@ def run_missing(
     """Run the cells of the grid that have no result yet, `jobs` at a time; each leaves its result in the folder.
 
     A cell that fails leaves its reason, and the others go on; one that was cut short goes on when the comparison is
-    resumed.
-    The work says whether a cell came to a result; the pool is of processes with one thread each by default.
+    resumed. The work says whether a cell came to a result; the pool is of processes with one thread each by default.
     """
     run_all(
         missing(folder, grid),

@@ -250,9 +250,7 @@ class Adversary:
     points; the generator descends -E f(G(z)). For every round of the generator there are `local.critic` of the critic,
     and the one that does not move has a gradient of zero: an optimizer with momentum would move it all the same.
 
-    Guarantee: post-processing of released records.
-
-    Source: Gulrajani and others 2017.
+    Guarantee: post-processing of released records. Source: Gulrajani and others 2017.
     """
 
     def __init__(self, task: Problem) -> None:

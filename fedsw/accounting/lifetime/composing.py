@@ -1,4 +1,7 @@
-"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways."""
+"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways.
+
+Source: docs/guarantees/ledger.md.
+"""
 
 from __future__ import annotations
 
@@ -201,8 +204,6 @@ def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
     Guarantee: its profile is at every loss at least that of every part's composition.
 
     Each of the parts has a step that costs something; of noise, for replacement neighbours.
-
-    Source: docs/guarantees/ledger.md.
     """
     return _one_of(frozenset(frozenset(part.items()) for part in parts))
 
@@ -252,8 +253,6 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     delta is too small for what such a step sets aside, a run counts with steps that cover those of all of its groups.
 
     Guarantee: an upper bound, as `composed_epsilon`.
-
-    Source: docs/guarantees/ledger.md.
     """
     taken = [cost for cost in costs if cost.steps]
     if len(taken) == 1:
