@@ -194,7 +194,8 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     every column, which no run does. Left out are place names, the fold, the columns with missing values, and
     racepctblack, which makes the groups: above 0.06 or not. A record's id is its row in the file.
 
-    A value that is not as documented is named with file, line and column. Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
+    A value that is not as documented is named with file, line and column.
+    Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     folder = find_data("communities", data_dir)
     names = _names(folder / "communities.names")
@@ -270,7 +271,8 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     public constant; what a row does not have is 0, which for a standardised grade is its mean. Race is the group and no
     input. A record's id is its row in the file.
 
-    A value that is not as documented is named with file, line and column. Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
+    A value that is not as documented is named with file, line and column.
+    Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     path = find_data("law-school", data_dir) / _FILE
     rows = [(place, row) for place, row in enumerate(_candidates(path)) if row["race1"] in RACES]
