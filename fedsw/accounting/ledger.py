@@ -34,8 +34,6 @@ class BudgetExhausted(RuntimeError):
 
 
 class _Plan(Protocol):
-    """What an account needs of a plan."""
-
     @property
     def strata(self) -> tuple[str, ...]: ...
 

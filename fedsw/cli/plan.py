@@ -68,7 +68,6 @@ def choose_command(
 
 
 def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answers, and those of them that nobody gave."""
     from fedsw.own_data.choice import QUESTIONS, Answers
 
     known, assumed = {}, {}
@@ -219,7 +218,6 @@ def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int],
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    """A public table under the experiment's declaration."""
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns

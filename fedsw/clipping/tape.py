@@ -224,7 +224,6 @@ class Tape:
         return [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
-        """A view of the values of a block's records."""
         return values if len(self._blocks) == 1 else values[block.rows]
 
     def _slopes(self, heads: Sequence[Tensor], units: Sequence[Tensor]) -> Tensor:
@@ -252,7 +251,6 @@ class Tape:
         return functools.reduce(operator.add, map(row_sums, parts))
 
     def _found(self, head: Tensor) -> _Measured:
-        """What was noted when this head was measured."""
         edge = get_gradient_edge(head) if head.requires_grad else None
         for found in self._measured:
             if edge is not None and found.edge.node is edge.node and found.edge.output_nr == edge.output_nr:

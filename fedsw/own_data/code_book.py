@@ -89,7 +89,6 @@ def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each line with where it stands."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

@@ -182,7 +182,6 @@ def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
 
 
 def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
-    """The delta of all candidates."""
     if len(deltas := sorted({plan.delta for plan in plans})) > 1:
         raise ExperimentError(
             f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a selection "
@@ -228,7 +227,6 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
 
 
 def _require_selectable(experiment: Experiment) -> None:
-    """Refuse what the theorem does not cover."""
     if experiment.privacy.local:
         raise ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "

@@ -41,7 +41,6 @@ def compared_by(objective: Objective | Matching | Composite, dimension: int, cli
 
 
 def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:
-    """One of several penalties, from its settings."""
     outputs, dimension, clip = None, None, None
     if isinstance(goal, Also):
         outputs, dimension = goal.outputs, goal.dimension

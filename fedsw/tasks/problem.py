@@ -355,7 +355,6 @@ def _device(setting: str, wanted: str) -> torch.device:
 
 
 def _clip_of(experiment: Experiment) -> Clip:
-    """The clips as the settings have them."""
     asked = experiment.clip
     return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
 
