@@ -23,6 +23,7 @@ from fedsw.data import Records
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.task import Inputs
 
 FOLLOWING = 0.2
 """How much of the distance to the noised gap w covers in a step."""
@@ -106,11 +107,5 @@ def _weighted(
     scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor, weight: float, slope: float
 ) -> Tensor:
     logits, part, follow = found
-    loss = problem.losses(logits, _labelled(problem, target))
+    loss = problem.losses(logits, Inputs(target, target, problem.shape))
     return (1 - weight) * loss + weight * slope * part + SHARE * follow
-
-
-def _labelled(problem: Problem, target: Tensor) -> Any:
-    from fedsw.tasks.task import Inputs
-
-    return Inputs(target, target, problem.shape)

@@ -17,7 +17,6 @@ from fedsw.settings import ExperimentError
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedsw.experiment import Experiment
     from fedsw.tasks.task import Task
 
     ModelObject: TypeAlias = nn.Module | Callable[..., nn.Module]

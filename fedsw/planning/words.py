@@ -168,8 +168,8 @@ def _weakened(found: Planned) -> str:
     name, size = min(found.by_group.items(), key=lambda each: each[1])
     clip = number(found.chosen["clip"]["jacobian"])
     return (
-        f"the group {name} has {size:,} records: Jacobians are clipped to {clip}, so that the penalty takes no more "
-        "noise, and groups are drawn together less than alpha asks"
+        f"the group {name} has {size:,} records: Jacobians are clipped to {clip} to save noise, and groups are drawn "
+        "together less than alpha asks, if at all; objective.alpha = 0 takes no noise for it"
     )
 
 

@@ -23,7 +23,8 @@ from fedsw.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation import client as handlers
 from fedsw.federation import messages
 from fedsw.federation.budgets import split
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Fault
 from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables

@@ -18,8 +18,8 @@ from fedsw.federation import client as handlers
 from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
-from fedsw.federation.exchange.exchange import Fault, content_of
-from fedsw.federation.messages import Malformed, Refusal, packed, unpacked
+from fedsw.federation.exchange.exchange import content_of
+from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.answers import HIDDEN, reason_of
 from fedsw.federation.node.participation import begun, note, participations
@@ -68,9 +68,9 @@ def test_a_fault_of_any_length_leaves_as_a_short_one_and_is_shown_as_one(tmp_pat
 
 
 def test_a_site_says_little_of_each_of_its_clients(tmp_path):
-    found = packed({0: Refusal("y" * 100_000, wire.APP_RAISED)})
+    found = packed({0: Fault("y" * 100_000, wire.APP_RAISED)})
     (refusal,) = unpacked(found, [0]).values()
-    assert isinstance(refusal, Refusal) and len(refusal.reason) == MOST_SHOWN
+    assert isinstance(refusal, Fault) and len(refusal.reason) == MOST_SHOWN
 
 
 def test_an_error_of_the_network_is_shown_short():

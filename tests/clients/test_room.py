@@ -17,8 +17,8 @@ from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.sources import load_shape, stated_shape
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
-from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Broadcast, Fault, Terms
 from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits

@@ -11,7 +11,8 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
 from fedsw.deploy import apps, executor
 from fedsw.engines import inprocess
-from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to, exchange
+from fedsw.federation.exchange.exchange import Traffic, answers_to, exchange
+from fedsw.federation.messages import Fault
 from tests.deploy.envelopes import KINDS, Carrier, Envelope, broken, grid_of
 
 RUN, NODE, OTHER = 77, 1234, 4321

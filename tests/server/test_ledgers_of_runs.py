@@ -12,7 +12,8 @@ from flwr.app import ConfigRecord, RecordDict
 from fedsw.accounting import Ledger
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.federation.client import app as client_app
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Fault
 from fedsw.federation.server.federation import Job, federate
 from fedsw.settings import FederationError
 from tests.federations import Saboteur, small

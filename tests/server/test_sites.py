@@ -17,7 +17,7 @@ from scipy import stats
 from fedsw.accounting import Ledger
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.exchange.cohort import Present, Site
-from fedsw.federation.messages import Malformed, Refusal, addressed, opened, packed, unpacked
+from fedsw.federation.messages import Fault, Malformed, addressed, opened, packed, unpacked
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import clients_of, held_records
 from fedsw.federation.node.sample import sampled
@@ -217,12 +217,12 @@ def test_a_site_that_is_lost_and_comes_back_takes_part_again_with_all_of_its_cli
 def test_an_envelope_gives_back_what_was_packed_and_nothing_that_was_not_asked():
     answers = {
         0: RecordDict({"metrics": MetricRecord({"epsilon": 1.0})}),
-        3: Refusal("spent", 1001),
+        3: Fault("spent", 1001),
         12: RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"epsilon": 2.0})}),
     }
     found = unpacked(packed(answers), [0, 3, 5])
     assert found[0] == answers[0] and found[3] == answers[3] and 12 not in found
-    assert isinstance(found[5], Refusal) and found[5].reason == "its node sent no answer of it"
+    assert isinstance(found[5], Fault) and found[5].reason == "its node sent no answer of it"
     content, positions = opened(addressed(RecordDict({"config": ConfigRecord({"round": 1})}), [1, 4]), 5)
     assert positions == [1, 4] and set(content) == {"config"} and content["config"]["round"] == 1
 

@@ -16,8 +16,8 @@ from flwr.clientapp import ClientApp
 from fedsw.engines import inprocess
 from fedsw.engines.inprocess import InProcessGrid, delivered
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
-from fedsw.federation.messages import Broadcast, Terms, codec
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Broadcast, Fault, Terms, codec
 from fedsw.federation.messages.arrays import Shared, bytes_in
 from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.tasks.problem import Problem

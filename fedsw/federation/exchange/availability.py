@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, clients_of, greeting, site_of
-from fedsw.federation.exchange.exchange import Fault, Traffic, answers_to
+from fedsw.federation.exchange.exchange import Traffic, answers_to
+from fedsw.federation.messages import Fault
 from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedsw.experiment import planned_stages
 from fedsw.experiment.sections import Federation
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
-from fedsw.federation.messages import MOST_RECORDS, Malformed, Message, Terms
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import MOST_RECORDS, Fault, Malformed, Message, Terms
 from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem

@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw.federation import wire
-from fedsw.federation.messages import bytes_of
+from fedsw.federation.messages import Fault, bytes_of
 from fedsw.text import shown
 
 _log = logging.getLogger("fedsw.server")
@@ -30,14 +30,6 @@ class Traffic:
 
     down: int = 0
     up: int = 0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a client's reply is missing: in words, and by the code of the client's error if it sent one."""
-
-    reason: str
-    code: int | None = None
 
 
 def exchange(

@@ -5,8 +5,8 @@ from typing import Any
 from fedsw.experiment.trust import answering, names_of, trust_models
 from fedsw.federation.messages.arrays import Broadcast as Broadcast
 from fedsw.federation.messages.codec import Exchange as Exchange
+from fedsw.federation.messages.codec import Fault as Fault
 from fedsw.federation.messages.codec import Message as Message
-from fedsw.federation.messages.codec import Refusal as Refusal
 from fedsw.federation.messages.codec import addressed as addressed
 from fedsw.federation.messages.codec import bytes_of as bytes_of
 from fedsw.federation.messages.codec import declared as declared

@@ -241,11 +241,11 @@ _POSITIONS, _FAULTS, _BETWEEN = "positions", "faults", "/"
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a client of a node sends nothing: in words, and by Flower's code of the error that it is."""
+class Fault:
+    """Why a client's answer is missing: in words, and by Flower's code of its error if it sent one."""
 
     reason: str
-    code: int
+    code: int | None = None
 
 
 def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
@@ -265,11 +265,11 @@ def opened(content: RecordDict, clients: int) -> tuple[RecordDict, list[int]]:
     return RecordDict({name: held for name, held in content.items() if name != CLIENTS}), asked
 
 
-def packed(answers: Mapping[int, RecordDict | Refusal]) -> RecordDict:
+def packed(answers: Mapping[int, RecordDict | Fault]) -> RecordDict:
     """A node's reply: what each of its clients sends, by position."""
-    found, faults = RecordDict(), dict[str, str | int]()
+    found, faults = RecordDict(), dict[str, str | int | None]()
     for position, answer in answers.items():
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Fault):
             faults |= {f"{position}{_BETWEEN}reason": answer.reason, f"{position}{_BETWEEN}code": answer.code}
             continue
         for name, record in answer.items():
@@ -279,7 +279,7 @@ def packed(answers: Mapping[int, RecordDict | Refusal]) -> RecordDict:
     return found
 
 
-def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, RecordDict | Refusal]:
+def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, RecordDict | Fault]:
     """What each of the asked clients answered; a refusal in the server's words where there is nothing of it.
 
     What came for clients that were not asked is not looked at.
@@ -293,9 +293,9 @@ def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, Reco
     return {each: answers.get(each) or _refusal(faults, each) for each in positions}
 
 
-def _refusal(faults: object, position: int) -> Refusal:
+def _refusal(faults: object, position: int) -> Fault:
     held = faults if isinstance(faults, ConfigRecord) else {}
     reason, code = held.get(f"{position}{_BETWEEN}reason"), held.get(f"{position}{_BETWEEN}code")
     if isinstance(reason, str) and type(code) is int:
-        return Refusal(shown(reason), code)
-    return Refusal("its node sent no answer of it", 0)
+        return Fault(shown(reason), code)
+    return Fault("its node sent no answer of it", 0)

@@ -143,13 +143,13 @@ def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) 
     return answer
 
 
-def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Refusal:
+def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Fault:
     """A client's answer, or why it has none."""
     if isinstance(answer, BudgetExhausted):
-        return messages.Refusal(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
+        return messages.Fault(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
     if isinstance(answer, Exception):
         reason = reason_of(f"{type(answer).__name__}: {answer}", context.node_config, (answer,))
-        return messages.Refusal(reason, wire.APP_RAISED)
+        return messages.Fault(reason, wire.APP_RAISED)
     return messages.encode(answer, terms)
 
 

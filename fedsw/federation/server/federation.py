@@ -205,9 +205,9 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     job, task, directory = run.job, run.task, run.directory
     if run.trust.sketched:
         method = cast(OneRelease, run.side)
-        found = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log).run()
-        run.about["sketch"] = found.sketch
-        return found.stopped, found.held_out
+        synthesiser = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log)
+        stopped, held_out, run.about["sketch"] = synthesiser.run()
+        return stopped, held_out
     stopped = _open(run, log) or _train(run, log)
     released = unprepared(run.plan.task, run.trainer.model)
     model = task.prepared(task.build_model(), released)

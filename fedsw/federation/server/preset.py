@@ -8,19 +8,28 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from flwr.serverapp import Grid
 
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, read_delta
 from fedsw.experiment.preset import Numbers, Squares, chosen, left_open
+from fedsw.experiment.sources import (
+    declared_columns,
+    load_dataset,
+    require_one_client_each,
+    shared_tables,
+    visible_tables,
+)
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.exchange.cohort import public_sizes
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.objectives import Clip
 from fedsw.privacy.noise import gaussian_sigma
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-
-    from fedsw.federation.exchange.exchange import Traffic
-    from fedsw.tasks.problem import Problem
+from fedsw.tasks.measures import chosen_shares
+from fedsw.tasks.moments import layout_of
+from fedsw.tasks.preparation import foldable
+from fedsw.tasks.problem import Problem
 
 _NOTHING = 1e-12
 _NOT_AT_HAND = "the records are not at hand here: give their number, --records N, or --data-dir DIR"
@@ -50,9 +59,6 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
     Where nothing is left to choose, nobody is asked, nor for the shares of a sketch's stages. So a run that goes on has
     the settings that it began with. Raises as `gather`.
     """
-    from fedsw.federation.exchange.cohort import public_sizes
-    from fedsw.tasks.problem import Problem
-
     if not left_open(experiment):
         return experiment
     if experiment.privacy.sketch:
@@ -64,9 +70,6 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
 
 def _with_shares(experiment: Experiment) -> Experiment:
     """A sketch whose stages say what part of the budget they get."""
-    from fedsw.tasks.measures import chosen_shares
-    from fedsw.tasks.problem import Problem
-
     _, *later = chosen_shares(Problem.from_experiment(experiment))
     stages = [
         stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)
@@ -78,8 +81,6 @@ def numbers_of(
     experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
 ) -> Numbers:
     """The public numbers that the rules read, of records by group of all clients together, or of those at hand."""
-    from fedsw.tasks.problem import Problem
-
     sizes = sizes_at_hand(experiment) if by_group is None else by_group
     made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
@@ -96,9 +97,6 @@ def numbers_of(
 
 def squares_of(problem: Problem) -> Squares | None:
     """What a release of moments would sum, in public numbers; None where none can be released or used."""
-    from fedsw.tasks.moments import layout_of
-    from fedsw.tasks.preparation import foldable
-
     layout = layout_of(problem)
     if layout is None or not foldable(problem.build_model(), problem.features):
         return None
@@ -110,8 +108,6 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 
     Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
     """
-    from fedsw.objectives import Clip
-
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]
@@ -140,14 +136,6 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     Raises:
         ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.
     """
-    from fedsw.experiment.sources import (
-        declared_columns,
-        load_dataset,
-        require_one_client_each,
-        shared_tables,
-        visible_tables,
-    )
-
     spec = experiment.data
     if not spec.own:
         dataset = load_dataset(experiment)

@@ -37,15 +37,6 @@ _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""
 
 
-@dataclass(frozen=True)
-class Synthesis:
-    """How such a run ended: in words, its held-out metrics, and what the summary says of the sketch."""
-
-    stopped: str
-    held_out: HeldOut
-    sketch: dict[str, Any]
-
-
 @dataclass(frozen=True, eq=False)
 class _Stage:
     """A stage that was released, with its law drawn."""
@@ -74,8 +65,11 @@ class Synthesiser:
         self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
         self._released = list[_Stage]()
 
-    def run(self) -> Synthesis:
-        """Release the sketch, or take the one that the run has; train the generator from where it is; store it."""
+    def run(self) -> tuple[str, HeldOut, dict[str, Any]]:
+        """Release the sketch, or take the one that the run has; train the generator from where it is; store it.
+
+        Returns how the run ended, in words, its held-out metrics, and what the summary says of the sketch.
+        """
         for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
             stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
             if number > 1:
@@ -85,7 +79,7 @@ class Synthesiser:
                 stored = self._obtained(stage, weights)
             except BudgetExhausted as exhausted:
                 if number == 1:
-                    return Synthesis(f"stopped before the sketch: {exhausted}", HeldOut(), {})
+                    return f"stopped before the sketch: {exhausted}", HeldOut(), {}
                 stopped = f"stopped before stage {number} of the sketch: {exhausted}"
                 break
             self._released.append(_Stage(stored, sketcher_of(self.task, stage)))
@@ -95,7 +89,7 @@ class Synthesiser:
         chosen = self._chosen()
         self.directory.write_model(self._network)
         held_out = self.evaluator.write_outputs(self._network, self.directory)
-        return Synthesis(stopped, held_out, self._described() | self._restarted() | chosen)
+        return stopped, held_out, self._described() | self._restarted() | chosen
 
     def _fitted(self) -> None:
         """Let the generator go on with all stages that are released."""

@@ -22,8 +22,8 @@ from fedsw.federation import messages
 from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, clients_of
-from fedsw.federation.exchange.exchange import Fault, Traffic, exchange
-from fedsw.federation.messages import Exchange, Terms
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages.sums import ExactSums
 from fedsw.federation.messages.trusted import Contribution
 from fedsw.federation.trust.plan import Plan

@@ -15,8 +15,7 @@ from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.cohort import Member
-from fedsw.federation.exchange.exchange import Fault
-from fedsw.federation.messages import Exchange, Refusal, Terms
+from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages.local import Release
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.runs.observer import Outcome
@@ -151,8 +150,7 @@ class LocalMethod(AtClients, ABC):
         if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
             return [(member, reply) for member in members]
         found = messages.unpacked(reply, [member.position for member in members])
-        own = ((member, found[member.position]) for member in members)
-        return [(member, Fault(said.reason, said.code) if isinstance(said, Refusal) else said) for member, said in own]
+        return [(member, found[member.position]) for member in members]
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
         """Count a client as lost; with its whole site, unless it is `alone` in that."""

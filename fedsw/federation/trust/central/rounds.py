@@ -18,8 +18,7 @@ from torch import Tensor
 from fedsw.accounting import Ledger
 from fedsw.federation import messages
 from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals
-from fedsw.federation.exchange.exchange import Fault
-from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.messages import Broadcast, Fault, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
 from fedsw.federation.trust.central import client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
-from fedsw.federation.exchange.exchange import Fault
-from fedsw.federation.messages import Broadcast, Exchange, Message, Terms
+from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
 from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
