@@ -306,8 +306,8 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
 ) -> dict[str, Any]:
     from fedsw.accounting.selection import with_mean
-    from fedsw.planning.search import cost_view, selected_record, selected_view, waiting
-    from fedsw.planning.selection import cost_of, select
+    from fedsw.planning.search import waiting
+    from fedsw.planning.selection import cost_of, cost_view, select, selected_record, selected_view
 
     law = with_mean(expected)
     if show:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress import Progress
@@ -20,10 +20,7 @@ from fedsw.experiment.sources import declared_columns
 from fedsw.planning.law import LAWS, drawn, spread_evenly
 from fedsw.randomness import Stream
 from fedsw.report.console import Screen, table_of
-from fedsw.text import number, to_float, upward
-
-if TYPE_CHECKING:
-    from fedsw.planning.selection import Selected, SelectionCost
+from fedsw.text import number, to_float
 
 Score = Callable[[Experiment], float]
 """How good an experiment turns out; the higher the better."""
@@ -224,41 +221,3 @@ def tried_view(record: Mapping[str, Any]) -> RenderableType:
     note = Text(f"best on public twins: {best}\n", style="bold")
     note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
     return Group(table, note)
-
-
-def cost_view(cost: SelectionCost) -> RenderableType:
-    """What a selection on the records will cost, beside what else could be done."""
-    selection, runs = cost.selection, cost.selection.law.mean
-    found = Text(
-        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
-        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
-        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
-    )
-    if cost.all_shown < selection.epsilon:
-        found.append(": so few runs are cheaper made one by one", style="yellow")
-    return found
-
-
-def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
-    """The outcome of a selection on the records: all of it that may be released."""
-    return {
-        "on": "the records",
-        "metric": metric,
-        "best": list(chosen.candidate.settings),
-        metric: sign * chosen.score,
-        "directory": str(chosen.directory),
-        "epsilon": chosen.cost.selection.epsilon,
-        "delta": chosen.cost.selection.delta,
-    }
-
-
-def selected_view(record: Mapping[str, Any]) -> RenderableType:
-    """The same on a screen."""
-    best = "  ".join(record["best"]) or "as written"
-    found = Text(f"best: {best}", style="bold")
-    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
-    found.append(
-        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
-        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
-    )
-    return found
