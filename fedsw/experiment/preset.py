@@ -68,7 +68,9 @@ _UNCLIPPED = 4.0
 _BESIDE = 2.0
 """Noise that the penalties may take in any case, in that of the loss alone."""
 _SMALL = 0.07
-"""A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that."""
+"""A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that, ..."""
+_BARELY = 0.25
+"""... and gets down to this part of it, the closer the clip: groups are drawn together too little to be worth more."""
 _STEP = 2.0
 """Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
 _TAUGHT = 1 / 3
@@ -164,14 +166,17 @@ class Numbers:
     def jacobian(self, loss: float, *, prepared: bool) -> float:
         """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
 
-        It is less where a group is small, and the penalty then draws the groups' outputs together less. On prepared
-        inputs, where no group is small, penalties take as much noise as steps can bear unshortened, if that is more.
+        It is less where a group is small, and the penalty then draws the groups' outputs together less: where it could
+        do next to nothing, it takes half of the loss's noise. On prepared inputs, where no group is small, penalties
+        take as much noise as steps can bear unshortened, if that is more.
         """
         own = self.loss * 2 * loss / self.records
         if not (own and self.penalty and self.multiplier):
             return loss / 2
         least = _BESIDE * own / self.penalty
-        if not prepared or least < _SMALL * loss:
+        if least < _SMALL * loss:
+            return least * max(_BARELY, least / (_SMALL * loss))
+        if not prepared:
             return min(loss / 2, least)
         return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * own / self.penalty))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -98,9 +99,19 @@ def test_a_small_group_takes_no_more_noise_than_twice_that_of_the_loss():
     own = small.loss * 2 * found.loss / small.records
     assert small.penalty * found.jacobian <= 2 * own * 1.01 and found.jacobian < 0.01
     alone = replace(small, penalty=0.0).strength(found.jacobian, found.loss)
-    assert alone * 0.33 < small.strength(found.jacobian, found.loss) < alone
+    assert alone * 0.66 < small.strength(found.jacobian, found.loss) < alone
     quiet = settled(asked(), replace(small, multiplier=0.0)).clip
     assert quiet.jacobian == quiet.loss / 2, "without noise nothing is saved"
+
+
+def test_the_smaller_a_group_the_less_noise_its_penalty_takes_down_to_half_of_that_of_the_loss():
+    taken = []
+    for size in range(1, 300):
+        numbers = numbers_of(asked(), {"f": size, "m": 10_000 - size})
+        clip = settled(asked(), numbers).clip
+        taken.append(1 / numbers.share(clip.jacobian, clip.loss) - 1)
+    assert taken[0] == pytest.approx(0.5, abs=0.01) and all(0.49 < each < 2.01 for each in taken)
+    assert all(one <= other * 1.02 for one, other in itertools.pairwise(taken)) and taken[-1] > 0.7
 
 
 def test_moments_are_bought_where_noise_leaves_them_to_be_seen_and_not_for_few_records_or_many_columns():
