@@ -123,10 +123,8 @@ def require_fit(
     finite, or records that are mixed, for certain values only.
 
     ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states. A
-    loss of weight 0 by ``alpha`` is not looked at, nor are outputs of weight 0.
-
-    Raises:
-        ExperimentError, UnsupportedModule: naming what is wrong and what to write instead.
+    loss of weight 0 by ``alpha`` is not looked at, nor are outputs of weight 0. ExperimentError, UnsupportedModule,
+    naming what is wrong and what to write instead.
     """
     given = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
     fresh = copy.deepcopy(model).double()
