@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.sketches.maps import FeatureMap, Raw, looked
+from fedsw.sketches.maps import FeatureMap, Raw, Seen, looked
 from fedsw.sketches.parts import Columns, DrawnPart
 
 
@@ -122,11 +121,9 @@ class _Features(DrawnPart):
         """Codes (n, coordinates) of rows (n, p), of norm at most 1, without a negative number."""
         return self._codes(self.looked_at(rows)).to(rows.dtype)
 
-    def summed(
-        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`."""
-        codes = self._codes(looked(self.looked_at, rows, {} if seen is None else seen)).to(rows.dtype)
+        codes = self._codes(looked(self.looked_at, rows, seen)).to(rows.dtype)
         return members @ codes, members @ codes.square().sum(dim=1)
 
     def _codes(self, made: Tensor) -> Tensor:
@@ -154,11 +151,9 @@ class _Moments(DrawnPart):
         whole = self._lengthened(self.looked_at(rows))
         return (whole[:, self.first] * whole[:, self.second] * self._times()).to(rows.dtype)
 
-    def summed(
-        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`: products of matrices, without the vectors (n, coordinates)."""
-        whole = self._lengthened(looked(self.looked_at, rows, {} if seen is None else seen))
+        whole = self._lengthened(looked(self.looked_at, rows, seen))
         among = members.to(whole)
         products = (among.unsqueeze(2) * whole).transpose(1, 2) @ whole
         sums = products[:, self.first, self.second] * self._times()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
+from fedsw.sketches.maps import Seen
 from fedsw.sketches.parts import DrawnPart, PartOfSketch, Waves
 from fedsw.subnormal import flushing_to_zero
 
@@ -228,7 +229,7 @@ class SomeOfLaw(nn.Module):
 
 def _by_cell(measured: Iterator[DrawnPart], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
     members = members_of(cells, law.cells).to(features)
-    seen: dict[Hashable, Tensor] = {}
+    seen: Seen = {}
     sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
     for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
         same = seen if part.columns is None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -16,7 +15,7 @@ from torch.nn import functional as F
 from fedsw.models.initial import Seed, convolution, count_parameters, flatten, generator_of, linear, load_flat
 from fedsw.models.labelled import generate, seeded_generator
 from fedsw.randomness import Stream
-from fedsw.sketches.maps import SharedMap, looked
+from fedsw.sketches.maps import Seen, SharedMap, looked
 
 Layer = Literal["early", "late"]
 _CHANNELS = (8, 16)
@@ -119,7 +118,7 @@ class _Layer(SharedMap):
         self.network, self.key = network, chosen
         self.below = _Layer(network, replace(chosen, layer="early")) if chosen.layer == "late" else None
 
-    def of(self, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
+    def of(self, rows: Tensor, seen: Seen) -> Tensor:
         if self.below is None:
             return self.network.seen(rows, "early")
         return self.network.late(looked(self.below, rows, seen))

@@ -30,6 +30,10 @@ class FeatureMap(Protocol):
         """A differentiable module (n, p) -> (n, q), its fixed numbers as float64 buffers."""
 
 
+Seen = dict[Hashable, Tensor]
+"""What shared maps made of one batch of rows, by their keys."""
+
+
 class SharedMap(nn.Module):
     """A drawn map that several parts may look through: of one batch it is computed once.
 
@@ -39,7 +43,7 @@ class SharedMap(nn.Module):
 
     key: Hashable
 
-    def of(self, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
+    def of(self, rows: Tensor, seen: Seen) -> Tensor:
         """Its features (n, q) of rows (n, p); what other maps made of these rows is read from `seen`, or left there."""
         raise NotImplementedError
 
@@ -48,9 +52,9 @@ class SharedMap(nn.Module):
         return self.of(rows, {})
 
 
-def looked(drawn: nn.Module, rows: Tensor, seen: dict[Hashable, Tensor]) -> Tensor:
-    """Features (n, q) that a drawn map makes of rows (n, p); see `SharedMap.of` for `seen`."""
-    if not isinstance(drawn, SharedMap):
+def looked(drawn: nn.Module, rows: Tensor, seen: Seen | None) -> Tensor:
+    """Features (n, q) that a drawn map makes of rows (n, p); see `SharedMap.of` for `seen`, None where none is kept."""
+    if seen is None or not isinstance(drawn, SharedMap):
         features: Tensor = drawn(rows)
         return features
     if drawn.key not in seen:

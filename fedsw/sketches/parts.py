@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.randomness import Stream
-from fedsw.sketches.maps import FeatureMap, Raw, looked
+from fedsw.sketches.maps import FeatureMap, Raw, Seen, looked
 from fedsw.transport.sliced import Scheme, direction_shape, directions
 
 LARGEST_FREQUENCY = 2.0**40
@@ -193,9 +193,7 @@ class DrawnPart(nn.Module):
         """
         return self, torch.arange(self.coordinates), 1.0
 
-    def summed(
-        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """The sums of the vectors of rows (n, p) by cell, and of their squared norms; differentiable.
 
         Args:
@@ -335,11 +333,9 @@ class Waves(DrawnPart):
         angles = (turned - turned.detach().round()) * (2 * math.pi)
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
-    def summed(
-        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
-        turned = looked(self.looked_at, rows, {} if seen is None else seen) @ self.turns
+        turned = looked(self.looked_at, rows, seen) @ self.turns
         cosines, sines = _summed_waves(turned, members)
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm

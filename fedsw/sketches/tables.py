@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsw.randomness import Stream
 from fedsw.sketches.drift import Means
+from fedsw.sketches.maps import Seen
 from fedsw.sketches.noised import NoisedSketch
 from fedsw.sketches.parts import Columns, DrawnPart
 
@@ -160,9 +161,7 @@ class PairsOfCodes(DrawnPart):
         codes = self._codes(rows)
         return torch.cat([codes, codes[:, self.first] * codes[:, self.second]], dim=1) * self.weights
 
-    def summed(
-        self, rows: Tensor, members: Tensor, seen: dict[Hashable, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
         codes = self._codes(rows)
         sums = []
