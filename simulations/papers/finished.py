@@ -17,6 +17,8 @@ from fedsw.runs.files import MODEL
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.tasks.problem import Problem
 
+_OWN = ("simulations.papers.public_maps",)
+
 
 def on_device(experiment: Experiment, device: str) -> Experiment:
     """The same experiment, computed on "cpu" or "cuda"; its ε is the processor's where it is not the clients' own."""
@@ -43,13 +45,13 @@ class Finished:
 
     @property
     def experiment(self) -> Experiment:
-        """What ran; a paper's file names no code.
+        """What ran; a paper's file names no code but the maps that papers bring.
 
         Raises:
             CodeRefused: if what is stored does.
         """
         found = self.record.experiment
-        require_allowed_code(found, (), stored=self.directory)
+        require_allowed_code(found, _OWN, stored=self.directory)
         return found.on_host()
 
     @functools.cached_property
