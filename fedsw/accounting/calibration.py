@@ -37,11 +37,9 @@ def noise_multiplier(
 
     Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
     noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
-    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more.
-
-    Raises:
-        ValueError: if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in
-            (0, 1], or delta not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
+    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
+    if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], or delta
+    not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
     """
     _check(epsilon, sampling_rate)
     if steps < 1:
@@ -84,10 +82,7 @@ def steps(
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
-    whose round-off would use delta up are too many, about a million at delta = 1e-10.
-
-    Raises:
-        ValueError: as :func:`noise_multiplier`.
+    whose round-off would use delta up (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
     """
     _check(epsilon, sampling_rate)
     if not noise_multiplier > 0.0:
@@ -117,11 +112,7 @@ def largest_count(fits: Callable[[int], bool]) -> int:
 
 
 def _least_that_meets(excess: Callable[[float], float], ratio: float) -> float:
-    """A multiplier whose excess is at most 0, where less by the ratio has a positive one (or the least multiplier).
-
-    Log epsilon is nearly a line in the log of the multiplier: false position closes the bracket, an end that stays
-    has its excess halved (Illinois), and every fourth step, or where an excess is infinite, is a bisection.
-    """
+    """A multiplier with an excess <= 0, where less by the ratio has a positive one: false position with bisections."""
     (low, above), (high, below) = _bracket(excess)
     left, right, least = math.log(low), math.log(high), math.log(ratio)
     tried, stays = 0, 0

@@ -1,4 +1,7 @@
-"""Epsilon and delta of any composition of steps, from above."""
+"""Epsilon and delta of any composition of steps, from above.
+
+Source: docs/guarantees/accounting.md.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,6 @@ class Composition:
             none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below
             the processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor.
         sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
-
-    Source: docs/guarantees/accounting.md.
     """
 
     def __init__(
@@ -90,10 +91,7 @@ class Composition:
         self._counts[step] = self._counts.get(step, 0) + times
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise.
-
-        inf also where delta is used up by round-off, for which :meth:`beyond` has words; :func:`epsilon` raises there.
-        """
+        """Epsilon such that the composition is (epsilon, delta)-DP; 0 for no steps, inf without noise, or `beyond`."""
         check_delta(delta)
         if self._noiseless:
             return math.inf
@@ -115,8 +113,7 @@ class Composition:
     def lower_epsilon(self, delta: float) -> float:
         """Epsilon of the dominating pairs themselves, from below: their value less the discretisation error.
 
-        Not a guarantee for anybody: where the pair is met by real neighbours no smaller epsilon is true. The
-        error is estimated from two grids, not proved.
+        Not a guarantee: no smaller epsilon is true where real neighbours meet the pair. The error is an estimate.
         """
         check_delta(delta)
         if self._noiseless:
@@ -140,10 +137,7 @@ class Composition:
         return max((self._finest_delta(side, epsilon) for side in self._sides), default=0.0)
 
     def within(self, epsilon: float, delta: float) -> bool:
-        """Whether one reading shows that the composition is (epsilon, delta)-DP; False leaves it open.
-
-        Every grid bounds delta from above. Where the answer is yes, :meth:`epsilon` would not return more.
-        """
+        """Whether one reading shows (epsilon, delta)-DP, so that :meth:`epsilon` is no more; False leaves it open."""
         check_delta(delta)
         if math.isinf(epsilon) or self._noiseless:
             return math.isinf(epsilon)
@@ -224,10 +218,9 @@ class Composition:
 
 
 def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
-    """Compute epsilon of a composition at delta, from above. See :class:`Composition`.
+    """Epsilon of a composition at delta, from above. See :class:`Composition`.
 
-    Raises:
-        DeltaTooSmall: if round-off uses delta up, naming how much of it; ValueError: if delta is not in [1e-10, 1).
+    DeltaTooSmall if round-off uses delta up, naming how much of it; ValueError if delta is not in [1e-10, 1).
     """
     composition = Composition(steps, device=device)
     found = composition.epsilon(delta)
@@ -239,16 +232,13 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
 def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
     """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
-    Returns:
-        (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
-        sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
-        smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
-        replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
-        (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
-        sampling, where it is the first).
-        For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
-
-    Source: docs/guarantees/accounting.md.
+    It is (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
+    sampling rates and sensitivities show to real neighbours, so that no epsilon derived from (p, mu) alone can be
+    smaller: (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1), the worse direction (all contributions zero but the
+    replaced one), and (1-p)R + pA against (1-p)R + pB with R, A and B at distance mu from each other in the plane
+    (`fedsw.accounting.profiles`; left out for mu above 10, for slices that may leave any share of mu, and without
+    sampling, where it is the first).
+    For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     upper = epsilon(counts, delta, device=device)
@@ -263,8 +253,6 @@ def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
-
-    Source: docs/guarantees/accounting.md.
     """
     counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
     met = [(replace(step, sampling="poisson"), times) for step, times in counts]

@@ -161,6 +161,7 @@ class Harmonics:
 
     ``coefficients`` (k,) are F_0 ... F_{k-1}, k <= N / 2, of a grid of ``size`` N whose lowest loss is ``first`` times
     the ``spacing``; ``excess`` is mass that counts in full as delta.
+
     Source: docs/guarantees/accounting.md.
     """
 

@@ -34,8 +34,6 @@ class BudgetExhausted(RuntimeError):
 
 
 class _Plan(Protocol):
-    """What an account needs of a plan."""
-
     @property
     def strata(self) -> tuple[str, ...]: ...
 
@@ -161,10 +159,8 @@ class Ledger:
     def open(cls, path: Path | str, *, read_only: bool = False, device: torch.device | str = "cpu") -> Ledger:
         """Open an account: for writing, one process at a time; for reading only, any number at any time.
 
-        Raises:
-            FileNotFoundError: if there is none.
-            LedgerBusy: if another process holds it for writing.
-            LedgerDamaged: if it is no ledger, of another format, or its rows do not follow from one another.
+        FileNotFoundError if there is none; LedgerBusy if another process holds it for writing; LedgerDamaged if it is
+        no ledger, of another format, or its rows do not follow from one another.
         """
         journal = Journal.open(Path(path), read_only=read_only)
         try:

@@ -24,7 +24,6 @@ class Meaning:
 
     The observer knows every other record, and which two records the person's may be; the profile bounds both
     directions alike. All bounds are from above, whatever points are known: more points bring them closer.
-
     """
 
     epsilons: tuple[float, ...]
@@ -40,10 +39,7 @@ class Meaning:
 
     @classmethod
     def of_claim(cls, epsilon: float, delta: float) -> Self:
-        """By (epsilon, delta) alone, of the pair that dominates every mechanism with that guarantee.
-
-        Source: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
-        """
+        """By (epsilon, delta) alone, of the pair that dominates. Source: Kairouz, Oh, Viswanath 2015, Theorem 3.4."""
         if math.isinf(epsilon):
             return cls((0.0,), (1.0,))
         points = np.linspace(0.0, epsilon, _POINTS)

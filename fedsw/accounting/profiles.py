@@ -1,4 +1,7 @@
-"""Privacy profiles of one noisy step: the exact delta(epsilon) of a subsampled Gaussian."""
+"""Privacy profiles of one noisy step: the exact delta(epsilon) of a subsampled Gaussian.
+
+Source: docs/guarantees/accounting.md.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
     phi(x) (M(x) - M(x + mu)): no exponential of epsilon, absolute errors of a few 1e-16 for any mu, and relative
     accuracy far into the tail.
 
-    Source: docs/guarantees/accounting.md; Balle and Wang 2018, Theorem 8.
+    Source: Balle and Wang 2018, Theorem 8.
     """
     x = (epsilon / mu - mu / 2).clamp(max=1e100)
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
@@ -105,7 +108,6 @@ def joint(*mus: float) -> float:
     Releases of one batch are not several steps: given the batch they compose as normal mechanisms, to a normal one of
     this mu, and sampling amplifies the whole, ``Step(p, joint(...))``. A step for each of them would let every release
     hide in a batch of its own, and claim too small an epsilon. ValueError for a mu that is not >= 0.
-    Source: docs/guarantees/accounting.md.
     """
     for mu in mus:
         if not mu >= 0.0:
@@ -120,7 +122,7 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
     release of the given sensitivity under replacement; for Poisson it is the larger of the two directions
     (a record removed, a record added).
 
-    Source: docs/guarantees/accounting.md; Dong, Roth, Su 2022, Theorem 4.2.
+    Source: Dong, Roth, Su 2022, Theorem 4.2.
     """
     if step.costless:
         return torch.zeros_like(epsilon)
@@ -251,8 +253,6 @@ def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
     of what they sum.
 
     Losses are (n,), p is in (0, 1] and mu in (0, `LARGEST_MU`].
-
-    Source: docs/guarantees/accounting.md.
     """
     step = min(0.4, 0.5 / mu)
     t = torch.arange(-_ENDS, _ENDS + mu + step, step, dtype=torch.float64, device=losses.device)

@@ -94,8 +94,6 @@ def selected(run: Renyi, law: Repetitions) -> Renyi:
     returned: at order a, with b ranging over the orders of the run,
 
         D(a) + (1 + eta) min_b ((1 - 1/b) D(b) + ln(1/gamma) / b) + ln E K / (a - 1).
-
-    Source: docs/guarantees/selection.md.
     """
     orders, divergences = np.array(run.orders), np.array(run.divergences)
     inside = float(((1 - 1 / orders) * divergences - math.log(law.gamma) / orders).min())
@@ -215,7 +213,6 @@ def renyi_divergence(step: Step, order: float) -> float:
     by its chords in e^epsilon, which lie above it; beyond, the sampled profile is at most that of the normal laws.
 
     ValueError for a Poisson or a sliced step, and for one without noise.
-    Source: docs/guarantees/selection.md.
     """
     step = step.reduced
     if step.sampling != "without-replacement" or step.slicing is not None or step.stated is not None:

@@ -100,19 +100,13 @@ def lost(slicing: Slicing) -> float:
 
 
 def bernstein_share(d: int, k: int, failure: float) -> float:
-    """A share that B of k independent directions exceeds with probability at most ``failure`` in (0, 1).
-
-    Source: Rakotomamonjy and Ralaivola 2021, Lemma 2.
-    """
+    """A share that B of k directions exceeds with probability ``failure`` (Rakotomamonjy, Ralaivola 2021, Lemma 2)."""
     log = -math.log(failure)
     return k / d + 2 / 3 * log + 2 / d * math.sqrt(k * (d - 1) / (d + 2) * log)
 
 
 def central_limit_share(d: int, k: int, failure: float) -> float:
-    """The share that a normal law with B's mean and variance exceeds with probability ``failure``: not a bound.
-
-    Source: Rakotomamonjy and Ralaivola 2021, Proposition 1.
-    """
+    """The same of a normal law with B's mean and variance, no bound (Rakotomamonjy, Ralaivola 2021, Proposition 1)."""
     return k / d + NormalDist().inv_cdf(1 - failure) / d * math.sqrt(2 * k * (d - 1) / (d + 2))
 
 

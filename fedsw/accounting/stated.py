@@ -23,10 +23,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pure:
-    """Any mechanism that is (epsilon, 0)-private: randomised response of that epsilon dominates it.
-
-    Source: Kairouz, Oh, Viswanath 2015, Theorem 2.5.
-    """
+    """Any (epsilon, 0)-private mechanism: randomised response dominates it (Kairouz, Oh, Viswanath 2015, Thm 2.5)."""
 
     epsilon: float
     left_out = 0.0
@@ -68,10 +65,7 @@ class Renyi:
         return math.sqrt(2 * min(d / order for order, d in zip(self.orders, self.divergences, strict=True)))
 
     def delta(self, epsilon: float) -> float:
-        """A delta such that the mechanism is (epsilon, delta)-private: the least over the orders.
-
-        Source: Canonne, Kamath, Steinke 2020, Proposition 12.
-        """
+        """A delta of (epsilon, delta)-privacy, the least over the orders (Canonne, Kamath, Steinke 2020, Prop. 12)."""
         return float(self._bound(np.array([epsilon]))[0])
 
     def epsilon(self, delta: float) -> float:

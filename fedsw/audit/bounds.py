@@ -61,10 +61,7 @@ def judged(scores: Scores, others: Scores, threshold: float | None = None) -> At
 
 
 def rate_at_most(events: int, trials: int, confidence: float) -> float:
-    """The largest rate at which so few events in so many trials are not too rare: one-sided, exact.
-
-    Source: Clopper and Pearson 1934.
-    """
+    """The largest rate at which so few events in so many trials are not too rare; exact (Clopper and Pearson 1934)."""
     _require(events, trials, confidence)
     return float(stats.beta.isf(1 - confidence, events + 1, trials - events)) if events < trials else 1.0
 
@@ -76,11 +73,9 @@ def rate_at_least(events: int, trials: int, confidence: float) -> float:
 
 
 def gaussian_mu(false_positive: float, false_negative: float) -> float:
-    """The mu of the Gaussian trade-off curve through a point: every smaller mu is contradicted by the point.
+    """The mu of the Gaussian trade-off curve through a point: every smaller mu is contradicted; 0 where none is.
 
-    A test of N(mu, 1) against N(0, 1) has Phi^-1(1 - alpha) + Phi^-1(1 - beta) <= mu. 0 where the point shows nothing.
-
-    Source: Dong, Roth, Su 2022, Equation (6).
+    A test has Phi^-1(1 - alpha) + Phi^-1(1 - beta) <= mu. Source: Dong, Roth, Su 2022, Equation (6).
     """
     if false_positive + false_negative >= 1.0:
         return 0.0
@@ -113,9 +108,7 @@ def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
 def epsilon_of_rates(false_positive: float, false_negative: float, delta: float) -> float:
     """The largest epsilon that a point contradicts at delta, whatever the mechanism's curve is.
 
-    (epsilon, delta)-DP means 1 - beta <= e^epsilon alpha + delta, and the same with both exchanged.
-
-    Source: Kairouz, Oh, Viswanath 2015.
+    (epsilon, delta)-DP means 1 - beta <= e^epsilon alpha + delta, either way round (Kairouz, Oh, Viswanath 2015).
     """
     largest = 0.0
     for alpha, beta in ((false_positive, false_negative), (false_negative, false_positive)):
@@ -148,7 +141,6 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
     With W binomial of `guesses` trials that succeed with probability e^epsilon / (1 + e^epsilon), which is exact for
     randomised response: P(W >= v) + 2 m delta max over i of P(v - i <= W < v) / i.
 
-    Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
     Source: Steinke, Nasr, Jagielski 2023, Theorem 5.2 and Appendix D. The proof uses only that flipping a coin leaves
     the output's law (epsilon, delta)-close, so it is that of replacement as well.
     """

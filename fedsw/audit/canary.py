@@ -312,7 +312,6 @@ def _claim(plain: Trial) -> tuple[int, Claim]:
 
 
 def _attack(one: TrialRun, other: TrialRun, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
-    """On what a trusted server releases."""
     status.update("real rounds on both neighbours")
     aggregates, shift, rounds, present = _real_rounds(one, other, claim)
     status.update("releases with real noise")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,12 @@ from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
 
+if TYPE_CHECKING:
+    from fedsw.audit import sketched
+
+    _Seen: TypeAlias = "View | sketched.View"
+    _Trial: TypeAlias = "MaskedTrial | sketched.SketchTrial"
+
 TRIALS = 1_000_000
 """Of each neighbour: every honest site draws noise of its own for each release."""
 
@@ -43,27 +49,6 @@ class Leaving:
     numbers: Whole
     part: Part
     share: Share
-
-
-class _Seen(Protocol):
-    """What left of the canary's records, as an attacker has it: exact, and as it left, flat; see `View`."""
-
-    @property
-    def exact(self) -> Tensor: ...
-
-    @property
-    def held(self) -> Tensor: ...
-
-    @property
-    def part(self) -> Part: ...
-
-    def again(self, places: Tensor, count: int) -> NDArray[np.float64]: ...
-
-
-class _Viewed(Protocol):
-    """A trial whose real rounds are seen by an attacker, each at a fresh attempt."""
-
-    def views(self, round_: int) -> Sequence[_Seen]: ...
 
 
 @dataclass(frozen=True)
@@ -218,7 +203,7 @@ def score_held(views: Sequence[_Seen], direction: Direction) -> NDArray[np.float
     return direction.score(held, views)
 
 
-def attack(one: _Viewed, other: _Viewed, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
+def attack(one: _Trial, other: _Trial, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
     """On all that is seen of a round; every round is a real one, and so are the first scores."""
     status.update("real rounds on both neighbours")
     least, pair, present, rounds = math.inf, None, 0, min(max(ROUNDS, math.ceil(ABSENT / claim.rate)), claim.rounds)

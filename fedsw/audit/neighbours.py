@@ -107,10 +107,8 @@ class Neighbours:
     """Two data sets that differ in one record, or all records of one unit, and nothing else that a sum could tell.
 
     Every record of the canary's cell is the same but the canary: who else is drawn makes no difference, and where the
-    canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records.
-
-    Groups and labels stay those of the experiment's records. The canary's Jacobian is ``turned`` round, or its output
-    is at the other pole; `canary_rows` says which it is at the client.
+    canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records. The
+    canary's Jacobian is ``turned`` round, or its output is at the other pole; `canary_rows` says which.
     """
 
     cell: int
@@ -147,7 +145,6 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
 
     Where ranks come from ``tables`` of the attacker's, the canary's output is in another bin, and is pulled away.
-
     Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
     if tables:

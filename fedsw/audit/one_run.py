@@ -110,8 +110,6 @@ _NAMES = {"final": "final model only", "all": "all models"}
 
 @dataclass(frozen=True)
 class _Attack:
-    """What one attacker reached."""
-
     scores: Scores
     guesses: Guesses
     accuracy: float

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsw.accounting import Ledger
 from fedsw.audit.neighbours import Trial, exchanged, holding
 from fedsw.data import Records
+from fedsw.data.records import concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.budgets.local import PART, sketch_budget
 from fedsw.federation.node.node import Node
@@ -209,11 +210,7 @@ class SketchTrial(Trial):
 
 
 def require_sketch(experiment: Experiment) -> None:
-    """Refuse sketches whose neighbours are no single records.
-
-    Raises:
-        ExperimentError: with the remedy.
-    """
+    """Refuse sketches whose neighbours are no single records."""
     if experiment.data.unit is not None:
         raise ExperimentError(
             f"data.unit is {experiment.data.unit!r}, and a sketch takes a row of each at random; --canary replaces one "
@@ -234,9 +231,4 @@ def _options(task: Problem, genuine: Records) -> Records:
             elif sketch.groups:
                 sensitive = (sensitive + step) % len(task.shape.groups)
             found.append(Records(features, sensitive, target, few.ids))
-    return Records(
-        torch.cat([each.features for each in found]),
-        torch.cat([each.sensitive for each in found]),
-        torch.cat([each.target for each in found]),
-        torch.cat([each.ids for each in found]),
-    )
+    return concatenate(found)

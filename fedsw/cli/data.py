@@ -135,7 +135,6 @@ def _ask(question: str) -> str:
 
 
 def _name(path: Path) -> str:
-    """A name that an experiment may have, from its file's."""
     letters = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem
     )

@@ -28,10 +28,8 @@ class RunRefused(ValueError):
 def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
     """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
-    A figure that cannot be drawn is a warning: the run is on record and its budget spent.
-
-    Raises:
-        RunStopped: if the run had begun, with the command that goes on; errors before that pass unchanged.
+    A figure that cannot be drawn is a warning: the run is on record and its budget spent. RunStopped if the run had
+    begun, with the command that goes on; errors before that pass unchanged.
     """
     result = followed(start, label=label, quiet=quiet or as_json)
     from fedsw.use.export import write_card
@@ -63,8 +61,7 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Print what a run left: a panel, JSON, or with `quiet` its directory.
 
-    Raises:
-        LedgerReplaced: if its ledger is older than its summary, or of another run.
+    LedgerReplaced if its ledger is older than its summary, or of another run.
     """
     from fedsw.runs.recovery import require_remembered
 

@@ -181,9 +181,8 @@ def new_group() -> typer.Typer:
 def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     """Run one command line of `group`; errors become one short message on stderr unless `debug`.
 
-    Returns:
-        0 if done, 2 for bad input (a ValueError, a missing file), 1 for whatever else failed; 128 and the number of the
-        signal if interrupted: 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    The exit code: 0 if done, 2 for bad input (a ValueError, a missing file), 1 for whatever else failed; 128 and the
+    number of the signal if interrupted: 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
     """
     if sys.stdout is None:  # closed by who started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -68,7 +68,6 @@ def choose_command(
 
 
 def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answers, and those of them that nobody gave."""
     from fedsw.own_data.choice import QUESTIONS, Answers
 
     known, assumed = {}, {}
@@ -192,11 +191,7 @@ def plan_command(
 
 
 def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
-    """Private records of every group, and what of that was assumed.
-
-    Raises:
-        ExperimentError: if they are not given and not at hand, or cannot be read.
-    """
+    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import load_shape
     from fedsw.federation.server.preset import sizes_at_hand
@@ -223,7 +218,6 @@ def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int],
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    """A public table under the experiment's declaration."""
     from fedsw.data import read_table
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
@@ -312,22 +306,15 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
 ) -> dict[str, Any]:
     from fedsw.accounting.selection import with_mean
-    from fedsw.planning.search import cost_view, selected_record, selected_view, waiting
-    from fedsw.planning.selection import cost_of, select
+    from fedsw.planning.search import waiting
+    from fedsw.planning.selection import cost_of, cost_view, select, selected_record, selected_view
 
     law = with_mean(expected)
     if show:
-        cost = cost_of(found, law)
-        Screen().print(
-            cost_view(
-                cost.epsilon, cost.delta, single=cost.single, all_shown=cost.all_shown, among=len(found), runs=law.mean
-            )
-        )
+        Screen().print(cost_view(cost_of(found, law)))
     with waiting(show=show):
         chosen = select(found, law, metric, sign, runs=runs)
-    record = selected_record(
-        chosen.directory, chosen.candidate.settings, sign * chosen.score, metric, chosen.cost.epsilon, chosen.cost.delta
-    )
+    record = selected_record(chosen, metric, sign)
     if show:
         Screen().print(selected_view(record))
     return record

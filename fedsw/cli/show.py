@@ -103,7 +103,6 @@ def _show_ledger(directory: Path, *, as_json: bool) -> None:
 
 
 def _show_client(folder: Path, *, as_json: bool) -> None:
-    """A client's own side."""
     from fedsw.report.accounts import read_client_status
 
     found = read_client_status(folder.expanduser())
@@ -292,7 +291,6 @@ def _serve_page(folder: Path, port: int) -> None:
 
 
 def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
-    """The plan of a run, from its settings and its public sizes."""
     from fedsw.planning.after_moments import sizes_of
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain

@@ -107,7 +107,6 @@ def _compared_with(stored: Experiment, held_out: Path | None) -> Experiment:
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    """Run it; returns its folder."""
     from fedsw.cli.execution import followed
     from fedsw.engines.driver import run
 

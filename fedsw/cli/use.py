@@ -84,7 +84,6 @@ def predict_command(
 
 
 def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
-    """What the words of --threshold ask for."""
     if not given:
         return None
     if len(given) == 1 and "=" not in given[0]:

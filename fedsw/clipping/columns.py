@@ -146,7 +146,6 @@ class _Formed:
 
 
 def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool:
-    """Whether the rows of a call are formed."""
     formed = call.rule.formed
     if formed is None or call.rule.factored is None:
         return formed is not None

@@ -119,10 +119,9 @@ class Tape:
     def pull_back(self, terms: Sequence[tuple[Tensor, Tensor | None]], limits: Tensor | None = None) -> Tensor:
         """Sum over heads and records of J_i^T cotangent_i, in one backward pass for all heads.
 
-        The cotangents are injected at the heads that were measured, and the result is assembled from the
-        inputs and backprops of the layers, the same factors as the Gram matrices. A record with a head,
-        cotangent or Gram matrix that is not finite contributes 0, without branching and without touching the
-        other records.
+        The cotangents are injected at the heads that were measured, and the result is assembled from the inputs and
+        backprops of the layers, the same factors as the Gram matrices. A record with a head, cotangent or Gram matrix
+        that is not finite contributes 0, without branching and without touching the other records.
 
         Terms are pairs of a head that `gram` has measured and its cotangents, in its shape, or None. A record's part is
         cut to its limit (n,), measured as it is added; None for no limit. The result is (r,), float64: the trainable
@@ -225,7 +224,6 @@ class Tape:
         return [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
-        """A view of the values of a block's records."""
         return values if len(self._blocks) == 1 else values[block.rows]
 
     def _slopes(self, heads: Sequence[Tensor], units: Sequence[Tensor]) -> Tensor:
@@ -253,7 +251,6 @@ class Tape:
         return functools.reduce(operator.add, map(row_sums, parts))
 
     def _found(self, head: Tensor) -> _Measured:
-        """What was noted when this head was measured."""
         edge = get_gradient_edge(head) if head.requires_grad else None
         for found in self._measured:
             if edge is not None and found.edge.node is edge.node and found.edge.output_nr == edge.output_nr:

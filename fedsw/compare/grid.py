@@ -82,11 +82,8 @@ def make_grid(
     secret, unless `nominal` seeds them too: epsilon is then nominal.
 
     Methods are by default the task's own choice, without those that would put an infinite epsilon into the account of
-    the data set.
-
-    Raises:
-        ExperimentError: if the task cannot run a method (with those that can), a budget is not positive and finite, or
-            a setting is wrong, is the grid's to decide, or is what makes one of the methods.
+    the data set. ExperimentError if the task cannot run a method (with those that can), a budget is not positive and
+    finite, or a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
     about = find_task(task)
     own = methods if methods is not None else about.methods
@@ -255,9 +252,7 @@ def run_missing(
     """Run the cells of the grid that have no result yet, `jobs` at a time; each leaves its result in the folder.
 
     A cell that fails leaves its reason, and the others go on; one that was cut short goes on when the comparison is
-    resumed.
-
-    The work says whether a cell came to a result; the pool is of processes with one thread each by default.
+    resumed. The work says whether a cell came to a result; the pool is of processes with one thread each by default.
     """
     run_all(
         missing(folder, grid),

@@ -41,9 +41,7 @@ ReadableSettings = tuple[Annotated[str, AfterValidator(_readable)], ...]
 class Method(Section):
     """A trust model with an algorithm: one line about it, and the settings that choose it.
 
-    Attributes:
-        baseline: the name of a baseline (`fedsw.baselines.run`), which then trains in place of a run.
-        arguments: the baseline's own.
+    ``baseline`` names one (`fedsw.baselines.run`) that then trains in place of a run, with its own ``arguments``.
     """
 
     what: str

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +21,7 @@ from fedsw.baselines.reference import NAMES
 from fedsw.compare.grid import Cell, Grid, read_grid, read_result
 from fedsw.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment
+from fedsw.report.console import table_of
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.report.screens import bytes_of
 from fedsw.runs.files import write_json
@@ -58,24 +58,17 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
 
 def tasks_view() -> RenderableType:
     """The tasks with their methods, and what the methods are."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("task", "utility", "compares", "baselines", "can also run"):
-        table.add_column(column, no_wrap=column == "task", overflow="fold")
+    rows = []
     for name, task in tasks().items():
-        others = ", ".join(method for method in able(name) if method not in (*task.methods, *task.baselines))
-        table.add_row(
-            name,
-            f"{metric_name(task.metric)} ({task.better})",
-            ", ".join(task.methods),
-            ", ".join(task.baselines),
-            others,
-        )
-    about = Table(box=box.SIMPLE_HEAD)
-    about.add_column("method", no_wrap=True)
-    about.add_column("what")
-    for name, method in methods().items():
-        about.add_row(name, method.what)
-    return Group(table, about)
+        others = [method for method in able(name) if method not in (*task.methods, *task.baselines)]
+        listed = (", ".join(some) for some in (task.methods, task.baselines, others))
+        rows.append((name, f"{metric_name(task.metric)} ({task.better})", *listed))
+    headings, about = ("task", "utility", "compares", "baselines", "can also run"), ("method", "what")
+    known = [(name, method.what) for name, method in methods().items()]
+    return Group(
+        table_of(headings, rows, left=headings, whole=("task",)),
+        table_of(about, known, left=about, whole=("method",)),
+    )
 
 
 def spread(value: Mapping[str, Any] | None) -> str:
@@ -88,13 +81,9 @@ def spread(value: Mapping[str, Any] | None) -> str:
 
 
 def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
-    view = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    view.add_column("method", no_wrap=True)
     measured = [metric_name(name) for name in table["metrics"]]
-    for column in ("ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds"):
-        view.add_column(column, justify="right", overflow="fold", no_wrap=column in measured)
-    for row in group["rows"]:
-        view.add_row(
+    rows = [
+        (
             row["method"],
             epsilon_of(row),
             upward(row["delta"], 2),
@@ -105,7 +94,10 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
             number(row["seconds"]),
             str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
         )
-    return view
+        for row in group["rows"]
+    ]
+    headings = ("method", "ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds")
+    return table_of(headings, rows, whole=("method", *measured), pad_edge=False, collapse_padding=True)
 
 
 def epsilon_of(row: Mapping[str, Any]) -> str:

@@ -59,7 +59,6 @@ class DeclaredRecords(Records):
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names in a line, the first of them where they are many."""
     more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
     return " / ".join([*names[:_MOST_NAMED], *more])
 
@@ -333,7 +332,6 @@ class _Declaring:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Faults of a declaration in this project's words."""
     try:
         yield
     except ValidationError as fault:

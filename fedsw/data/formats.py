@@ -159,7 +159,6 @@ def _csv_blocks(
 
 
 def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
-    """The cells of a block whose lines are rows, as they are written."""
     rows = list(csv.reader(io.StringIO(block.decode("utf-8"), newline=""), delimiter=layout.separator))
     return {name: [row[place] for row in rows] for name, place in layout.places.items()}
 

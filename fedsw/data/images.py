@@ -81,7 +81,6 @@ def mnist(data_dir: str | Path | None = None) -> Dataset:
 
     Features are the 784 pixels row by row in [0, 1], the target is the digit, and all records are in one group. Ids
     count the private images from 0 in the order of the file and go on with the held-out ones.
-
     Source: Y. LeCun, C. Cortes, C. Burges.
     """
     return _idx_dataset("mnist", data_dir, DIGITS)
@@ -90,9 +89,7 @@ def mnist(data_dir: str | Path | None = None) -> Dataset:
 def fashion_mnist(data_dir: str | Path | None = None) -> Dataset:
     """Fashion-MNIST: 60 000 private and 10 000 held-out pictures of clothes of 28x28 pixels, in ten classes.
 
-    As `mnist` in everything else.
-
-    Source: H. Xiao, K. Rasul, R. Vollgraf 2017.
+    As `mnist` in everything else. Source: H. Xiao, K. Rasul, R. Vollgraf 2017.
     """
     return _idx_dataset("fashion-mnist", data_dir, FASHION)
 
@@ -101,7 +98,6 @@ def usps(data_dir: str | Path | None = None, *, side: int = USPS_SIDE) -> Datase
     """USPS: 7291 private and 2007 held-out digits of 16x16 pixels in [0, 1], or resized to another side.
 
     Errors are those of `mnist`, and ModuleNotFoundError without h5py.
-
     Source: J. Hull 1994, in the 16x16 form of The Elements of Statistical Learning.
     """
     path = stored(find_data("usps", data_dir), "usps.h5")
@@ -222,7 +218,6 @@ def digits(*, seed: int = 0) -> Dataset:
 
     Features are the 64 pixels row by row in [0, 1], the target is the digit, the id the place in the published order,
     which is by writer: so the split is a permutation, decided by the public `seed`.
-
     Source: UCI "Optical Recognition of Handwritten Digits", test part (E. Alpaydin, C. Kaynak 1998).
     """
     try:

@@ -34,11 +34,9 @@ def partition(
     flwr-datasets' DirichletPartitioner does; draws that leave a client without a record are repeated. All rows of a
     unit go to one client; "dirichlet" goes by the first of them.
 
-    A partition may depend on record values. It sets up a simulation; it is not a private release.
-
-    Raises:
-        ValueError: if there are more clients than records (or units), a setting is unknown or out of range, or a client
-            stays empty after 100 Dirichlet draws (it is named).
+    A partition may depend on record values. It sets up a simulation; it is not a private release. ValueError if there
+    are more clients than records (or units), a setting is unknown or out of range, or a client stays empty after 100
+    Dirichlet draws (it is named).
 
     Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data distribution.
     """

@@ -211,10 +211,8 @@ def validate(
 ) -> None:
     """Check every value once, at load time, so that no round ever raises or branches on a record.
 
-    Values are looked at as far as names of groups, classes (empty for regression) and features are given.
-
-    Raises:
-        ValueError: naming whose records they are, row and column of the first fault, its value and its limit.
+    Values are looked at as far as names of groups, classes (empty for regression) and features are given. ValueError,
+    naming whose records they are, row and column of the first fault, its value and its limit.
     """
     if len(records) == 0:
         raise ValueError(f"{name}: there are no records; a client takes part with at least one")
@@ -288,10 +286,7 @@ def public_half(dataset: Dataset) -> Records:
 
 
 def private_half(dataset: Dataset) -> Dataset:
-    """The data set with the second half of its training records alone; the held-out ones stay.
-
-    Source: SPF, Section 5.3, which cuts MNIST and Fashion-MNIST like this.
-    """
+    """The second half of a data set's training records, and all held-out ones, as SPF, Section 5.3, has them."""
     own = torch.arange(len(dataset.train) // 2, len(dataset.train))
     return dataclasses.replace(dataset, train=dataset.train.take(own))
 

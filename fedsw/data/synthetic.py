@@ -91,7 +91,6 @@ def ring(n: int = 100_000, n_test: int = 10_000, *, radius: float = RING_RADIUS,
     """Points that are uniform on the circle of the given radius about the origin, without labels.
 
     There are two features, one group and the single class "all".
-
     Source: RLL, Appendix D.2, with its size and radius as defaults.
     """
     _require(n, n_test, radius=radius)

@@ -195,7 +195,6 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     racepctblack, which makes the groups: above 0.06 or not. A record's id is its row in the file.
 
     A value that is not as documented is named with file, line and column.
-
     Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     folder = find_data("communities", data_dir)
@@ -273,7 +272,6 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     input. A record's id is its row in the file.
 
     A value that is not as documented is named with file, line and column.
-
     Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     path = find_data("law-school", data_dir) / _FILE

@@ -27,9 +27,8 @@ _MOST_PAIRS = 5
 class Units:
     """The units of some records, numbered in the order of their identifiers; each record is one where none is declared.
 
-    How many units there are is public. Which rows a unit has is not: nothing but its own row of a batch, and the
-    screen of whoever holds the records, may depend on it. So a unit's number follows from who is there, and from no
-    row.
+    How many units there are is public. Which rows a unit has is not: nothing but its own row of a batch, and the screen
+    of whoever holds the records, may depend on it. So a unit's number follows from who is there, and from no row.
 
     ``rows`` (n,) are those of the records, unit after unit, ``starts`` (units + 1,) where each unit's begin; ``names``
     (units,) is what `Records.unit` calls them, else the records' ids; a seeded run draws by ``ids`` (units,), the

@@ -30,9 +30,7 @@ def encoded(dataset: Dataset, latent: int, epochs: int) -> Dataset:
     """The private half of a data set of images, as codes (n, latent) on the unit sphere; so are its held-out images.
 
     The encoder looks at the public half alone and at no private record, so that a code is a function of its own record:
-    what protects codes protects records.
-
-    Source: SPF, Section 5.3.
+    what protects codes protects records. Source: SPF, Section 5.3.
     """
     model = public_autoencoder(dataset, latent, epochs)
 

@@ -126,10 +126,8 @@ def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experime
     """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
 
     A text is the name of a shipped experiment, or a path (`find_experiment`). What it names of a user's own is imported
-    here: a module that is missing is found out at once. Paths in the file are relative to its folder.
-
-    Raises:
-        ExperimentError: naming the key, the nearest known name, or the value and its limit.
+    here: a module that is missing is found out at once. Paths in the file are relative to its folder. ExperimentError,
+    naming the key, the nearest known name, or the value and its limit.
     """
     path = find_experiment(path) if isinstance(path, str) else path
     try:

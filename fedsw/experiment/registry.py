@@ -72,11 +72,9 @@ def require_allowed(reference: str, *, what: str, allowed: Collection[str] | Non
 def load_object(reference: str, *, what: str, allowed: Collection[str] | None = None) -> object:
     """Import what `module:name` names; the module's own code runs. Or give the object that this process holds.
 
-    A function or class must be the module's own where ``allowed`` is given (`require_allowed`).
-
-    Raises:
-        ExperimentError: if it is not written so, the module may not or cannot be imported, or it holds nothing of that
-            name that is its own; or if the object is one of a process that is gone.
+    A function or class must be the module's own where ``allowed`` is given (`require_allowed`). ExperimentError if it
+    is not written so, the module may not or cannot be imported, or it holds nothing of that name that is its own; or if
+    the object is one of a process that is gone.
     """
     if not is_reference(reference):
         raise ExperimentError(f"{what} is {reference!r}; write module:name, as in 'my_package.my_module:my_function'")

@@ -119,7 +119,6 @@ class Composite:
 
         The triangle inequality over the terms: the task loss and every penalty that the stratum's records are in, each
         with its own proof, or with what the user states.
-
         ``sizes`` are records of every stratum in the batch; a penalty's own clip replaces M and L for it.
         """
         if len(self.parts) == 1:

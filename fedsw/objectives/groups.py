@@ -23,10 +23,9 @@ PenaltyName = Literal["statistical-parity", "equality-of-odds"]
 class Clip:
     """The three norms that bound a record's influence.
 
-    Attributes:
-        output: M, radius of the ball that outputs are projected onto before they are compared.
-        jacobian: L, spectral norm that per-sample Jacobians of the unprojected output are clipped to.
-        loss: C, l2 norm that per-record gradients of the task loss are clipped to.
+    ``output`` M is the radius of the ball that outputs are projected onto before they are compared, ``jacobian`` L the
+    spectral norm that per-sample Jacobians of the unprojected output are clipped to, ``loss`` C the l2 norm that
+    per-record gradients of the task loss are.
     """
 
     output: float
@@ -193,7 +192,6 @@ def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: fl
 
     L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
     that something is broken at the client; it is no defence against one that lies within the bound.
-
     Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `Objective.task_weight`.
     """
     pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)

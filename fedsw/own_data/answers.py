@@ -79,7 +79,6 @@ def _as_text(cell: object) -> str:
 
 @contextmanager
 def _text_of(path: Path) -> Iterator[IO[str]]:
-    """A file's text."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             yield file

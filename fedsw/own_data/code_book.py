@@ -59,7 +59,6 @@ def read_code_book(path: Path) -> CodeBook:
 
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
     or true, is the empty cell.
-
     ExperimentError names the row, the column and the value that cannot be read, with what is expected.
     """
     if not path.is_file():
@@ -90,7 +89,6 @@ def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each line with where it stands."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

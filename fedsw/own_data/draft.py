@@ -63,7 +63,6 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
 
     Of the tables only the first row is read, which names the columns, unless the operator says that they are public
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
-
     ExperimentError for a column that is not there, or tables that do not agree.
     """
     found = places(asked.folder)

@@ -116,7 +116,6 @@ def _released_sides(
 
 
 def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSketch:
-    """The exact sketch of a public table."""
     columns = problem.experiment.data.columns
     if columns is None:
         raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")

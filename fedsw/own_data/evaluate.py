@@ -81,7 +81,6 @@ def evaluate(
 
     The clients' files are in `data_dir`, by default the run's folder; with `client` it may be that client's own folder.
 
-
     Raises:
         CodeRefused: if the settings name another module; none of its code has run.
         ExperimentError: if the run kept nothing out of training, or its records are not in files.

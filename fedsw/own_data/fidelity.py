@@ -66,9 +66,8 @@ def fidelity(
 ) -> Fidelity:
     """Compare synthetic rows with held-out records.
 
-    Guarantee: none for the held-out records; what is returned are un-noised functions of them.
-
-    ValueError with fewer than four held-out records.
+    Guarantee: none for the held-out records: what is returned are un-noised functions of them. ValueError for less
+    than four.
     """
     if len(held_out) < 4:
         raise ValueError(f"{len(held_out)} held-out records; a comparison takes at least 4")

@@ -34,7 +34,6 @@ def digests(table: Path, schema: Path, key_file: Path) -> bytes:
 
     BLAKE2b under a key that the operators share and the server does not have. Without the key the hashes tell how many
     persons there are, and nothing else; who has it can try identifiers, and find out whether each is there.
-
     ExperimentError for a schema without a unit, or a key so short that it can be guessed.
     """
     columns = read_columns(schema)

@@ -74,7 +74,6 @@ def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 
 
 
 def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
-    """The experiment on Python objects, with few rounds."""
     raw = experiment.model_dump(mode="json")
     raw["data"] |= {
         "source": "object",

@@ -101,9 +101,8 @@ class LearntTable:
 def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
     """What a finished run learnt; drawing rows from it is post-processing and costs nothing.
 
-    Raises:
-        CodeRefused: if the settings name another module than those allowed.
-        ExperimentError: if the run is of something else, or has not ended: naming the command that goes on.
+    CodeRefused if the settings name another module than those allowed; ExperimentError if the run is of something else,
+    or has not ended, naming the command that goes on.
     """
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if table_of(experiment) is None:

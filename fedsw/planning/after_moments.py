@@ -210,7 +210,6 @@ def _group_of(problem: Problem, cell: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _by_group(problem: Problem, sizes: dict[str, int]) -> dict[str, int]:
-    """Records of every group, from those of cells."""
     counts = dict.fromkeys(problem.groups, 0)
     for place, size in enumerate(sizes.values()):
         counts[problem.groups[place % len(problem.groups)]] += size

@@ -273,14 +273,12 @@ def curve(
             seen()
         return tuple(points)
 
-    known = [_seen(reference(problem, private, held_out), seen) for private, held_out in twins]
+    known = []
+    for private, held_out in twins:
+        known.append(reference(problem, private, held_out))
+        seen()
     name = " or ".join(dict.fromkeys(each.name for each in known))
     return Curve(tuple(each.score for each in known), tuple(Point(each, scores(each)) for each in strengths), name)
-
-
-def _seen(found: Known, seen: Callable[[], None]) -> Known:
-    seen()
-    return found
 
 
 def strength_of(experiment: Experiment, numbers: Numbers) -> float:

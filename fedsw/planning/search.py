@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.planning.law import LAWS, drawn, spread_evenly
 from fedsw.randomness import Stream
-from fedsw.report.console import Screen
-from fedsw.text import number, to_float, upward
+from fedsw.report.console import Screen, table_of
+from fedsw.text import number, to_float
 
 Score = Callable[[Experiment], float]
 """How good an experiment turns out; the higher the better."""
@@ -158,9 +156,8 @@ def search(
 ) -> list[Tried]:
     """Score candidates, the best first; of more than `most` a random choice of that many.
 
-    A candidate that cannot be run scores -inf and says why: the others go on.
-
-    The score must not look at private records. ExperimentError if no candidate has one, with the first one's reason.
+    A candidate that cannot be run scores -inf and says why: the others go on. The score must not look at private
+    records. ExperimentError if no candidate has one, with the first one's reason.
     """
     tried = []
     for candidate in _chosen(found, most):
@@ -218,54 +215,9 @@ def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, 
 def tried_view(record: Mapping[str, Any]) -> RenderableType:
     """The table of a free search."""
     metric = record["metric"]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("settings")
-    table.add_column(metric.replace("_", " "), justify="right")
-    table.add_column("")
-    for row in record["tried"]:
-        table.add_row(row["words"], number(row[metric], 4), row["fault"] or "")
+    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
+    table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
     best = "  ".join(record["best"]) or "as written"
     note = Text(f"best on public twins: {best}\n", style="bold")
     note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
     return Group(table, note)
-
-
-def cost_view(
-    epsilon: float, delta: float, *, single: float, all_shown: float, among: int, runs: float
-) -> RenderableType:
-    """What a selection on the records will cost, beside what else could be done."""
-    found = Text(
-        f"the best of a random number of runs ({number(runs)} on average, {among} settings) costs ε = "
-        f"{upward(epsilon, 4)} at δ = {upward(delta)}; one run costs {upward(single, 4)}, and {round(runs)} runs that "
-        f"are all shown {upward(all_shown, 4)}"
-    )
-    if all_shown < epsilon:
-        found.append(": so few runs are cheaper made one by one", style="yellow")
-    return found
-
-
-def selected_record(
-    directory: Path, settings: Sequence[str], value: float, metric: str, epsilon: float, delta: float
-) -> dict[str, Any]:
-    """The outcome of a selection on the records: all of it that may be released."""
-    return {
-        "on": "the records",
-        "metric": metric,
-        "best": list(settings),
-        metric: value,
-        "directory": str(directory),
-        "epsilon": epsilon,
-        "delta": delta,
-    }
-
-
-def selected_view(record: Mapping[str, Any]) -> RenderableType:
-    """The same on a screen."""
-    best = "  ".join(record["best"]) or "as written"
-    found = Text(f"best: {best}", style="bold")
-    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
-    found.append(
-        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
-        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
-    )
-    return found

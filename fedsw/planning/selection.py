@@ -8,11 +8,14 @@ import datetime
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from rich.console import RenderableType
+from rich.text import Text
 
 from fedsw import files
 from fedsw.accounting import Ledger, lifetime
@@ -39,7 +42,7 @@ from fedsw.runs.evaluation import Evaluator
 from fedsw.runs.files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
-from fedsw.text import upward
+from fedsw.text import number, upward
 
 
 def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> None:
@@ -85,16 +88,6 @@ class SelectionCost:
     all_shown: float
     steps: tuple[Counts, ...]
     experiments: tuple[Experiment, ...]
-
-    @property
-    def epsilon(self) -> float:
-        """Of the selection."""
-        return self.selection.epsilon
-
-    @property
-    def delta(self) -> float:
-        """Of the selection."""
-        return self.selection.delta
 
 
 @dataclass(frozen=True)
@@ -192,12 +185,10 @@ def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
 
 
 def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
-    """The delta of all candidates."""
     if len(deltas := sorted({plan.delta for plan in plans})) > 1:
         raise ExperimentError(
-            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a "
-            "selection has one "
-            "guarantee at one delta: write the same number in privacy.delta for all of them"
+            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a selection "
+            "has one guarantee at one delta: write the same number in privacy.delta for all of them"
         )
     return deltas[0]
 
@@ -239,7 +230,6 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
 
 
 def _require_selectable(experiment: Experiment) -> None:
-    """Refuse what the theorem does not cover."""
     if experiment.privacy.local:
         raise ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
@@ -275,3 +265,41 @@ def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) 
             f"a run of the search did not end as planned ({summary['status']}); nothing of the search is kept. Mend "
             "that, then search again"
         )
+
+
+def cost_view(cost: SelectionCost) -> RenderableType:
+    """What a selection on the records will cost, beside what else could be done."""
+    selection, runs = cost.selection, cost.selection.law.mean
+    found = Text(
+        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
+        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
+        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
+    )
+    if cost.all_shown < selection.epsilon:
+        found.append(": so few runs are cheaper made one by one", style="yellow")
+    return found
+
+
+def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
+    """The outcome of a selection on the records: all of it that may be released."""
+    return {
+        "on": "the records",
+        "metric": metric,
+        "best": list(chosen.candidate.settings),
+        metric: sign * chosen.score,
+        "directory": str(chosen.directory),
+        "epsilon": chosen.cost.selection.epsilon,
+        "delta": chosen.cost.selection.delta,
+    }
+
+
+def selected_view(record: Mapping[str, Any]) -> RenderableType:
+    """The same on a screen."""
+    best = "  ".join(record["best"]) or "as written"
+    found = Text(f"best: {best}", style="bold")
+    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
+    found.append(
+        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
+        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
+    )
+    return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +15,7 @@ from rich.text import Text
 from fedsw.experiment.load import of_unit
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.planning.plan import Forecast, Planned
+from fedsw.report.console import named_rows, table_of
 from fedsw.report.facts import Facts
 from fedsw.report.figures import colour, house_style, new_panels, save
 from fedsw.report.page.page import Document, Listed, Section, WhatIfs
@@ -48,7 +48,7 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
         yield "feasible from", _least(found, forecast)
-        yield "model size", f"feasible up to about {_down(forecast.most_parameters):,} parameters"
+        yield "model size", f"feasible up to about {_two_digits(forecast.most_parameters, math.floor)} parameters"
         if found.weakened:
             yield "penalty", _weakened(found)
     for section, values in found.chosen.items():
@@ -175,23 +175,17 @@ def _weakened(found: Planned) -> str:
 
 def _least(found: Planned, forecast: Forecast) -> str:
     epsilon = upward(found.experiment.privacy.epsilon)
-    records = (
-        "no number of records" if math.isinf(forecast.least_records) else f"{_up(forecast.least_records):,} records"
-    )
+    records = "no number of"
+    if not math.isinf(forecast.least_records):
+        records = _two_digits(forecast.least_records, math.ceil)
     least = "no ε" if math.isinf(forecast.least_epsilon) else f"ε = {upward(forecast.least_epsilon, 2)}"
-    return f"{records} at ε = {epsilon}; {least} with {found.records:,} records"
+    return f"{records} records at ε = {epsilon}; {least} with {found.records:,} records"
 
 
-def _down(value: float) -> int:
-    """A whole number with two digits, rounded down."""
+def _two_digits(value: float, rounded: Callable[[float], int]) -> str:
+    """A whole number with two digits, rounded up or down."""
     unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1)
-    return math.floor(value / unit) * unit
-
-
-def _up(value: float) -> int:
-    """A whole number with two digits, rounded up."""
-    unit: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
-    return math.ceil(value / unit) * unit
+    return f"{rounded(value / unit) * unit:,}"
 
 
 def draw_plan(found: Planned, path: Path) -> Path:
@@ -262,11 +256,9 @@ def _picture(plan: Mapping[str, Any]) -> Picture:
 
 def planned_view(found: Planned) -> RenderableType:
     """Everything that a plan says, on one screen."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, words in rows(found):
-        grid.add_row(Text(name), Text(words, style=_style(found) if name == "verdict" else ""))
+    grid = named_rows(
+        (name, Text(words, style=_style(found) if name == "verdict" else "")) for name, words in rows(found)
+    )
     if found.forecast is None or not found.multiplier:
         return grid
     return Group(grid, _what_ifs(found.forecast))
@@ -280,12 +272,9 @@ def _style(found: Planned) -> str:
 
 
 def _what_ifs(forecast: Forecast) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="what if: expected to be left of what can be learnt", title_justify="left")
-    table.add_column("records", justify="right")
-    epsilons = sorted({each.epsilon for each in forecast.what_ifs})
-    for epsilon in epsilons:
-        table.add_column(f"ε = {upward(epsilon)}", justify="right")
-    for records in sorted({each.records for each in forecast.what_ifs}):
-        kept_by_epsilon = {each.epsilon: each.kept for each in forecast.what_ifs if each.records == records}
-        table.add_row(f"{records:,}", *(short(kept_by_epsilon[epsilon]) for epsilon in epsilons))
-    return table
+    kept = {(each.records, each.epsilon): short(each.kept) for each in forecast.what_ifs}
+    epsilons, sizes = (sorted(set(values)) for values in zip(*kept, strict=True))
+    headings = ("records", *(f"ε = {upward(epsilon)}" for epsilon in epsilons))
+    rows = [(f"{size:,}", *(kept[size, epsilon] for epsilon in epsilons)) for size in sizes]
+    title = "what if: expected to be left of what can be learnt"
+    return table_of(headings, rows, left=(), title=title, title_justify="left")

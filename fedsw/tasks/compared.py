@@ -29,12 +29,7 @@ class Compared:
 
 
 def compared_by(objective: Objective | Matching | Composite, dimension: int, clip: Clip) -> tuple[Compared, ...]:
-    """What every penalty compares, in the order of the columns that travel.
-
-    Args:
-        dimension: d of the task's outputs.
-        clip: of the experiment, for penalties without one of their own.
-    """
+    """What every penalty compares, in the order of the columns that travel; ``clip`` is of those without their own."""
     if not isinstance(objective, Composite):
         return (Compared(slice(0, dimension), clip, None),)
     compared, start = [], 0
@@ -46,7 +41,6 @@ def compared_by(objective: Objective | Matching | Composite, dimension: int, cli
 
 
 def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:
-    """One of several penalties, from its settings."""
     outputs, dimension, clip = None, None, None
     if isinstance(goal, Also):
         outputs, dimension = goal.outputs, goal.dimension

@@ -22,11 +22,9 @@ _CHUNK = 8192
 def uniform_ball(n: int, d: int, radius: float, stream: Stream) -> Tensor:
     """n points (n, d), float64, that are uniform in the ball of that radius about the origin of R^d.
 
-    A standard normal vector divided by its length is uniform on the sphere; times radius * U^(1/d), with U uniform
-    on (0, 1) and independent, it is uniform in the ball.
-
-    Raises:
-        ValueError: if d is below 1, n below 0, or the radius is not a positive number.
+    A standard normal vector divided by its length is uniform on the sphere; times radius * U^(1/d), with U uniform on
+    (0, 1) and independent, it is uniform in the ball. ValueError if d is below 1, n below 0, or the radius is not a
+    positive number.
     """
     if d < 1 or n < 0:
         raise ValueError(f"n = {n}, d = {d}; a ball needs d of at least 1, and a sample n of at least 0")
@@ -129,7 +127,6 @@ def classifier_accuracy(
     """Accuracy on real test images of the perceptron of `image_classifier`, trained on generated ones.
 
     Images are (n, p) and (m, p), labels (n,) and (m,) int64; ValueError if a set is empty, or they do not fit.
-
     Source: RLL, Section 6 (train on generated, test on real).
     """
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):

@@ -34,7 +34,6 @@ def made_table(
     """The cells of `count` synthetic rows by column, as text, in the declared order of columns.
 
     Guarantee: post-processing of the sketch that the network learnt from; any number of rows costs nothing.
-
     The network is a trained generator of the columns' codes (``coded``); ``seed`` is of noise, codes and numbers.
     """
     chances, cells = generate(network, proportions_of(network), count, seed=seed)
@@ -100,10 +99,7 @@ class Measuring:
         return self._problem.shape
 
     def only(self, rows: Tensor) -> Measuring:
-        """The same of the records where `rows` (n,) holds; what the model made of all of them is not made again.
-
-        Labels of what it generates are not in it: nothing is to be trained on them again.
-        """
+        """The same of the records where `rows` (n,) holds: nothing is made or trained again, labels are left out."""
         part = Measuring(self._problem, self.records.take(rows.to(self.records.ids.device)), self._model)
         part._samples = self._samples
         if "raw" in self.__dict__:

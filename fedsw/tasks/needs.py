@@ -39,7 +39,6 @@ for which torch loads its compiler, and that takes seconds."""
 
 
 def _channels(spec: Model) -> tuple[int, int]:
-    """Of a generator of images: its channels."""
     return (spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16)
 
 

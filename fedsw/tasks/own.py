@@ -124,10 +124,7 @@ def require_fit(
 
     ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states,
     ``width`` how many numbers a record it asks the model for. A loss of weight 0 by ``alpha`` is not looked at, nor are
-    outputs of weight 0.
-
-    Raises:
-        ExperimentError, UnsupportedModule: naming what is wrong and what to write instead.
+    outputs of weight 0. ExperimentError, UnsupportedModule, naming what is wrong and what to write instead.
     """
     given = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
     fresh = copy.deepcopy(model).double()

@@ -70,10 +70,8 @@ class Problem:
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
         """The problem of an experiment; makes the model, to check it (`fedsw.tasks.own`) and count its parameters.
 
-        Raises:
-            ExperimentError, clipping.UnsupportedModule: naming what cannot be trained privately, and what can; or a
-                setting that this machine has no memory for, before anything is made.
-            FileNotFoundError: if the data set's files are missing.
+        ExperimentError or clipping.UnsupportedModule, naming what cannot be trained privately, and what can, or a
+        setting that this machine has no memory for; FileNotFoundError if the data set's files are missing.
         """
         task = task_of(experiment)
         require_possible(experiment, task)
@@ -358,7 +356,6 @@ def _device(setting: str, wanted: str) -> torch.device:
 
 
 def _clip_of(experiment: Experiment) -> Clip:
-    """The clips as the settings have them."""
     asked = experiment.clip
     return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
 

@@ -212,10 +212,7 @@ class PublicFeatures(Learner):
         self._loss: Tensor | None = None
 
     def gradient(self, cotangents: Tensor) -> Tensor:
-        """alpha times the gradient (r,) of the features' loss plus (1 - alpha) times that of the public task loss.
-
-        `cotangents` (m, d) are the derivative of the former in the features.
-        """
+        """alpha of the gradient (r,) of the features' loss, given cotangents (m, d), and 1 - alpha of the task's."""
         assert self._points is not None and self._loss is not None
         alpha = self._task.experiment.objective.alpha
         weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]
@@ -253,9 +250,7 @@ class Adversary:
     points; the generator descends -E f(G(z)). For every round of the generator there are `local.critic` of the critic,
     and the one that does not move has a gradient of zero: an optimizer with momentum would move it all the same.
 
-    Guarantee: post-processing of released records.
-
-    Source: Gulrajani and others 2017.
+    Guarantee: post-processing of released records. Source: Gulrajani and others 2017.
     """
 
     def __init__(self, task: Problem) -> None:

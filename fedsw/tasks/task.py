@@ -29,10 +29,8 @@ Raw = Any
 class Inputs:
     """What a model was given for n records, and what they are compared with.
 
-    Attributes:
-        features: (n, p) as the model took them; a generator's are its latent inputs (n, latent).
-        target: (n,) int64 classes or (n, t) numbers; (n, 0) where there are no records.
-        shape: what is public of the data.
+    ``features`` (n, p) are as the model took them, a generator's latent inputs (n, latent); ``target`` are (n,) int64
+    classes or (n, t) numbers, (n, 0) without records; ``shape`` is what is public of the data.
     """
 
     features: Tensor = field(repr=False)

@@ -49,9 +49,7 @@ def distributions_of(counts: Array) -> tuple[Array, Array]:
     """Distributions (groups, b) and weights (groups,) that noised counts (groups, b) stand for.
 
     A group's cumulative sums, over its total, are replaced by the nearest non-decreasing sequence in the largest
-    deviation and clamped to [0, 1]. Post-processing.
-
-    Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
+    deviation and clamped to [0, 1]. Post-processing. Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
     """
     totals = counts.sum(axis=1)
     weights = np.maximum(totals / max(float(totals.sum()), _LEAST_WEIGHT), _LEAST_WEIGHT)
@@ -72,7 +70,6 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
 
     Distributions (groups, b) have rows summing to 1; weights (groups,) are of the cost, edges (b + 1,) of the bins.
     RuntimeError if the linear program has no solution, in the solver's words.
-
 
     Source: Xian, Li, Kamath, Zhao 2024 (the linear program of Section 3); solved by HiGHS through scipy.
     """

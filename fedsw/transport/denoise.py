@@ -37,7 +37,6 @@ def wavelet_denoise(
     value has this standard deviation. Thresholds, in units of it, one for every level, the coarsest first, are in place
     of the rule; they cost no privacy where they come from public data alone. ValueError for rows that do not fit.
 
-
     Sources: Chang, Yu, Vetterli 2000 (BayesShrink); Donoho, Johnstone 1994 (universal threshold).
     """
     import pywt  # only here: PyWavelets is part of the `app` extra

@@ -217,7 +217,6 @@ def entropic_loss(
     l1 error of the marginals. So many ``fixed`` plain iterations instead are L of RCO's Algorithm 1: too few leave a
     plan that no gradient of the value belongs to. ValueError for shapes that do not fit, or a cost that is not finite.
 
-
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
@@ -254,9 +253,7 @@ def sinkhorn_divergence(
 ) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included, of shapes as there.
-
-    Source: Feydy et al. 2019.
+    Like W_p it fits the released law, noise included, of shapes as there. Source: Feydy et al. 2019.
     """
     _check_scale(scale, tolerance, iterations if fixed is None else fixed)
     regulariser = order * scale**order

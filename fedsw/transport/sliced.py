@@ -125,7 +125,6 @@ def slot_means(
     tied own values the mean of their slots; "stable" gives them slots in row order, which keeps the sensitivities only
     if that order does not depend on the data. Columns are treated in chunks that stay below so many bytes.
 
-
     Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
     """
     _require_same_width(own, other)

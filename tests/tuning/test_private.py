@@ -86,22 +86,22 @@ def test_the_selection_is_charged_before_its_first_run_and_only_the_best_run_is_
     (run,) = account.state().runs.values()
     assert run.settled and account.state().spent(1e-5) == pytest.approx(chosen.cost.curve.epsilon(1e-5), rel=2e-2)
     kept = json.loads((chosen.directory / "summary.json").read_text())["selection"]
-    assert kept["epsilon"] == chosen.cost.epsilon and not {"runs", "k", "seconds"} & set(kept)
+    assert kept["epsilon"] == chosen.cost.selection.epsilon and not {"runs", "k", "seconds"} & set(kept)
     assert tuple(kept["settings"]) == chosen.candidate.settings and kept["metric"] == "accuracy"
 
 
 def test_a_selection_costs_more_than_one_run_and_of_many_less_than_all_of_them_shown(account):
     few, many = private.cost_of(candidates()[:1], LAW), private.cost_of(candidates()[:1], Repetitions(0.0, 0.002))
-    assert few.single < few.epsilon < many.epsilon < many.all_shown
+    assert few.single < few.selection.epsilon < many.selection.epsilon < many.all_shown
     (steps,) = many.steps
     shown = {step: round(Repetitions(0.0, 0.002).mean) * times for step, times in steps.items()}
-    assert many.all_shown == pytest.approx(epsilon(shown, many.delta), rel=1e-3)
+    assert many.all_shown == pytest.approx(epsilon(shown, many.selection.delta), rel=1e-3)
 
 
 def test_settings_with_other_noise_cost_what_the_worst_of_them_costs(account):
     many = candidates()
     low = [Candidate(("privacy.epsilon=3",), parse_experiment(SMALL, ["data.records=300", "privacy.epsilon=3"]))]
-    assert private.cost_of([*many, *low], LAW).epsilon >= private.cost_of(low, LAW).epsilon
+    assert private.cost_of([*many, *low], LAW).selection.epsilon >= private.cost_of(low, LAW).selection.epsilon
 
 
 def test_a_selection_beyond_the_limit_runs_nothing(account, tmp_path):
@@ -205,7 +205,7 @@ def test_of_runs_on_a_sketch_in_stages_all_stages_are_charged_and_stages_that_di
 
 def test_a_search_on_records_leaves_out_the_moments_that_nobody_wrote(account):
     open_ = private.cost_of(candidates("privacy.moments='auto'"), LAW)
-    assert open_.epsilon == private.cost_of(candidates(), LAW).epsilon
+    assert open_.selection.epsilon == private.cost_of(candidates(), LAW).selection.epsilon
     with pytest.raises(ExperimentError, match="privacy.moments"):
         private.cost_of(candidates("privacy.moments=0.2"), LAW)
 

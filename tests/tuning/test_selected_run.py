@@ -248,8 +248,8 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
     with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
         (steps, *_) = ledger.steps_by_group().values()
         rows = fedsw.accounting.epsilon(steps, ledger.delta)
-        assert ledger.replay() == searched.cost.epsilon == ledger.budget
-    assert rows < ONE_RUN * 1.001 < searched.cost.epsilon
+        assert ledger.replay() == searched.cost.selection.epsilon == ledger.budget
+    assert rows < ONE_RUN * 1.001 < searched.cost.selection.epsilon
     said = {}
     reads = [["show", "progress"], ["show", "ledger"], ["show", "summary"]]
     for line in (*reads, ["audit", "-o", str(chosen / "audits")], ["show", "card"], ["resume"], *reads):
@@ -266,7 +266,7 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
     for verb in ("progress", "ledger", "summary", "audit", "resume"):
         for where, text in said.items():
             if where[0] == verb and where[1]:
-                assert f"{searched.cost.epsilon}" in text, where
+                assert f"{searched.cost.selection.epsilon}" in text, where
     assert "best of a random number of runs" in said["load"]
 
 
@@ -284,7 +284,9 @@ def test_a_selected_run_releases_nothing_more(searched, chosen):
     summary = json.loads((chosen / SUMMARY).read_text())
     with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
         assert {(entry.round, entry.attempt) for entry in ledger.entries()} == {(1, 0), (2, 0), (3, 0), (4, 0)}
-    assert summary["status"].startswith("stopped before round 1") and summary["epsilon"] == searched.cost.epsilon
+    assert (
+        summary["status"].startswith("stopped before round 1") and summary["epsilon"] == searched.cost.selection.epsilon
+    )
 
 
 def test_a_selected_run_does_not_go_on_without_its_selection(chosen):

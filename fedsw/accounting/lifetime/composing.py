@@ -1,4 +1,7 @@
-"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways."""
+"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways.
+
+Source: docs/guarantees/ledger.md.
+"""
 
 from __future__ import annotations
 
@@ -201,8 +204,6 @@ def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
     Guarantee: its profile is at every loss at least that of every part's composition.
 
     Each of the parts has a step that costs something; of noise, for replacement neighbours.
-
-    Source: docs/guarantees/ledger.md.
     """
     return _one_of(frozenset(frozenset(part.items()) for part in parts))
 
@@ -235,9 +236,7 @@ def _losses(reach: float) -> Tensor:
 def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
     """Epsilon at delta of everything together, for the replacement of one record within the groups of all runs.
 
-    Guarantee: an upper bound; inf where a step has no noise, or where round-off uses delta up.
-
-    Source: docs/guarantees/ledger.md.
+    Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
     """
     total: dict[Step, int] = {}
     for own in steps:
@@ -254,8 +253,6 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     delta is too small for what such a step sets aside, a run counts with steps that cover those of all of its groups.
 
     Guarantee: an upper bound, as `composed_epsilon`.
-
-    Source: docs/guarantees/ledger.md.
     """
     taken = [cost for cost in costs if cost.steps]
     if len(taken) == 1:

@@ -200,10 +200,8 @@ class NewestRows:
     def follow(self, run: str, ledger: Chain) -> None:
         """Remember a ledger's last row, on the disk, before anything that it paid for is released.
 
-        Raises:
-            LedgerReplaced: if the run released elsewhere what is not in this ledger, or its file is gone; nothing may
-                then be released.
-            LedgerBusy: if another process holds the file for a minute.
+        LedgerReplaced if the run released elsewhere what is not in this ledger, or its file is gone: nothing may then
+        be released. LedgerBusy if another process holds the file for a minute.
         """
         with self._locked(run):
             newest = self.of(run)

@@ -110,7 +110,6 @@ def _penalties(goal: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _left(penalties: Sequence[Mapping[str, Any]]) -> float:
-    """The weight of the task's own loss."""
     return max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
 
 

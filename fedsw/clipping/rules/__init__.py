@@ -70,8 +70,7 @@ def layer_rule(
 def require_exact(layer: nn.Module, inputs: Tensor) -> None:
     """Compare a layer's rule with autograd, record by record; nothing private should be among the inputs (n, ...).
 
-    Raises:
-        ValueError: if the class has no formed rule, or a gradient differs, naming the parameter and by how much.
+    ValueError if the class has no formed rule, or a gradient differs, naming the parameter and by how much.
     """
     own = RULES.get(type(layer))
     if own is None or own.formed is None:

@@ -70,7 +70,6 @@ def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Te
     """Gram matrices of J_r = sum_t v_r(t) s(t)^T, by the kernel s(t).s(t') or by forming the small J_r.
 
     Sums over sites can cancel, so both are in float64: their error stays far below eta times the Gram matrix.
-
     ``shared`` is s (n, blocks, T, p), ``varying`` d tensors v_r (n, blocks, T, o).
     """
     d, (n, blocks, sites, wide) = len(varying), varying[0].shape
@@ -116,7 +115,6 @@ def forming_is_cheaper(sites: int, shared: int, varying: int, d: int, *, copied:
 
     Factors are multiplied three times in float64, for the Gram matrix of d columns, for that of what leaves and for the
     sum; formed rows once, in the model's precision, and what leaves is copied to float64.
-
     ``copied`` factors are windows, which are copied out of an image each time; the others as in `outer_cost`.
     """
     entries = shared * varying

@@ -155,7 +155,6 @@ def _statement(record: RunRecord, person: Person | None) -> str:
 
 
 def _doubts(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Why the promise is not what it seems."""
     if summary.get("nominal"):
         yield "nominal: the seed makes sampling and noise reproducible, and who knows it can undo them"
     if (summary.get("guarantee") or {}).get("accountant_is_guarantee") is False:

@@ -27,9 +27,8 @@ def server(directory: Path, port: int = 0, *, every: int = 5) -> HTTPServer:
     """A server of a run's page on the loopback interface, which reads the folder anew for every answer.
 
     It survives the run's end and its restart, and writes nothing. It answers requests for this machine's own names
-    alone, so that no page of the web can read it by a name that leads here.
-
-    The port is 0 for one that is free; the page looks again after so many seconds.
+    alone, so that no page of the web can read it by a name that leads here. The port is 0 for one that is free; the
+    page looks again after so many seconds.
     """
     live = _Live(directory, every)
 

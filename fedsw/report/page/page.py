@@ -119,7 +119,6 @@ def write_page(
 
     Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
     shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
-
     Of plans by their runs' folders, as plain values, the what-ifs are shown. ValueError if one is no run.
     """
     records = [read_run(directory) for directory in directories]

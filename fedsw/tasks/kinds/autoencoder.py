@@ -18,10 +18,7 @@ _MOST_IMAGES = 64
 
 
 class Autoencoder(Task):
-    """The private sliced-Wasserstein autoencoder; its prior is uniform in a ball.
-
-    Source: RLL, Section 6.
-    """
+    """The private sliced-Wasserstein autoencoder of RLL, Section 6; its prior is uniform in a ball."""
 
     facts = Facts(
         models=("image-autoencoder", "encoder-decoder"),
