@@ -154,7 +154,7 @@ def _reserve(node: Node, context: Context) -> None:
 
 def _spent(node: Node, context: Context) -> float:
     """The epsilon that a client's own ledger has spent."""
-    promise, most = served(node.task.experiment).sides.promise, node.delta(0)
+    promise, most = served(node.task.experiment).promise, node.delta(0)
     return spent_epsilon(ledger_of(node, context), lambda delta: promise(node, min(delta, most)))
 
 

@@ -21,8 +21,7 @@ from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum
-from fedsw.federation.trust.sketch.sides import SketchSum, budget_of
-from fedsw.federation.trust.sketch.sides import planned as planned_steps
+from fedsw.federation.trust.sketch.sides import LOCAL, SketchSum, budget_of
 from fedsw.own_data.synthesis import as_synthesis
 from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
@@ -329,5 +328,5 @@ def test_an_account_is_asked_for_all_attempts_at_all_stages(tmp_path):
         sites.run_id,
         {"partition-id": 0, "num-partitions": 4},
     )
-    steps = planned_steps(node, 1e-5)
+    steps = LOCAL.planned(node, 1e-5)
     assert sum(steps.values()) == 4 and 4.98 < epsilon_by("pld", steps, 1e-5) <= 5.0

@@ -18,7 +18,7 @@ from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.server.moments import keep
 from fedsw.federation.trust import held_out
 from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.local_gradient.client import promise
+from fedsw.federation.trust.model import served
 from fedsw.own_data.evaluate import evaluate
 from fedsw.randomness import Stream
 from fedsw.runs.recovery import StorageFault
@@ -299,7 +299,7 @@ def test_a_run_does_not_go_on_under_another_split_so_nobody_is_both_trained_on_a
     with pytest.raises(ValueError, match="accounts for another run"):
         summed(TallySum(other.task, theta), other, place, 3, 1, 180)
     with pytest.raises(ValueError, match="accounts for another run"):
-        spent_epsilon(place, lambda delta: promise(other, delta))
+        spent_epsilon(place, lambda delta: served(other.task.experiment).promise(other, delta))
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

@@ -104,7 +104,7 @@ class Sides:
         handlers: what a client answers in each of its exchanges.
         moments: what releases the moments of all records before the rounds; for one with `gradients`.
         tally: what measures the records that clients kept out of training; for one with `gradients`.
-        promise: what a client's own ledger accounts for in a run, at a delta; for one that is `local`.
+        epsilon: what a client's own ledger accounts for in a run, at a delta; for one that is `local`.
         planned: what a run costs a client's records at most; for one that is `local`.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; for one that is `local`.
     """
@@ -114,7 +114,7 @@ class Sides:
     handlers: Mapping[AnyExchange, Handler]
     moments: Callable[[Context], OnceSide] = _nothing
     tally: Callable[[Context], OnceSide] = _nothing
-    promise: Callable[[Node, float], Promise] = _nothing
+    epsilon: Callable[[Node, float], float] = _nothing
     planned: Callable[[Node, float], Counts | Cost] = _nothing
     require_ready: Callable[[Node], object] = lambda node: None
 
@@ -138,6 +138,12 @@ class Served(TrustModel):
     def plan(self, task: Problem, sites: Sequence[Site]) -> Plan:
         """See `Sides`."""
         return self.sides.plan(task, sites)
+
+    def promise(self, node: Node, delta: float) -> Promise:
+        """What a client's own ledger accounts for in its run, at that delta."""
+        from fedsw.federation.node.account import Promise
+
+        return Promise.of(node.task.experiment, node.run, self.sides.epsilon(node, delta), delta)
 
 
 def served(experiment: Experiment) -> Served:

@@ -164,7 +164,7 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
     def shared() -> Shares:
         experiment = node.task.experiment
         divided = split.budget_of(experiment, node.sizes, delta)
-        return Shares(divided.moments, divided.multiplier, served(experiment).sides.promise(node, delta).epsilon)
+        return Shares(divided.moments, divided.multiplier, served(experiment).sides.epsilon(node, delta))
 
     return shared
 
@@ -172,7 +172,7 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
 def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
     """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
     delta, experiment = node.delta(federation), node.task.experiment
-    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).sides.promise(node, delta)
+    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
     return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
 

@@ -15,7 +15,6 @@ from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import Shares, covering, idle, planned_moments, shares
-from fedsw.federation.node.account import Promise
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
@@ -201,12 +200,6 @@ def attempts_at_one(experiment: Experiment) -> int:
 def delta_of(experiment: Experiment, records: int) -> float:
     """The guarantee's delta in a federation of so many records."""
     return resolve_delta(experiment.privacy.delta, records=records)
-
-
-def promise(node: Node, delta: float) -> Promise:
-    """What every client's ledger accounts for in a run."""
-    experiment = node.task.experiment
-    return Promise.of(experiment, node.run, planned_shares(experiment, delta).epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts | Cost:

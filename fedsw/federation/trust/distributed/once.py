@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import Context as Memory
@@ -24,6 +25,7 @@ from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.moments import MomentSum
 from fedsw.federation.trust.sketch import sides as sketched
+from fedsw.federation.trust.sketch.sides import SketchSum
 from fedsw.federation.trust.sums import Sum
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import Sensitivity
@@ -100,13 +102,11 @@ ROUNDS = Sides(
     },
     moments=lambda context: MaskedOnce(context, messages.MASKED_MOMENTS, MomentSum),
     tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
-    promise=budget.promise,
+    epsilon=lambda node, delta: planned_shares(node.task.experiment, delta).epsilon,
     planned=budget.planned,
 )
-SKETCHED = Sides(
-    sketched.make_plan,
-    lambda context: MaskedOnce(context, messages.MASKED_SKETCH, sketched.SketchSum),
-    {messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, sketched.SketchSum)},
-    promise=sketched.promise,
-    planned=sketched.planned,
+SKETCHED = replace(
+    sketched.LOCAL,
+    server=lambda context: MaskedOnce(context, messages.MASKED_SKETCH, SketchSum),
+    handlers={messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, SketchSum)},
 )

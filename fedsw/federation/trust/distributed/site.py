@@ -73,7 +73,7 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
     here = checked(node, asked, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
-    promise = served(node.task.experiment).sides.promise(node, delta_of(node.task.experiment, here.cohort.records))
+    promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
     agreed = here.attempt
     dues = [
         Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts)

@@ -356,12 +356,6 @@ answer_tables = answer_together(messages.TABLES, _tables)
 answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 
-def promise(node: Node, delta: float) -> Promise:
-    """What a client's ledger accounts for in this run, at that delta."""
-    experiment = node.task.experiment
-    return Promise.of(experiment, node.run, split.budget_of(experiment, node.sizes, delta).epsilon, delta)
-
-
 def planned(node: Node, delta: float) -> Counts | Cost:
     """What all planned rounds cost this client's records at that delta, or a smaller one."""
     experiment, divided = node.task.experiment, split.budget_of(node.task.experiment, node.sizes, delta)

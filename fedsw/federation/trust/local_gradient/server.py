@@ -129,6 +129,6 @@ SIDES = Sides(
     },
     moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
     tally=LocalTallies,
-    promise=client.promise,
+    epsilon=lambda node, delta: split.budget_of(node.task.experiment, node.sizes, delta).epsilon,
     planned=client.planned,
 )

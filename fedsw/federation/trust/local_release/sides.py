@@ -20,12 +20,11 @@ from fedsw.federation.budgets.local import release_charge, release_epsilon, rele
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Terms
 from fedsw.federation.messages.local import ReleaseAsked, ReleasedRecords
-from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
-from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.model import Sides, served
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Paid, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
@@ -40,10 +39,10 @@ from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss
 
 def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
     """What a client pays, from the ledger at `place`, for the release of its records."""
-    delta = node.delta(asked.records)
-    release = release_of(node.task.experiment, delta)
+    delta, experiment = node.delta(asked.records), node.task.experiment
+    release, promise = release_of(experiment, delta), served(experiment).promise(node, delta)
     charges = [release_charge(release)]
-    return Due(place, promise(node, delta), asked.round, asked.attempt, charges, release.scale, [release.part])
+    return Due(place, promise, asked.round, asked.attempt, charges, release.scale, [release.part])
 
 
 def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:
@@ -60,12 +59,6 @@ def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> Rele
     noise = node.own_stream(asked.round, asked.attempt, "release noise")
     found = release_paid(release.bounded(features), paid, release.part.name, noise)
     return ReleasedRecords(found.spent, release.released(found))
-
-
-def promise(node: Node, delta: float) -> Promise:
-    """What this client's ledger accounts for in this run, at that delta."""
-    experiment = node.task.experiment
-    return Promise.of(experiment, node.run, release_epsilon(experiment, delta), delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
@@ -174,7 +167,7 @@ SIDES = Sides(
     make_plan,
     LocalRelease,
     {messages.RELEASE: answer_together(messages.RELEASE, each_pays(release_due, released_records))},
-    promise=promise,
+    epsilon=lambda node, delta: release_epsilon(node.task.experiment, delta),
     planned=planned,
     require_ready=lambda node: release_of(node.task.experiment, node.delta(0)),
 )

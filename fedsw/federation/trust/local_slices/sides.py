@@ -21,12 +21,11 @@ from fedsw.federation.budgets.split import own_batch, sampling_rate
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import NoisedSlices, SlicesAsked
-from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local import LocalMethod
-from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.model import Sides, served
 from fedsw.federation.trust.plan import Plan
 from fedsw.privacy.release import Paid, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
@@ -65,8 +64,8 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
 def slices_due(node: Node, asked: SlicesAsked, place: Path) -> Due:
     """What a client pays for slices, from the ledger at `place`."""
     delta = node.delta(asked.records)
-    plan = _plan(node, delta)
-    return Due(place, promise(node, delta), asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
+    plan, promise = _plan(node, delta), served(node.task.experiment).promise(node, delta)
+    return Due(place, promise, asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
 
 
 def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> NoisedSlices:
@@ -76,11 +75,6 @@ def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> Noised
     public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
     spent = math.inf if paid is None else paid.spent
     return NoisedSlices(spent, slices.projections, None if public else slices.directions, slices.sigma)
-
-
-def promise(node: Node, delta: float) -> Promise:
-    """What this client's ledger accounts for in this run, at that delta."""
-    return Promise.of(node.task.experiment, node.run, _plan(node, delta).epsilon, delta)
 
 
 def planned(node: Node, delta: float) -> Counts:
@@ -241,6 +235,6 @@ SIDES = Sides(
     make_plan,
     LocalSlices,
     {messages.SLICES: answer_together(messages.SLICES, each_pays(slices_due, released_slices))},
-    promise=promise,
+    epsilon=lambda node, delta: _plan(node, delta).epsilon,
     planned=planned,
 )

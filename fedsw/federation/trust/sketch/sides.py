@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.budgets.moments import Shares
 from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.node.account import Promise
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import Sides
@@ -128,18 +126,6 @@ def budget_of(experiment: Experiment, law: Law, delta: float, number: int = 1) -
     return sketch_budget(experiment, law, delta, number, attempts=experiment.privacy.model.attempts(experiment))
 
 
-def promise(node: Node, delta: float) -> Promise:
-    """What a client's own ledger accounts for in this run, at that delta: all planned attempts at every stage."""
-    experiment = node.task.experiment
-    epsilon = budget_of(experiment, law_of_problem(node.task), delta).epsilon
-    return Promise.of(experiment, node.run, epsilon, delta)
-
-
-def planned(node: Node, delta: float) -> Counts:
-    """What all planned attempts at every stage cost a client's records at that delta, or a smaller one."""
-    return planned_stages(node.task, delta)
-
-
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the exchange: every record, once. The noise is the same under all trust models."""
     experiment, law = task.experiment, law_of_problem(task)
@@ -218,6 +204,6 @@ LOCAL = Sides(
     make_plan,
     LocalSketches,
     {messages.SKETCH: answer_noised(messages.SKETCH, SketchSum)},
-    promise=promise,
-    planned=planned,
+    epsilon=lambda node, delta: budget_of(node.task.experiment, law_of_problem(node.task), delta).epsilon,
+    planned=lambda node, delta: planned_stages(node.task, delta),
 )
