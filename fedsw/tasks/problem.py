@@ -338,8 +338,16 @@ class Problem:
         width = self.task.width(self.shape, spec)
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
-            asked = {"dimension": self.dimension, "width": width, "alpha": alpha, "name": name}
-            own.require_fit(self.task, model, features, self.shape, **asked)
+            own.require_fit(
+                self.task,
+                model,
+                features,
+                self.shape,
+                dimension=self.dimension,
+                width=width,
+                alpha=alpha,
+                name=name,
+            )
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
 
