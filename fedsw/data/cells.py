@@ -138,7 +138,7 @@ def _as_truth(cell: Any) -> float:
 def _as_days(cell: Any, written: str | None, since: int) -> float:
     """Days from a date's ordinal to what a cell holds: a date, or its text."""
     if isinstance(cell, datetime.date):
-        return float(cell.toordinal() - since)
+        return np.nan if cell != cell else float(cell.toordinal() - since)
     if not isinstance(cell, str):
         return np.nan
     try:
@@ -152,8 +152,8 @@ def _as_days(cell: Any, written: str | None, since: int) -> float:
 
 
 def _marker(cell: Any) -> str | None:
-    if cell is None:
+    if cell is None or cell != cell:  # NaN, or a date that is none
         return ""
     if isinstance(cell, float):
-        return "" if math.isnan(cell) else number_text(cell) if math.isfinite(cell) else None
+        return number_text(cell) if math.isfinite(cell) else None
     return text_of(cell)

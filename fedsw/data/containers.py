@@ -82,9 +82,16 @@ class Table:
                 )
             found |= {column: cells[:, place] for place, column in enumerate(feature.columns)}
         labels = {each.name for each in (columns.sensitive, columns.target) if each is not None and each.values}
+        dates = {each.name for each in (*columns.features, *columns.targets) if each.kind == "date"}
         for name in columns.names:
             if name in labels or name not in found:
                 found[name] = self.label(name) if name in labels else self.single(name)
+            if found[name].dtype.kind == "M" and name not in dates:
+                raise BadRecords(
+                    f"{self.kind}: column {name!r} holds dates; numbers, truth values or text are expected: declare "
+                    f"its public bounds in features, as in {{'name': {name!r}, 'kind': 'date', 'low': '1990-01-01', "
+                    "'high': '2024-12-31'}, or leave it out of them"
+                )
         return slices({name: found[name] for name in columns.names}, self.rows, first_row=0)
 
     def label(self, name: str) -> Array:
@@ -154,7 +161,9 @@ def as_cells(values: object, what: str) -> Array:
         raise BadRecords(f"{what} is {kind_of(values)}; an array, a tensor or a list of one cell a record is expected")
     if values.dtype.kind == "O":
         values = _listed(values.tolist(), what)
-    if values.dtype.kind not in "biufUO":
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[D]")
+    if values.dtype.kind not in "biufUOM":
         raise BadRecords(f"{what} is {values.dtype}; numbers, truth values or text are expected, convert it")
     if values.ndim == 0:
         raise BadRecords(f"{what} is a single value; one cell a record is expected")

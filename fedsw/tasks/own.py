@@ -115,24 +115,27 @@ def task_of(experiment: Experiment) -> Task:
 
 
 def require_fit(
-    task: Task, model: nn.Module, features: Tensor, shape: Shape, *, dimension: int, alpha: float, name: str
+    task: Task, model: nn.Module, features: Tensor, shape: Shape, *, dimension: int, width: int, alpha: float, name: str
 ) -> None:
     """Refuse a task and a model whose outputs and losses are not (n, d) and (n,), finite, differentiable, per record.
 
     The features are made up and so are the targets: no record is looked at. What this cannot see: values that are not
     finite, or records that are mixed, for certain values only.
 
-    ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states. A
-    loss of weight 0 by ``alpha`` is not looked at, nor are outputs of weight 0. ExperimentError, UnsupportedModule,
-    naming what is wrong and what to write instead.
+    ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states,
+    ``width`` how many numbers a record it asks the model for. A loss of weight 0 by ``alpha`` is not looked at, nor are
+    outputs of weight 0. ExperimentError, UnsupportedModule, naming what is wrong and what to write instead.
     """
     given = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
     fresh = copy.deepcopy(model).double()
     with torch.random.fork_rng(devices=[]):
         raw = _run(lambda: fresh(given.features), f"{name}: the model does not take records {tuple(features.shape)}")
         _run(lambda: OutputForm.of(raw), f"{name}: the model returned nothing that can be clipped")
-        outputs = _run(lambda: task.outputs(raw, given), f"{name}: the task's outputs cannot be computed")
-        losses = _run(lambda: task.loss(raw, given), f"{name}: the task's loss cannot be computed")
+        said = name
+        if isinstance(raw, Tensor) and raw.shape != (wanted := (len(raw), width)):
+            said += f": the model returns {tuple(raw.shape)} for {len(raw)} records, and the task asks it for {wanted}"
+        outputs = _run(lambda: task.outputs(raw, given), f"{said}: the task's outputs cannot be computed")
+        losses = _run(lambda: task.loss(raw, given), f"{said}: the task's loss cannot be computed")
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
     _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)
     try:

@@ -335,11 +335,20 @@ class Problem:
             features = made_up_features(self.experiment.model.seed, spec.latent)
         elif (norm := self.experiment.data.row_norm) is not None:
             features = norm * F.normalize(features, dim=1)
+        width = self.task.width(self.shape, spec)
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
-            own.require_fit(self.task, model, features, self.shape, dimension=self.dimension, alpha=alpha, name=name)
+            own.require_fit(
+                self.task,
+                model,
+                features,
+                self.shape,
+                dimension=self.dimension,
+                width=width,
+                alpha=alpha,
+                name=name,
+            )
         if is_reference(spec.kind):
-            width = self.task.width(self.shape, spec)
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
 
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:

@@ -183,6 +183,17 @@ def test_a_group_may_be_an_input_and_a_number_may_be_cut_into_groups():
     assert as_records(frame, group="age", edges=[30], features=["age"]).columns.groups == ("age<30", "age>=30")
 
 
+def test_dates_of_a_frame_or_an_array_are_those_that_their_text_says():
+    days = ["2000-05-04", None, "2019-12-31"]
+    born = {"name": "born", "kind": "date", "low": "1990-01-01", "high": "2020-12-31", "missing": True}
+    asked = {"features": [{**born, "fill": "1991-01-01"}]}
+    wanted = as_records({"born": days}, **asked).features.tolist()
+    times = pd.to_datetime(pd.Series(days)) + pd.Timedelta(hours=23)
+    for cells in (times, times.dt.tz_localize("Asia/Tokyo"), times.astype("datetime64[ns]").to_numpy()):
+        for source in ({"born": cells}, pd.DataFrame({"born": cells})):
+            assert as_records(source, **asked).features.tolist() == wanted
+
+
 def test_images_are_rows_of_numbers_with_a_count():
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 4))
     kinds = np.array([0, 1, 0, 1, 1])
@@ -265,7 +276,7 @@ class Stream(IterableDataset):
         (
             PLAIN.assign(x=pd.Timestamp("2020")),
             {"target": "y"},
-            r"column 'x' is datetime64\[.*\]; numbers, truth values",
+            r"column 'x' holds dates; .* as in {'name': 'x', 'kind': 'date'",
         ),
         (pd.concat([PLAIN, PLAIN[["x"]]], axis=1), {"target": "y"}, "has two columns 'x'; rename one"),
         (PLAIN, {"target": "y", "group": [0, 1]}, "column 'group' has 2 rows; there are 4 records"),

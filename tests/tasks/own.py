@@ -120,6 +120,10 @@ def small_mlp(features, outputs, *, width=4):
     return nn.Sequential(nn.Linear(features, width), nn.Tanh(), nn.Linear(width, outputs))
 
 
+def wide(features, outputs):
+    return nn.Linear(features, outputs + 1)
+
+
 def recurrent(features, outputs):
     return nn.Sequential(nn.Linear(features, 4), nn.Bilinear(4, 4, outputs))
 

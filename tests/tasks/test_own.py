@@ -71,6 +71,13 @@ def test_a_model_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_r
         problem(*REGRESSION, modelled(model))
 
 
+def test_a_model_of_another_width_than_the_task_asks_for_is_told_both():
+    with pytest.raises(
+        ExperimentError, match=r"the model returns \(3, 2\) for 3 records, .* asks it for \(3, 1\): the"
+    ):
+        problem(modelled("wide"))
+
+
 def test_arguments_that_a_model_does_not_take_are_named():
     with pytest.raises(ExperimentError, match=r"small_mlp' made no model of .*'depth': 3.*unexpected keyword"):
         problem(*REGRESSION, modelled("small_mlp"), "model.arguments.depth=3")
