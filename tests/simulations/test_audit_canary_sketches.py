@@ -43,8 +43,12 @@ def test_without_labels_the_canary_is_the_farthest_of_the_cell():
 
 
 def _a_tenth_less_noise(monkeypatch):
-    genuine = sums.Once
-    monkeypatch.setattr(sums, "Once", lambda multiplier, plan: genuine(0.9 * multiplier, plan))
+    genuine = sums.release
+
+    def release(bounded, plan, ledger):
+        return genuine(bounded, replace(plan, multiplier=0.9 * plan.multiplier), ledger)
+
+    monkeypatch.setattr(sums, "release", release)
 
 
 def _a_tenth_less_noise_at_clients(monkeypatch):
