@@ -273,7 +273,7 @@ def _style(found: Planned) -> str:
 
 def _what_ifs(forecast: Forecast) -> Table:
     kept = {(each.records, each.epsilon): short(each.kept) for each in forecast.what_ifs}
-    epsilons, sizes = (sorted(set(values)) for values in zip(*kept, strict=True))
+    sizes, epsilons = (sorted(set(values)) for values in zip(*kept, strict=True))
     headings = ("records", *(f"ε = {upward(epsilon)}" for epsilon in epsilons))
     rows = [(f"{size:,}", *(kept[size, epsilon] for epsilon in epsilons)) for size in sizes]
     title = "what if: expected to be left of what can be learnt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from markupsafe import Markup
+from rich.console import Console
 
 from fedsw.cli.app import main
 from fedsw.compare import page
@@ -18,8 +20,9 @@ from fedsw.compare.page import read_comparison
 from fedsw.compare.table import spread
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.planning.plan import Planned
-from fedsw.planning.words import as_plain, plan_document
+from fedsw.planning.forecast import Score
+from fedsw.planning.plan import Forecast, Planned, WhatIf
+from fedsw.planning.words import as_plain, plan_document, planned_view
 from fedsw.report.facts import Facts
 from fedsw.report.page.page import Code, Document, Listed, Section, Strong
 from fedsw.report.page.pictures import Picture
@@ -113,16 +116,33 @@ def test_metrics_of_records_that_may_be_private_are_on_no_page_of_a_comparison(t
     assert [each.facts.headings for each in tables] == [("method", "ε", "δ", "rounds", "seeds")]
 
 
-def plan() -> dict[str, Any]:
-    kept = ((50, 1.0, 0.1), (50, 3.0, 0.5), (100, 1.0, 0.4), (100, 3.0, 1.2))
-    found = Planned(
+KEPT = ((50, 1.0, 0.1), (50, 3.0, 0.5), (100, 1.0, 0.4), (100, 3.0, 1.2))
+
+
+def planned(forecast: Forecast | None = None) -> Planned:
+    return Planned(
         experiment=load_experiment(find_experiment("fair-classification"), []),
         **{"chosen": {"clip": {"output": 1.0}}, "by_group": {"a": 20, "b": 30}, "assumed": "", "inputs": 2},
         **{"parameters": 3, "batch": (2, 3), "releases": 5, "epsilon": 1.0, "delta": 1e-5, "multiplier": 2.0},
-        **{"sensitivity": None, "forecast": None, "why_not": "nothing can be expected"},
+        **{"sensitivity": None, "forecast": forecast, "why_not": "nothing can be expected"},
     )
-    shown = [dict(zip(("records", "epsilon", "kept"), each, strict=True)) for each in kept]
-    return as_plain(found) | {"forecast": {"thresholds": {"feasible": 0.3, "about_all": 0.9}, "what_ifs": shown}}
+
+
+def plan() -> dict[str, Any]:
+    shown = [dict(zip(("records", "epsilon", "kept"), each, strict=True)) for each in KEPT]
+    return as_plain(planned()) | {"forecast": {"thresholds": {"feasible": 0.3, "about_all": 0.9}, "what_ifs": shown}}
+
+
+def test_the_screen_of_a_plan_has_a_line_for_each_number_of_records_and_a_column_for_each_epsilon() -> None:
+    what_ifs = tuple(WhatIf(*each) for each in reversed(KEPT))
+    learnt = (Score(model=0.8, constant=0.6),)
+    forecast = Forecast("a linear model", learnt, 0.4, (0.3, 0.5), 2.0, 40.0, 0.8, 100.0, what_ifs)
+    screen = Console(width=80, record=True, file=io.StringIO())
+    screen.print(planned_view(planned(forecast)))
+    lines = [line.split() for line in screen.export_text().splitlines()]
+    assert ["records", "ε", "=", "1", "ε", "=", "3"] in lines
+    shown = [" ".join(line) for line in lines if line[:1] in (["50"], ["100"])]
+    assert shown == ["50 constant 50 %", "100 40 % 100 %"]
 
 
 def test_the_page_of_a_plan_says_what_its_json_says(tmp_path: Path, capsys: Any) -> None:
