@@ -6,9 +6,10 @@ import copy
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -35,6 +36,10 @@ class Screen(Console):
             yield piece if piece.control else Segment(harmless(piece.text, ""), piece.style)
 
 
+_LONGEST_NUMBER = 24
+"""Columns at the right hold an interval at most; what is longer may be wrapped."""
+
+
 def table_of(
     headings: Sequence[str],
     rows: Iterable[Iterable[str]],
@@ -43,20 +48,31 @@ def table_of(
     whole: Collection[str] = (),
     **look: Any,
 ) -> Table:
-    """A table under headings, in which columns are at the right; what does not fit is wrapped.
+    """A table under headings: words are wrapped where they do not fit, and numbers where nothing else gives way.
 
-    Columns of words are at the ``left``, the first by default; ``whole`` ones are not wrapped, and cut where nothing
-    else gives way. The look is that of `rich.table.Table`.
+    Columns of words are at the ``left``, the first by default, the others at the right; ``whole`` ones are never
+    wrapped. What is too wide comes in parts. The look is that of `rich.table.Table`.
     """
     words = headings[:1] if left is None else left
     table, lines = _Parted(box=box.SIMPLE_HEAD, **look), [tuple(row) for row in rows]
     for place, heading in enumerate(headings):
-        one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *(line[place] for line in lines)))
-        justify: Literal["left", "right"] = "left" if heading in words else "right"
-        table.add_column(heading, justify=justify, no_wrap=heading in whole or one_word)
+        cells, at_left = [line[place] for line in lines], heading in words
+        one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *cells))
+        table.add_column(
+            heading,
+            justify="left" if at_left else "right",
+            no_wrap=heading in whole or one_word,
+            min_width=None if at_left else min(_widest(heading, cells), _LONGEST_NUMBER),
+        )
     for line in lines:
         table.add_row(*line)
     return table
+
+
+def _widest(heading: str, cells: Sequence[str]) -> int:
+    """Places that numbers need, and the longest word of their heading."""
+    lines = [line for cell in cells for line in cell.splitlines()]
+    return max(map(cell_len, [*heading.split(), *lines]), default=0)
 
 
 class _Parted(Table):
@@ -70,6 +86,8 @@ class _Parted(Table):
                 parts.append([first])
             parts[-1].append(column)
         for part in parts:
+            if self._least(console, options, part) > options.max_width:
+                part = [replace(column, min_width=None) for column in part]
             yield from super(_Parted, self._of(part)).__rich_console__(console, options)
 
     def _least(self, console: Console, options: ConsoleOptions, columns: list[Column]) -> int:

@@ -289,3 +289,11 @@ def test_a_table_wraps_on_a_narrow_screen_and_cuts_nothing() -> None:
     )
     letters = "".join([*headings, *row]).replace(" ", "")
     assert sorted("".join(shown(table_of(headings, [row]), width=30).split()).replace("─", "")) == sorted(letters)
+
+
+def test_an_interval_stands_on_one_line_where_the_screen_is_as_wide_as_that() -> None:
+    headings = ("group", "count", "accuracy", "true positives", "false positives", "AUC")
+    row = ("f", "291", *(f"0.8{each}\n0.77{each} to 0.86{each}" for each in range(4)))
+    text = shown(table_of(headings, [row]), width=62)
+    assert all(f"0.77{each} to 0.86{each}" in text for each in range(4))
+    assert text.count("group") == 2 and "…" not in text and max(map(len, text.splitlines())) <= 62
