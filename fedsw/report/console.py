@@ -58,21 +58,17 @@ def table_of(
     for place, heading in enumerate(headings):
         cells, at_left = [line[place] for line in lines], heading in words
         one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *cells))
+        needed = max(cell_len(line) for cell in (heading, *cells) for line in cell.splitlines() or [""])
+        number = not at_left and needed <= _LONGEST_NUMBER
         table.add_column(
             heading,
             justify="left" if at_left else "right",
-            no_wrap=heading in whole or one_word,
-            min_width=None if at_left else min(_widest(heading, cells), _LONGEST_NUMBER),
+            no_wrap=heading in whole or one_word or number,
+            min_width=needed if number else None,
         )
     for line in lines:
         table.add_row(*line)
     return table
-
-
-def _widest(heading: str, cells: Sequence[str]) -> int:
-    """Places that numbers need, and the longest word of their heading."""
-    lines = [line for cell in cells for line in cell.splitlines()]
-    return max(map(cell_len, [*heading.split(), *lines]), default=0)
 
 
 class _Parted(Table):
@@ -87,7 +83,9 @@ class _Parted(Table):
             parts[-1].append(column)
         for part in parts:
             if self._least(console, options, part) > options.max_width:
-                part = [replace(column, min_width=None) for column in part]
+                part = [
+                    replace(column, min_width=None, no_wrap=column.no_wrap and not column.min_width) for column in part
+                ]
             yield from super(_Parted, self._of(part)).__rich_console__(console, options)
 
     def _least(self, console: Console, options: ConsoleOptions, columns: list[Column]) -> int:
