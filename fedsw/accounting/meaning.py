@@ -31,7 +31,7 @@ class Meaning:
 
     @classmethod
     def of_steps(cls, steps: Mapping[Step, int] | Iterable[tuple[Step, int]]) -> Self:
-        """By the numerical composition of releases for one neighbouring relation; of none, that nothing can be told."""
+        """By the numerical composition of releases for one neighbouring relation; without any nothing is inferred."""
         composition = Composition(steps)
         most = min(composition.epsilon(_SMALLEST_DELTA), _LARGEST_EPSILON)
         epsilons = np.concatenate([[0.0], most * np.linspace(0.02, 1.0, _POINTS) ** 2]) if most else np.zeros(1)

@@ -152,7 +152,7 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     """Run a SuperNode and start it again whenever it ends, until this process is stopped.
 
     A SuperLink takes a node that vanished without a word back only when its lease has run out, after 20 s, or a minute
-    with `stock`; so every end is followed by another attempt, and `say` is told why, once as long as it stays the same.
+    with `stock`; so every end is followed by another attempt, and `say` gets the reason, once while it is the same.
 
     Raises:
         ValueError: if the authority's certificate has ended.

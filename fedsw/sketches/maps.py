@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -34,7 +35,7 @@ Seen = dict[Hashable, Tensor]
 """What shared maps made of one batch of rows, by their keys."""
 
 
-class SharedMap(nn.Module):
+class SharedMap(nn.Module, ABC):
     """A drawn map that several parts may look through: of one batch it is computed once.
 
     Attributes:
@@ -43,9 +44,9 @@ class SharedMap(nn.Module):
 
     key: Hashable
 
+    @abstractmethod
     def of(self, rows: Tensor, seen: Seen) -> Tensor:
         """Its features (n, q) of rows (n, p); what other maps made of these rows is read from `seen`, or left there."""
-        raise NotImplementedError
 
     def forward(self, rows: Tensor) -> Tensor:
         """Its features (n, q) of rows (n, p)."""
@@ -53,7 +54,7 @@ class SharedMap(nn.Module):
 
 
 def looked(drawn: nn.Module, rows: Tensor, seen: Seen | None) -> Tensor:
-    """Features (n, q) that a drawn map makes of rows (n, p); see `SharedMap.of` for `seen`, None where none is kept."""
+    """Features (n, q) that a drawn map makes of rows (n, p); computed anew where `seen` is None or lacks them."""
     if seen is None or not isinstance(drawn, SharedMap):
         features: Tensor = drawn(rows)
         return features
