@@ -110,53 +110,6 @@ class Columns(Declared):
             return ()
         return _EVERYBODY if self.target is None else self.target.values
 
-    def misfit(
-        self,
-        *,
-        task: str,
-        penalty: str,
-        model: str,
-        grouped: bool,
-        target: Literal["class", "numbers", "any"],
-        unit: Literal["targets", "features"] | None,
-        square: bool,
-        table: bool = False,
-    ) -> str | None:
-        """What a task needs that is not declared; None if nothing is missing.
-
-        Args:
-            task, penalty, model: names, for the message.
-            grouped: whether the task compares groups.
-            target: what it predicts.
-            unit: what it compares with numbers in [0, 1].
-            square: whether the model takes square images.
-            table: whether it makes rows of all columns, whatever is predicted from which.
-        """
-        if grouped and self.sensitive is None:
-            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
-        if target == "numbers" and not self.targets:
-            return f"objective.task {task!r} predicts numbers: declare one or more of them in data.columns.targets"
-        if target != "numbers" and self.targets and not table:
-            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
-        if (target == "class" or penalty == "equality-of-odds") and self.target is None:
-            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
-        if square and math.isqrt(self.inputs) ** 2 != self.inputs:
-            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
-        return self._out_of_unit(task, unit)
-
-    def _out_of_unit(self, task: str, unit: Literal["targets", "features"] | None) -> str | None:
-        """The first column that a task compares with probabilities and that need not lie in [0, 1]."""
-        compared: tuple[Number, ...] = self.targets if unit == "targets" else ()
-        if unit == "features":
-            compared = tuple(feature for feature in self.features if not feature.categories)
-        for column in compared:
-            if not column.in_unit:
-                return (
-                    f"objective.task {task!r} predicts numbers in [0, 1]; column {column.name!r} needs public bounds "
-                    "low and high, and scale 'unit'"
-                )
-        return None
-
 
 def _require_one_word(group: Group, feature: Feature) -> None:
     """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
