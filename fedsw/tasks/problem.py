@@ -308,10 +308,9 @@ class Problem:
 
     def _try_heads(self, model: nn.Module) -> None:
         """Look at the outputs that further penalties compare, on made-up records."""
-        features = made_up_features(self.experiment.model.seed, self.features)
-        classes = torch.zeros(len(features), dtype=torch.int64)
-        numbers = torch.zeros((len(features), self.shape.targets))
-        batch = Inputs(features, numbers if self.shape.targets else classes, self.shape)
+        features, targets = made_up_features(self.experiment.model.seed, self.features), self.shape.targets
+        none = torch.zeros((len(features), targets)) if targets else torch.zeros(len(features), dtype=torch.int64)
+        batch = Inputs(features, none, self.shape)
         with torch.no_grad():
             raw = model(features)
         for number, each in enumerate(self.compared):
@@ -339,14 +338,7 @@ class Problem:
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
-                self.task,
-                model,
-                features,
-                self.shape,
-                dimension=self.dimension,
-                width=width,
-                alpha=alpha,
-                name=name,
+                self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name
             )
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
