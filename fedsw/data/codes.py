@@ -202,11 +202,8 @@ def read_units(path: Path, columns: Columns) -> Tensor:
 def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
     """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
 
-    Ids of the records are first_id, first_id + step, ...; different clients' must differ.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        BadRecords: naming the file, and the row and column of the first fault, its value and the limit.
+    Ids of the records are first_id, first_id + step, ...; different clients' must differ. BadRecords names the file,
+    and row and column of the first fault, its value and the limit; FileNotFoundError where there is no file.
     """
     records = read_tables([path], columns)[0]
     return records.renumbered(torch.arange(len(records)) * step + first_id)

@@ -290,7 +290,7 @@ def _operations(module: torch.nn.Module, given: tuple[object, ...], found: torch
 
 def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
     size, training = model_size(experiment, task, shape), experiment.training
-    item, rounds = _item(experiment), planned_releases(experiment)
+    item, rounds = 8 if training.precision == "float64" else 4, planned_releases(experiment)
     threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
     passes = 3 * rounds * size.flops / (FLOPS * threads)
     yield SettingCost(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
@@ -333,10 +333,6 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
             of_part = of_codes if part.kind in ("features", "moments") else of_waves
             learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
             yield from of_part(part, len(part.columns) or shape.features, cells, rows, learnt)
-
-
-def _item(experiment: Experiment) -> int:
-    return 8 if experiment.training.precision == "float64" else 4
 
 
 def _time(seconds: float) -> str:

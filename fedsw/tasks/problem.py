@@ -82,7 +82,11 @@ class Problem:
                 f"objective.task {experiment.objective.task!r} has outputs of dimension {dimension}, with "
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
-        _require_images(experiment, shape.features)
+        if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
+            try:
+                image_side(shape.features)
+            except ValueError as fault:
+                raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
         if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
@@ -358,14 +362,6 @@ def _device(setting: str, wanted: str) -> torch.device:
 def _clip_of(experiment: Experiment) -> Clip:
     asked = experiment.clip
     return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
-
-
-def _require_images(experiment: Experiment, features: int) -> None:
-    if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
-        try:
-            image_side(features)
-        except ValueError as fault:
-            raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
