@@ -14,8 +14,8 @@ from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own import numbered
-from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_tables
+from fedsw.experiment.own import client_records, numbered
+from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables
 from fedsw.federation.node.sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.tasks.problem import Problem
@@ -105,8 +105,9 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         if experiment.data.source == "files":
             records, everybodys = _own_records(task, node_config, client, clients, total)
         else:
+            source, columns = experiment.data.source, declared_columns(experiment)
             alone, several = bool(node_config.get("own-data")), len(clients) > 1
-            records, everybodys = client_records(experiment, client, total, alone=alone, several=several)
+            records, everybodys = client_records(source, columns, client, total, alone=alone, several=several)
         if everybodys:
             return _part(records, experiment, clients, total)
         found.append(records)
