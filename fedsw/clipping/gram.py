@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -105,8 +105,8 @@ class RecordTerm(Protocol):
         """Of the layer."""
 
     @property
-    def scale(self) -> Tensor | None:
-        """Of the numbers: (n,) float64, in range or infinite; None for 1."""
+    def scale(self) -> Tensor:
+        """Of the numbers: (n,) float64, in range or infinite."""
 
     def squares(self) -> Tensor:
         """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
@@ -147,14 +147,14 @@ class Products:
     input: Tensor
     delta: Tensor
     gram: Tensor
-    scale: Tensor | None = None
+    scale: Tensor
 
     @staticmethod
-    def of(call: Call, rule: Factored, given: Input, delta: Tensor, scale: Tensor | None = None) -> Products:
-        """The factors of a call, its input as it was measured and a backprop (n, ...) as it arrived."""
+    def of(call: Call, rule: Factored, given: Input, delta: Tensor, scale: Tensor) -> Products:
+        """The factors of a call, its input as it was measured, a backprop (n, ...) as it arrived, and a scale (n,)."""
         delta = in_range(delta)
         gram = rule.measured(call.layer, given.values, [delta], given.shared)
-        return Products(call, rule, given.values, delta, gram, None if scale is None else in_range(scale))
+        return Products(call, rule, given.values, delta, gram, in_range(scale))
 
     def squares(self) -> Tensor:
         """As `RecordTerm.squares`, (n,), with what rounding may have hidden where products cancel."""
@@ -166,8 +166,9 @@ class Products:
 
     def rows(self, rows: slice) -> Products:
         """As `RecordTerm.rows`."""
-        scale = None if self.scale is None else self.scale[rows]
-        return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
+        return replace(
+            self, input=self.input[rows], delta=self.delta[rows], gram=self.gram[rows], scale=self.scale[rows]
+        )
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """As `RecordTerm.summed`; each of its parameter's shape."""
@@ -186,7 +187,7 @@ class Numbers:
 
     call: Call
     values: Mapping[str, Tensor]
-    scale: Tensor | None = None
+    scale: Tensor
 
     def squares(self) -> Tensor:
         """As `RecordTerm.squares`, (n,): sums of squares, in which nothing cancels."""
@@ -197,8 +198,7 @@ class Numbers:
 
     def rows(self, rows: slice) -> Numbers:
         """As `RecordTerm.rows`."""
-        scale = None if self.scale is None else self.scale[rows]
-        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
+        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, self.scale[rows])
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """As `RecordTerm.summed`; each of its parameter's shape."""
@@ -218,8 +218,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     """
     squares = torch.zeros_like(limits)
     for part in parts:
-        own = part.squares()
-        squares = squares + (own if part.scale is None else own.sqrt_().mul_(part.scale).square_())
+        squares = squares + part.squares().sqrt_().mul_(part.scale).square_()
     norms = squares.sqrt()
     room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
     return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
@@ -276,7 +275,7 @@ class Total:
             return
         cut = cuts(parts, limits).mul_(keep)
         for part in parts:
-            factors = cut if part.scale is None else (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            factors = (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
             if runs is None:
                 self._add(total, part, factors)
                 continue
