@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.gram import Block, Call, Input, Numbers, Products, RecordTerm, in_range
+from fedsw.clipping.gram import Block, Call, Numbers, Products, RecordTerm, in_range
 from fedsw.clipping.rules.rule import Factored, inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
@@ -73,23 +73,25 @@ class _Factored:
     rule: Factored
     reached: Sequence[int]
     deltas: Sequence[Tensor]
-    input: Input
+    input: Tensor
+    shared: Tensor | None
     single: Products | None = None
 
     @staticmethod
     def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
         rule = call.rule.factored
         assert rule is not None
-        given = Input.of(call, rule)
+        given = in_range(call.input)
+        shared = rule.shared(call.layer, given)
         unweighed = torch.ones(len(deltas[0]), dtype=torch.float64, device=deltas[0].device)
-        single = Products.of(call, rule, given, deltas[0], unweighed) if len(deltas) == 1 else None
-        return _Factored(call, rule, reached, deltas, given, single)
+        single = Products.of(call, rule, given, shared, deltas[0], unweighed) if len(deltas) == 1 else None
+        return _Factored(call, rule, reached, deltas, given, shared, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
         if self.single is not None and list(wanted) == list(self.reached):
             return self.single.gram.clone()
         deltas = _those_of(wanted, self.reached, self.deltas)
-        return self.rule.measured(self.call.layer, self.input.values, deltas, self.input.shared)
+        return self.rule.measured(self.call.layer, self.input, deltas, self.shared)
 
     def part(self, weights: Tensor) -> RecordTerm:
         if self.single is not None:
@@ -100,7 +102,7 @@ class _Factored:
         delta = self.deltas[0] * units[:, 0].reshape(shape)
         for number, each in enumerate(self.deltas[1:], 1):
             delta.addcmul_(each, units[:, number].reshape(shape))
-        return Products.of(self.call, self.rule, self.input, delta, scale)
+        return Products.of(self.call, self.rule, self.input, self.shared, delta, scale)
 
 
 @dataclass(frozen=True)

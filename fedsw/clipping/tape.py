@@ -71,23 +71,23 @@ class Tape:
         with full_precision(self.device), torch.no_grad():
             return torch.stack([self._columns_slopes(head).reshape(-1) for head in heads])
 
-    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None = None) -> Tensor:
+    def clipped(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int]) -> Tensor:
         """Sum over heads and records of J_i^T w_i for weights that follow from the Gram matrices of each record.
 
         Block by block: the backprops that were measured are weighed and added, the same factors as of the Gram
         matrices, and no other backward pass is made. A record's part is cut to its limit (n,), measured as it is added.
 
         ``clip`` takes a slice of records and the Gram matrices (m, d, d) of the heads to their weights (m, d), float64.
-        The sum is (r,), float64, over the trainable parameters in the order of `module.parameters()`, or (S, r) for S
-        ``runs`` of so many consecutive records each. A record with a head or a Gram matrix that is not finite
-        contributes 0, without branching and without touching the other records.
+        The sums are (S, r), float64, for S ``runs`` of so many consecutive records each, over the trainable parameters
+        in the order of `module.parameters()`. A record with a head or a Gram matrix that is not finite contributes 0,
+        without branching and without touching the other records.
         """
         for head in heads:
             self._require_head(head)
         if self.column:
             return self._clipped_along(heads, clip, limits, runs)
         self._require_intact()
-        total = self._total.zeros(self.device, None if runs is None else len(runs))
+        total = self._zeros(runs)
         with full_precision(self.device), torch.no_grad():
             rows = [[self._below(head, unit) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
@@ -96,28 +96,30 @@ class Tape:
                 grams = [found.gram(slice(end - len(own), end)) for end, own in zip(ends, rows, strict=True)]
                 weights = torch.cat(list(clip(block.rows, grams)), dim=1)
                 keep = self._healthy(heads, grams, block.rows)
-                self._total.add(total, found.parts(weights), self._part(limits, block), keep, _in(runs, block))
+                self._total.add(
+                    total, found.parts(weights), self._part(limits, block), keep, overlaps(runs, block.rows)
+                )
         return total
 
-    def clipped_column(self, clip: ColumnClip, limits: Tensor, runs: Sequence[int] | None = None) -> Tensor:
+    def clipped_column(self, clip: ColumnClip, limits: Tensor, runs: Sequence[int]) -> Tensor:
         """`clipped` of a module of one column: the sum of w_i u_i for weights that follow from the squares |u_i|^2.
 
         ``clip`` takes a slice of records and |u_i|^2 (m,) to the weights (m,), float64, and which records are kept; the
-        result is (r,), or (S, r) with runs.
+        result is (S, r).
         """
         self._require_column()
         self._require_intact()
-        total = self._total.zeros(self.device, None if runs is None else len(runs))
+        total = self._zeros(runs)
         with full_precision(self.device), torch.no_grad():
             ones = self._ones()
             for block in self._blocks:
                 found = columns(block, [ones])
                 weights, keep = clip(block.rows, found.gram(slice(None)).reshape(-1))
                 parts = found.parts(weights.unsqueeze(1))
-                self._total.add(total, parts, self._part(limits, block), keep, _in(runs, block))
+                self._total.add(total, parts, self._part(limits, block), keep, overlaps(runs, block.rows))
         return total
 
-    def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int] | None) -> Tensor:
+    def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int]) -> Tensor:
         """`clipped` of a module of one column, whose gradients are measured once for all heads."""
         with full_precision(self.device), torch.no_grad():
             slopes = [self._columns_slopes(head) for head in heads]
@@ -141,6 +143,9 @@ class Tape:
     def _ones(self) -> list[Tensor | None]:
         """The cotangents that select the module's one column."""
         return [torch.ones_like(leaf) if leaf.requires_grad else None for leaf in self._leaves]
+
+    def _zeros(self, runs: Sequence[int]) -> Tensor:
+        return torch.zeros((len(runs), self.size), dtype=torch.float64, device=self.device)
 
     def _part(self, values: Tensor, block: Block) -> Tensor:
         return values if len(self._blocks) == 1 else values[block.rows]
@@ -179,7 +184,3 @@ def _leaf(parts: Sequence[Tensor]) -> Tensor:
     """The blocks of one output as a leaf of its own graph."""
     joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
     return joined.requires_grad_(any(part.requires_grad for part in parts))
-
-
-def _in(runs: Sequence[int] | None, block: Block) -> list[tuple[int, slice]] | None:
-    return None if runs is None else overlaps(runs, block.rows)

@@ -100,4 +100,6 @@ def weighed_sum(tape: Tape, terms: Sequence[tuple[Tensor, Tensor]], limits: Tens
     weights = [q.detach().double().reshape(tape.records, -1) for _, q in terms]
     if limits is None:
         limits = torch.full((tape.records,), math.inf, dtype=torch.float64)
-    return tape.clipped([head for head, _ in terms], lambda rows, grams: [each[rows] for each in weights], limits)
+    heads = [head for head, _ in terms]
+    (found,) = tape.clipped(heads, lambda rows, grams: [each[rows] for each in weights], limits, [tape.records])
+    return found

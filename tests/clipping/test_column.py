@@ -215,7 +215,7 @@ def test_a_module_of_several_columns_has_no_slopes():
     limits = torch.ones(4, dtype=torch.float64)
     for refused in (
         lambda: tape.slopes([tape.raw[:, 0]]),
-        lambda: tape.clipped_column(lambda rows, squares: (squares, squares > 0), limits),
+        lambda: tape.clipped_column(lambda rows, squares: (squares, squares > 0), limits, [4]),
     ):
         with pytest.raises(ValueError, match=r"more than one number per record.*gram and clipped"):
             refused()
