@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import html
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+from typing import Any
 
 _MOST_DIGITS = 15
 _ROUND_OFF = 1e-9
@@ -199,26 +194,16 @@ def installed_version() -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     r"""A table with these headings; cells are written as they read, a bar as `\|` and the end of a line as `<br>`.
 
-    Raises:
-        ValueError: naming the first row that has another number of cells than there are headings.
+    ValueError names the first row that has another number of cells than there are headings.
     """
     lines = [list(row) for row in rows]
     for row in lines:
         if len(row) != len(headings):
             raise ValueError(f"a table of {len(headings)} columns has a row of {len(row)}: {row}")
-    return _table_template().render(headings=headings, rows=lines)
+    first, *others = (_table_line(cells) for cells in (headings, *lines))
+    return "\n".join([first, "|" + "---|" * len(headings), *others])
 
 
-@functools.cache
-def _table_template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=False, undefined=StrictUndefined)  # Markdown, not HTML
-    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("\n", "<br>")
-    return environment.from_string("""\
-{% macro line(cells) %}| {{ cells | map("cell") | join(" | ") }} |{% endmacro -%}
-{{ line(headings) }}
-|{{ "---|" * headings | length }}
-{%- for row in rows %}
-{{ line(row) }}
-{%- endfor %}""")
+def _table_line(cells: Sequence[object]) -> str:
+    written = (str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells)
+    return f"| {' | '.join(written)} |"

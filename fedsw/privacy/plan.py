@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsw.accountants import doubt, require_noise
 from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
@@ -100,7 +101,8 @@ class Plan(Short):
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each {one} replacement "
+            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
+            f"each {one} replacement "
             f"{whole}by "
             f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
             f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
@@ -157,6 +159,7 @@ def calibrated(
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
     """
+    require_noise(accountant, "gaussian")
     if multiplier is not None:
         steps = [(Step(rate, 1 / multiplier, slicing=slicing), rounds), *beside]
         return multiplier, epsilon_by(accountant, steps, delta, device=device)

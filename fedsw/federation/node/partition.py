@@ -14,8 +14,8 @@ from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own import numbered
-from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_tables
+from fedsw.experiment.own import client_records, numbered
+from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables
 from fedsw.federation.node.sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.tasks.problem import Problem
@@ -111,12 +111,13 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
             ),
         )
     if experiment.data.own:
+        source, columns = experiment.data.source, declared_columns(experiment)
         alone, several = bool(node_config.get("own-data")), len(clients) > 1
         return _gathered(
             clients,
             total,
             experiment,
-            lambda client: client_records(experiment, client, total, alone=alone, several=several),
+            lambda client: client_records(source, columns, client, total, alone=alone, several=several),
         )
     everybody = load_dataset(experiment, node_config.get("data-dir")).train
     held = _part(everybody, experiment, clients, total)
