@@ -268,12 +268,14 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
         said.append(f"{place.table} holds no records; a client takes part with at least one")
     if said:
         examined.records = None
-    warnings = (*repeats.warnings(), *(_cut_words(place, examined, name) for name in examined.cut))
+    warnings = (*repeats.warnings(), *_cut_words(place, examined))
     return _of(place, counted, examined, columns, said[0] if said else None, warnings), examined
 
 
-def _cut_words(place: Place, examined: Checked, column: str) -> str:
-    return f"{place.table}: column {column!r}: numbers outside the bounds, cut there: {examined.cut[column]:,}"
+def _cut_words(place: Place, examined: Checked) -> Iterator[str]:
+    if examined.cut:
+        counts = ", ".join(f"{column!r} {count:,}" for column, count in examined.cut.items())
+        yield f"{place.table}: numbers outside their bounds, cut there, by column: {counts}"
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
@@ -314,8 +316,9 @@ def _together(
     files, asked = [file for file, _ in read], experiment.federation.clients
     if len(files) > 1 and len(files) != asked:
         yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    whole = all(file.broken is None for file in files)
     for what, names in (("groups", columns.groups), ("classes", columns.classes)):
-        for name in names:
+        for name in names if whole else ():
             if files and sum(getattr(file, what).get(name, 0) for file in files) == 0:
                 yield f"no client holds a record of {name!r}, one of the {what} that are declared"
     if experiment.data.held_out is None:
