@@ -234,20 +234,6 @@ def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
 
 
 @contextmanager
-def ledgers_in(folder: Path) -> Iterator[None]:
-    """Set the folder of ledgers for client processes that start inside this context."""
-    before = os.environ.get(STATE_VARIABLE)
-    os.environ[STATE_VARIABLE] = str(folder.resolve())
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[STATE_VARIABLE]
-        else:
-            os.environ[STATE_VARIABLE] = before
-
-
-@contextmanager
 def held_open(folder: Path) -> Iterator[None]:
     """Hold the ledgers of a folder open from one message to the next: opening one replays all of its rows.
 
