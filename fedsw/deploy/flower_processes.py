@@ -71,16 +71,18 @@ class SuperLink:
         else:
             commands = [[*_WARM_LINK, "register", self.address, str(self.authority), *map(str, public_keys)]]
         for command in commands:
-            if self.processes.start("register", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
-                raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")
+            self._ask("register", command, "the SuperLink did not take a node key")
 
     def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
         """Refuse from now on every admitted node whose key is not among these; runs go on without it."""
         if self.stock:
             raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
         command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
-        if self.processes.start("revoke", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
-            raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
+        self._ask("revoke", command, "the SuperLink revoked no node key")
+
+    def _ask(self, name: str, command: Sequence[str], refusal: str) -> None:
+        if self.processes.start(name, command, {"FLWR_HOME": str(self.home)}).wait() != 0:
+            raise RuntimeError(f"{refusal}:\n{self.processes.said(name)}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
         """Run the prepared job of a folder; the process ends when the run does."""
@@ -184,18 +186,8 @@ class NodeSettings:
 
     @property
     def node_config(self) -> dict[str, int | str]:
-        """The configuration the ClientApp sees."""
-        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
-        paths = {
-            "data-dir": self.data_dir,
-            "state-dir": self.state_dir,
-            "data-path": self.data_path,
-            "schema": self.schema,
-            ACCOUNTS: self.accounts,
-            ROSTER: self.roster,
-            KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
-        }
-        config: dict[str, int | str | None] = {
+        """The configuration the ClientApp sees: whole numbers and texts, paths absolute."""
+        config: dict[str, int | float | str | Path | None] = {
             "partition-id": self.client,
             "num-partitions": self.clients,
             "num-clients": self.num_clients,
@@ -206,10 +198,24 @@ class NodeSettings:
             ACCOUNT: self.account,
             COLLUDING: self.colluding,
             SERVER_KEY: None if self.server_key is None else read_signing_key(self.server_key),
-            **{name: None if limit is None else str(limit) for name, limit in limits.items()},
-            **{name: None if path is None else str(path.resolve()) for name, path in paths.items()},
+            "max-epsilon": self.max_epsilon,
+            "max-memory": self.max_memory,
+            "max-seconds": self.max_seconds,
+            "data-dir": self.data_dir,
+            "state-dir": self.state_dir,
+            "data-path": self.data_path,
+            "schema": self.schema,
+            ACCOUNTS: self.accounts,
+            ROSTER: self.roster,
+            KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
         }
-        return {name: value for name, value in config.items() if value is not None}
+        return {name: _plain(value) for name, value in config.items() if value is not None}
+
+
+def _plain(value: int | float | str | Path) -> int | str:
+    if isinstance(value, Path):
+        return str(value.resolve())
+    return str(value) if isinstance(value, float) else value
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:
