@@ -12,7 +12,7 @@ from pathlib import Path
 from fedsw.columns.declaration import read_columns
 from fedsw.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key
-from fedsw.deploy.processes import Processes, script, wait_until_open
+from fedsw.deploy.processes import Processes, script
 from fedsw.federation.node.account import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
@@ -22,7 +22,6 @@ from fedsw.settings import require_data_set
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
-_START_SECONDS = 90.0
 
 
 def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:
@@ -55,12 +54,9 @@ class SuperLink:
         """Start one, with its FLWR_HOME at `home`, and wait until it listens; an error has what it printed."""
         address = f"127.0.0.1:{port}"
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
-        process = processes.start(
-            "superlink",
-            superlink_command(certificates, host, port, stock=stock),
-            {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
-        )
-        wait_until_open(processes, "superlink", process, port, _START_SECONDS)
+        command = superlink_command(certificates, host, port, stock=stock)
+        environment = {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())}
+        process = processes.start_listening("superlink", command, port, environment)
         return cls(processes, process, address, certificates.authority, home, stock)
 
     def register(self, public_keys: Sequence[Path]) -> None:
