@@ -86,7 +86,7 @@ def _covered(task: str, trust: str, where: str, seed: int, *, true: int) -> Row:
         for name, (low, high) in _numbers(summary["held_out_intervals"]).items()
         if name in truth and math.isfinite(truth[name])
     }
-    return {"covered": found, "truth": {name: truth[name] for name in found}}
+    return {"covered": found}
 
 
 def _numbers(intervals: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
