@@ -29,7 +29,6 @@ class Tape:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm) -> None:
-        """Keep the blocks of a forward pass, whose outputs came in this form."""
         self._blocks = blocks
         self._total = Total(parameters)
         self.size = self._total.size

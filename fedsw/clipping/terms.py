@@ -36,7 +36,6 @@ class Term:
     mode: Mode = "spectral"
 
     def __post_init__(self) -> None:
-        """Refuse what no clip is defined for."""
         require_clip(self.bound, self.mode)
         require_cotangents(self.head, self.cotangents)
 

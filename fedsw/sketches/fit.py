@@ -32,7 +32,7 @@ from fedsw.sketches.drift import (
     sketch_distance,
     sketcher_like,
 )
-from fedsw.sketches.law import Sketcher, SomeOfLaw
+from fedsw.sketches.law import Measuring, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 
 __all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance", "tried_in"]
@@ -46,7 +46,7 @@ _JUDGED = 4000
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How a generator is trained; public, and part of a checkpoint.
+    """How a generator is trained; public, and part of a checkpoint. ValueError if a number is out of range.
 
     Attributes:
         steps: optimizer steps in all.
@@ -57,9 +57,6 @@ class FitSettings:
             and its gradient has the whole's as its mean.
         averaging: of all steps, that an exponential average of the weights looks back on; the average is the trained
             network then, with BatchNorm's statistics for it. 0 for the weights of the last step.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     steps: int
@@ -82,12 +79,10 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is, for an observer. All of it is post-processing of the sketch.
+    """Where training is, for an observer: steps done, and the network as it is now, averaged where weights are.
 
-    Attributes:
-        step: steps done.
-        distance: mean estimate of the squared distance to the sketch over the steps since the last call.
-        network: as it is now, averaged where weights are; `generate` draws samples from it.
+    The ``distance`` is the mean estimate of the squared distance to the sketch over the steps since the last call. All
+    of it is post-processing of the sketch.
     """
 
     step: int
@@ -111,9 +106,8 @@ class Compared:
 class Cells:
     """Which cells the samples of a step are of: the same at every step, or, where a batch is too small, drawn.
 
-    Attributes:
-        proportions: (cells,), on the host.
-        fixed: (batch,), where a batch has two samples or more of every cell; None otherwise.
+    Proportions (cells,) are on the host; ``fixed`` (batch,) are there where a batch has two samples or more of every
+    cell.
     """
 
     proportions: Tensor
@@ -137,13 +131,7 @@ class Cells:
 
 @dataclass(eq=False)
 class _Training:
-    """A generator on its way.
-
-    Attributes:
-        network: that is trained.
-        released: the average of its weights, or itself.
-        step: steps taken.
-    """
+    """A generator on its way: the network that is trained, and what is released, the average of its weights or it."""
 
     network: nn.Module
     released: nn.Module
@@ -260,10 +248,8 @@ def fit_generator(
 def tried_in(checkpoint: Path) -> list[float]:
     """Read by what a training's restarts were chosen: the squared distance of each, in their order; none without any.
 
-    The first is that of the network itself; the one of the least distance went on.
-
-    Raises:
-        CheckpointRefused: if the file is damaged.
+    The first is that of the network itself; the one of the least distance went on. CheckpointRefused if the file is
+    damaged.
     """
     return [float(each) for each in _read(checkpoint)["tried"]]
 
@@ -325,7 +311,7 @@ def _step(
     estimate = drawn_distance_of_sums if cells.fixed is None else distance_of_sums
     loss = torch.zeros((), device=like.device)
     for stage in targets:
-        module: Sketcher | SomeOfLaw = stage.drawn
+        module: Measuring = stage.drawn
         compared = stage.target
         if settings.fraction < 1:
             module, places, factors = stage.drawn.some(settings.fraction, generator)

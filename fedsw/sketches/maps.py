@@ -38,8 +38,7 @@ Seen = dict[Hashable, Tensor]
 class SharedMap(nn.Module, ABC):
     """A drawn map that several parts may look through: of one batch it is computed once.
 
-    Attributes:
-        key: what it is made from; maps of equal keys make the same of the same rows.
+    Maps of equal keys make the same of the same rows.
     """
 
     key: Hashable
@@ -80,12 +79,8 @@ class Raw:
 class Cosine:
     """Orthonormal two-dimensional cosine coefficients (DCT-II) of square images, low frequencies weighted higher.
 
-    Attributes:
-        decay: coefficient (r, s) is divided by (1 + r + s)^decay; 0 keeps distances, so that a Gaussian kernel is the
-            same as on pixels.
-
-    Raises:
-        ValueError: if the decay is negative or not finite.
+    Coefficient (r, s) is divided by (1 + r + s)^decay; 0 keeps distances, so that a Gaussian kernel is the same as on
+    pixels. ValueError if the decay is negative or not finite.
     """
 
     decay: float = 0.0
@@ -107,14 +102,9 @@ class Cosine:
 class Convolutions:
     """One layer of fixed random convolutions of square images, then the absolute value and a mean over 2x2 pixels.
 
-    Attributes:
-        filters: how many; each is drawn from a standard normal, without its mean, and scaled to norm 1.
-        kernel: side of a filter, odd.
-        stride: pixels from one place of a filter to the next.
-        shifts: up to how many pixels the image is moved each way, over zeros; the mean of what all moves give is taken.
-
-    Raises:
-        ValueError: if a size is below 1, the kernel even or 1, or the shifts negative.
+    Filters, with a ``kernel`` of odd side, are drawn from a standard normal, without their mean, and scaled to norm 1.
+    With ``shifts`` the image is moved up to so many pixels each way, over zeros, and the mean of what all moves give is
+    taken. ValueError if a size is below 1, the kernel even or 1, or the shifts negative.
     """
 
     filters: int = 16
@@ -148,14 +138,10 @@ _MIXED = 1e-4
 
 @dataclass(frozen=True)
 class OwnMap:
-    """A map of a user's own, by the name and arguments that it was made with.
+    """A map of a user's own, by the name and arguments, as JSON, that it was made with; two maps of the same are one.
 
     What it gives is bounded by the waves that look at it, whatever it is; that it maps every row by itself is tried on
     made-up rows.
-
-    Attributes:
-        name, arguments: where it is, and what it was made with, as JSON; two maps of the same are one.
-        made: the map.
     """
 
     name: str
@@ -169,8 +155,7 @@ class OwnMap:
     def built(self, features: int, stream: Stream) -> nn.Module:
         """Its module, in evaluation mode, with fixed parameters.
 
-        Raises:
-            ValueError: if it gives another shape than it says, or mixes rows.
+        ValueError if it gives another shape than it says, or mixes rows.
         """
         module = self.made.built(features, stream).double().eval().requires_grad_(False)
         rows = torch.from_numpy(Stream.seeded(0, "made-up rows").uniforms(_TRIED_ROWS * features))
@@ -251,13 +236,8 @@ class Scattering:
     The map is non-expansive, ||S x - S y|| <= ||x - y||, on real images: see `filter_bank`, and for the proof
     docs/guarantees/sketches.md. Images stand among zeros, at least 2^scales of them between opposite edges.
 
-    Attributes:
-        scales: J; wavelets of 1, 2, .. 2^(J - 1) pixels.
-        orientations: L, evenly spaced over half a turn.
-        order: up to which coefficients are kept.
-
-    Raises:
-        ValueError: if a number is below 1, the order is neither 1 nor 2, or it is 2 and there is one scale only.
+    Wavelets are of 1, 2, .. 2^(scales - 1) pixels, their orientations evenly spaced over half a turn; coefficients are
+    kept up to the order. ValueError if a number is below 1, the order neither 1 nor 2, or 2 with one scale only.
 
     Sources: Mallat 2012; Bruna and Mallat 2013 (images, non-expansiveness).
     """
@@ -309,11 +289,8 @@ def filter_bank(side: int, scales: int, orientations: int) -> tuple[Tensor, Tens
     of psi(w)^2 and psi(-w)^2, summed over wavelets, the squared norm is the largest eigenvalue of v v' + diag(b) over
     all such sets of frequencies. All filters are divided by its root: the Littlewood-Paley sum, with the folding in it.
 
-    Args:
-        side: M, pixels of the circle that images stand on, a multiple of 2^scales.
-
-    Returns:
-        (M,) and (scales, orientations, M, M), float64, at the frequencies 2 pi k / M.
+    Images stand on a circle of M pixels, the ``side``, a multiple of 2^scales; the filters, (M,) and (scales,
+    orientations, M, M), float64, are at the frequencies 2 pi k / M.
 
     Source: the constants are those of Kymatio (Andreux et al. 2020).
     """

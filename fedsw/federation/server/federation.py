@@ -89,9 +89,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     Everything that can be refused is refused before the ledger exists. Afterwards a failure keeps the checkpoint,
     the ledger and the metrics, writes a summary that names the fault, and is raised.
 
-    Raises:
-        FederationError: when clients are missing or refuse; ValueError: for a bad experiment or bad records.
-        LedgerReplaced: if the folder is older than what the clients, or the account of the data set, remember of it.
+    FederationError when clients are missing or refuse; ValueError for a bad experiment or bad records; LedgerReplaced
+    if the folder is older than what the clients, or the account of the data set, remember of it.
     """
     require_one_client_each(job.experiment)
     run = _joined(grid, job)
@@ -150,8 +149,13 @@ def _joined(grid: Grid, job: Job) -> _Run:
 def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     """The state to go on from, with the run's lock held; its ledger is there afterwards, under a trusted server."""
     job, directory, context = run.job, run.directory, run.context
-    state = _take_up(directory, context.traffic) if job.resume else None
-    run.seconds = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
+    state = None
+    if job.resume:
+        state, history = checkpoint.load(directory.path), directory.read_metrics()
+        last = history[-1] if history else {}
+        context.traffic.down += int(last.get("bytes_down", 0))
+        context.traffic.up += int(last.get("bytes_up", 0))
+        run.seconds = max(directory.seconds(), total_seconds(directory.path))
     if run.new:
         directory.write_config(job.experiment, job.engine, run.selection)
     directory.keep_name(run.name)
@@ -343,15 +347,6 @@ def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
     reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
     return [*reported, Releases(directory.releases).epsilons()]
-
-
-def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
-    """The state to go on from, read with the run's lock held; bytes of before are added to the traffic."""
-    state, history = checkpoint.load(directory.path), directory.read_metrics()
-    last = history[-1] if history else {}
-    traffic.down += int(last.get("bytes_down", 0))
-    traffic.up += int(last.get("bytes_up", 0))
-    return state
 
 
 def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,10 +34,8 @@ _MOST_KEPT = 2.0**28
 class TallySum(Sum):
     """What the records that were kept out of training add up to, by group, under the released model `theta` (r,).
 
-    It is the model for features as they are: kept records go through no preparation.
-
-    Raises:
-        RuntimeError: in a run that releases nothing of them.
+    It is the model for features as they are: kept records go through no preparation. RuntimeError in a run that
+    releases nothing of them.
     """
 
     part, purpose, step = TALLY_PART, "tally", STEP

@@ -193,8 +193,3 @@ class LocalMethod(AtClients, ABC):
 def describe(reasons: Mapping[int, str]) -> str:
     """One sentence for each client."""
     return " ".join(f"Client {client}: {reason}." for client, reason in reasons.items())
-
-
-def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Totals of every column of rows of one length, of which there is at least one."""
-    return tuple(sum(column) for column in zip(*rows, strict=True))

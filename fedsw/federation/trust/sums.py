@@ -43,12 +43,9 @@ class Sum(ABC):
     Whole steps add up exactly, so that a sum does not depend on how records are spread over clients and sites. Where a
     unit is declared one row of each is in it, drawn at random.
 
-    Attributes:
-        part: what a payment calls it.
-        purpose: what the secret streams of its rows and its noise are called by.
-        step: the numbers are whole multiples of it.
-        sizes: lengths of a client's answer that the task does not say.
-        known: what a mask knows of a request for it, beside what it knows of every one.
+    A payment calls it its ``part``; the secret streams of its rows and its noise are called by its ``purpose``; the
+    numbers are whole multiples of its ``step``. The ``sizes`` are lengths of a client's answer that the task does not
+    say, and ``known`` is what a mask knows of a request for it, beside what it knows of every one.
     """
 
     part: ClassVar[str]
@@ -210,10 +207,7 @@ class TrustedSums(AtServer):
     """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
 
     Who does not answer is not in the sums: nothing was released or charged for an attempt before all that answer are
-    enough, so an attempt with too few is made again.
-
-    Attributes:
-        records: in the sum, by cell or group; public. Known after `round`.
+    enough, so an attempt with too few is made again. After `round`, ``records`` are those in the sum, by cell or group.
     """
 
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:

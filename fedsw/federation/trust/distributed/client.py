@@ -13,7 +13,7 @@ from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Broadcast
 from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
-from fedsw.federation.node.node import Batch, Node, batch_key
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import Attempt, attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, require_alike
@@ -114,7 +114,8 @@ def _contribution_of(
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
     node, task, agreed = here.node, here.node.task, here.attempt
-    batch, outputs = _batch(here, theta, round_, attempt, state)
+    records = node.draw(bytes(state["key"]), _counts(here))
+    batch, outputs = node.at_hand(theta, records, round_, attempt)
     q = task.no_cotangents(len(batch.records))
     if means is not None:
         drawn = _counts(here).sum(axis=0).tolist()
@@ -122,16 +123,6 @@ def _contribution_of(
     vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(agreed.batch)))
     node.batch = None
     return vector
-
-
-def _batch(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, state: State) -> tuple[Batch, Tensor]:
-    """The attempt's batch and its projected outputs (n, d): at hand, or drawn again from its key."""
-    node, batch = here.node, here.node.batch
-    if batch is not None and (batch.round, batch.attempt) == (round_, attempt):
-        if batch.tape is not None:
-            return batch, node.task.projected(batch.tape.raw, node.task.given(batch.records))
-        return node.forward(theta, batch.records, round_, attempt)
-    return node.forward(theta, node.draw(bytes(state["key"]), _counts(here)), round_, attempt)
 
 
 def _sent(asked: Request) -> dict[str, bytes]:
