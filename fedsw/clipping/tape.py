@@ -131,7 +131,6 @@ class Tape:
         return self.clipped_column(along, limits, runs)
 
     def _healthy(self, heads: Sequence[Tensor], grams: Sequence[Tensor], rows: slice) -> Tensor:
-        """Which of some records have finite heads and Gram matrices."""
         return finite([row_sums(each) for each in (*grams, *(head.detach()[rows] for head in heads))])
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:

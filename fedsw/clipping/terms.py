@@ -60,7 +60,6 @@ def clipped_sum(
 
 
 def _sums(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int]) -> Tensor:
-    """The sums (S, r) of `clipped_sum`."""
     with full_precision(tape.device):
         if not terms:
             return torch.zeros((len(runs), tape.size), dtype=torch.float64, device=tape.device)

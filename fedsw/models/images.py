@@ -192,7 +192,6 @@ class AdversarialDCGAN(nn.Module):
 
 
 def _doubled(before: int, after: int) -> nn.ConvTranspose2d:
-    """A transposed convolution to images of twice the side."""
     return nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False)
 
 
@@ -303,8 +302,6 @@ class _NormOfCell(nn.Module):
 
 
 class _Doubled(nn.Module):
-    """A block of twice the side."""
-
     def __init__(self, inputs: int, outputs: int, cells: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before, self.between = _NormOfCell(inputs, cells), _NormOfCell(outputs, cells)

@@ -300,8 +300,6 @@ def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 
 
 
 class _Given(nn.Module):
-    """A network that takes noise and cells as one pair."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network

@@ -65,9 +65,7 @@ def mlp(
             f"activation {activation!r} is unknown: did you mean {near!r}? Known: {', '.join(ACTIVATIONS)}"
         )
     widths = {"features": features, **{f"hidden[{i}]": w for i, w in enumerate(hidden)}, "outputs": outputs}
-    for name, width in widths.items():
-        if width < 1:
-            raise ValueError(f"{name} = {width}; a layer has at least 1 unit")
+    require_positive(**widths)
     generator = generator_of(seed)
     sizes = list(widths.values())
     layers: list[nn.Module] = []

@@ -30,14 +30,10 @@ class Features:
     signed: bool = False
     columns: Columns = None
     weight: float = 1.0
+    least_product = 0.0  # no number of a code is negative
 
     def __post_init__(self) -> None:
         _require_radius(self.radius)
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a code is negative."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The codes of features (n, p)."""
@@ -61,14 +57,10 @@ class Moments:
     projected: int = 0
     columns: Columns = None
     weight: float = 1.0
+    least_product = 0.0  # a square
 
     def __post_init__(self) -> None:
         _require_radius(self.radius)
-
-    @property
-    def least_product(self) -> float:
-        """0: a square."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The moments of features (n, p); directions come from the stream."""
@@ -110,7 +102,6 @@ class _Features(DrawnPart):
         return self._codes(self.looked_at(rows)).to(rows.dtype)
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
-        """As `DrawnPart.summed`."""
         codes = self._codes(looked(self.looked_at, rows, seen)).to(rows.dtype)
         return members @ codes, members @ codes.square().sum(dim=1)
 

@@ -73,8 +73,6 @@ _Said = tuple[Tensor, float]
 
 
 class _Read:
-    """The numbers of one sketch, as frequencies."""
-
     def __init__(self, sketch: NoisedSketch) -> None:
         self.measured, blocks = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
         codes, column = len(self.measured.column), self.measured.column

@@ -96,10 +96,15 @@ class CheckpointRefused(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What a step compares generated samples with: a law, drawn, and a target of it."""
+    """What a step compares generated samples with: a sketch, its law, drawn, and a target of it."""
 
+    sketch: NoisedSketch
     drawn: Sketcher
     target: Target
+
+    def distance(self, samples: Tensor, cells: Tensor) -> float:
+        """The squared distance of samples (m, p) of cells (m,) from the sketch."""
+        return sketch_distance(self.sketch, samples, cells, sketcher=self.drawn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +149,6 @@ class _Training:
         return cls(network, copy.deepcopy(network) if settings.averaging else network, optimizer)
 
     def state(self) -> dict[str, Any]:
-        """All that it goes on from."""
         last = {} if self.released is self.network else {"last": self.network.state_dict()}
         return {
             "step": self.step,
@@ -154,7 +158,6 @@ class _Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.network.load_state_dict(state.get("last", state["network"]))
         self.released.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -213,24 +216,23 @@ def fit_generator(
     like = next(network.parameters())
     drawn = sketcher_like(sketch, sketcher, like)
     target = Target.of(sketch, weights=weights, like=like)
-    targets = [Compared(drawn, target)]
+    targets = [Compared(sketch, drawn, target)]
     for other, own in later:
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
-        targets.append(Compared(sketcher_like(other, own, like), like_first))
+        targets.append(Compared(other, sketcher_like(other, own, like), like_first))
     for each in (network, *restarts):
         _require_conditional(each, sketch)
         if isinstance(each, Proportioned):
             each.proportions.copy_(sketch.proportions if proportions is None else proportions)
     path = None if checkpoint is None else Path(checkpoint)
-    sketches = [(sketch, drawn), *later]
-    mark = _mark([each for each, _ in sketches], network, settings, target, len(restarts))
+    mark = _mark([each.sketch for each in targets], network, settings, target, len(restarts))
     cells, training, tried = Cells.of(target, settings.batch), _Training.of(network, settings), list[float]()
     if path is not None and path.exists():
         state = _read(path, mark)
         training.load(state)
         tried = state["tried"]
     elif restarts:
-        tried = _choose(training, restarts, sketches, targets, cells, settings)
+        tried = _choose(training, restarts, targets, cells, settings)
         if path is not None:
             _save(path, mark, training, tried)
     while training.step < settings.steps:
@@ -257,7 +259,6 @@ def tried_in(checkpoint: Path) -> list[float]:
 def _choose(
     training: _Training,
     restarts: Sequence[nn.Module],
-    sketches: Sequence[tuple[NoisedSketch, Sketcher]],
     targets: Sequence[Compared],
     cells: Cells,
     settings: FitSettings,
@@ -268,7 +269,7 @@ def _choose(
         one = training if own is None else _Training.of(own, settings)
         _advance(one, settings.steps // _TRIED, targets, cells, settings)
         made, where = generate(one.released, proportions_of(one.released), _JUDGED)
-        off = sum(sketch_distance(sketch, made, where, sketcher=drawn) for sketch, drawn in sketches)
+        off = sum(each.distance(made, where) for each in targets)
         tried.append(off if math.isfinite(off) else math.inf)
         if not chosen or tried[-1] < best:
             best, chosen = tried[-1], copy.deepcopy(one.state())

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from fedsw.models.initial import require_positive
 from fedsw.randomness import Stream
 from fedsw.sketches.maps import Seen
 from fedsw.sketches.parts import DrawnPart, PartOfSketch, Waves
@@ -49,9 +50,7 @@ class Law:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, size in (("features", self.features), ("classes", self.classes), ("groups", self.groups)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(features=self.features, classes=self.classes, groups=self.groups)
         if not 0 < self.counts <= MOST_COUNTS:
             raise ValueError(f"counts = {self.counts}; it lies above 0 and at most at {MOST_COUNTS:g}")
         if not self.parts:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw.models.initial import require_positive
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import cosine_matrix, image_side
 
@@ -113,9 +114,7 @@ class Convolutions:
     shifts: int = 0
 
     def __post_init__(self) -> None:
-        for name, size in (("filters", self.filters), ("stride", self.stride)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(filters=self.filters, stride=self.stride)
         if self.kernel < 3 or self.kernel % 2 == 0:
             raise ValueError(f"kernel = {self.kernel}; filters without their mean have an odd side of at least 3")
         if self.shifts < 0:
@@ -123,7 +122,7 @@ class Convolutions:
 
     def width(self, features: int) -> int:
         """Numbers that are left of an image; ValueError where the features are no square image."""
-        return self.filters * _pooled(image_side(features), self.stride) ** 2
+        return self.filters * math.ceil(math.ceil(image_side(features) / self.stride) / 2) ** 2
 
     def built(self, features: int, stream: Stream) -> nn.Module:
         """The layer, of images (n, side^2); the filters come from the stream."""
@@ -217,10 +216,6 @@ def _moved(squares: Tensor, shifts: int) -> list[Tensor]:
     return [wide[:, :, row : row + side, column : column + side] for row in places for column in places]
 
 
-def _pooled(side: int, stride: int) -> int:
-    return math.ceil(math.ceil(side / stride) / 2)
-
-
 _TURN = 2 * math.pi
 _FOLDS = 3
 """Whole turns on either side whose Gaussians are added up: the next ones are below the last digit."""
@@ -247,9 +242,7 @@ class Scattering:
     order: Literal[1, 2] = 1
 
     def __post_init__(self) -> None:
-        for name, size in (("scales", self.scales), ("orientations", self.orientations)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(scales=self.scales, orientations=self.orientations)
         if self.order not in (1, 2):
             raise ValueError(f"order = {self.order}; it is 1 or 2, and holds the orders below it")
         if self.order == 2 and self.scales < 2:

@@ -183,11 +183,7 @@ class GaussianKernel:
     map: FeatureMap = field(default_factory=Raw)
     columns: Columns = None
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """-1: finitely many cosines have a kernel that is negative somewhere."""
-        return -1.0
+    least_product = -1.0  # finitely many cosines have a kernel that is negative somewhere
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The waves of features (n, p)."""
@@ -216,11 +212,7 @@ class SlicedCramer:
     map: FeatureMap = field(default_factory=Raw)
     columns: Columns = None
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """-1: a move by `period` along a direction turns every one of its waves round."""
-        return -1.0
+    least_product = -1.0  # a move by `period` along a direction turns every one of its waves round
 
     @property
     def scale(self) -> float:
@@ -249,11 +241,7 @@ class Indicators:
 
     columns: tuple[int, ...]
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a code is negative."""
-        return 0.0
+    least_product = 0.0  # no number of a code is negative
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The code of features (n, p); nothing is drawn."""
@@ -284,7 +272,7 @@ class Waves(DrawnPart):
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
         turned = looked(self.looked_at, rows, seen) @ self.turns
-        cosines, sines = _summed_waves(turned, members)
+        cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm
 
@@ -303,7 +291,6 @@ class _SummedWaves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """(cells, D) twice."""
         angles = (turned - turned.round()).mul_(2 * math.pi)
         cosines, sines = angles.cos(), angles.sin_()
         ctx.save_for_backward(cosines, sines, members)
@@ -311,15 +298,9 @@ class _SummedWaves(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_cosines: Tensor, by_sines: Tensor) -> tuple[Tensor, None]:
-        """(n, D)."""
         cosines, sines, members = ctx.saved_tensors
         gradient = (members.T @ by_sines).mul_(cosines)
         return gradient.addcmul_(members.T @ by_cosines, sines, value=-1).mul_(2 * math.pi), None
-
-
-def _summed_waves(turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-    cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
-    return cosines, sines
 
 
 class _Chosen(Waves):

@@ -55,6 +55,7 @@ class Pairs:
     balance: Balance = "equal"
     chosen: tuple[Pair, ...] | None = None
     weight: float = 1.0
+    least_product = 0.0  # no number of a record's vector is negative
 
     def __post_init__(self) -> None:
         ends = [place for pair in self.ranges for place in pair]
@@ -69,11 +70,6 @@ class Pairs:
     def columns(self) -> Columns:
         """The features of all codes."""
         return tuple(place for first, end in self.ranges for place in range(first, end))
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a record's vector is negative."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
@@ -199,8 +195,10 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
     frequencies = means / precisions
     deviations = sketch.deviation * (cells / precisions).sqrt()
     return tuple(
-        Means(frequencies[first:end], float(deviations[first]), sketch.records, _APART)
-        for first, end in _ends(measured.sizes)
+        Means(own, float(deviation[0]), sketch.records, _APART)
+        for own, deviation in zip(
+            torch.split(frequencies, list(measured.sizes)), torch.split(deviations, list(measured.sizes)), strict=True
+        )
     )
 
 
@@ -221,15 +219,6 @@ def cell_means(sketch: NoisedSketch) -> tuple[Means, Means]:
     counted = (sketch.counts / sketch.records).reshape(law.classes, law.groups)
     deviation = sketch.deviation / math.sqrt(law.counts)
     return (
-        _counted(counted.sum(dim=1), deviation * math.sqrt(law.groups), sketch.records),
-        _counted(counted.sum(dim=0), deviation * math.sqrt(law.classes), sketch.records),
+        Means(counted.sum(dim=1), deviation * math.sqrt(law.groups), sketch.records, _APART),
+        Means(counted.sum(dim=0), deviation * math.sqrt(law.classes), sketch.records, _APART),
     )
-
-
-def _counted(frequencies: Tensor, deviation: float, records: int) -> Means:
-    return Means(frequencies, deviation, records, _APART)
-
-
-def _ends(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    places = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-    return list(zip(places[:-1], places[1:], strict=True))

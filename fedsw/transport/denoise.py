@@ -65,7 +65,7 @@ def wavelet_denoise(
     for level, bands in enumerate(coefficients[1:]):
         for name, band in bands.items():
             asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation)
-            bands[name] = _shrink(band, asked)
+            bands[name] = np.sign(band) * np.maximum(np.abs(band) - asked, 0.0)
     smooth: NDArray[np.float64] = pywt.waverecn(coefficients, wavelet, mode="periodization", axes=axes)
     corner = (slice(None), *(slice(0, side) for _ in axes))
     return torch.from_numpy(np.ascontiguousarray(smooth[corner]).reshape(n, p))
@@ -92,8 +92,3 @@ def _thresholds(band: NDArray[np.float64], deviation: float) -> Any:
     """The threshold of every row of a sub-band, shaped to broadcast over it."""
     signal = (band**2).mean(axis=tuple(range(1, band.ndim)), keepdims=True) - deviation**2
     return np.where(signal > 0, deviation**2 / np.sqrt(np.where(signal > 0, signal, 1.0)), np.inf)
-
-
-def _shrink(band: NDArray[np.float64], thresholds: Any) -> NDArray[np.float64]:
-    shrunk: NDArray[np.float64] = np.sign(band) * np.maximum(np.abs(band) - thresholds, 0.0)
-    return shrunk

@@ -7,7 +7,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -226,7 +226,6 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
 
 
 def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -> dict[str, Any]:
-    """Write the summary: of a run that ended, or that broke off."""
     side, ledger, directory = run.side, run.ledger, run.directory
     summary = summarise(
         run.job.experiment,
@@ -247,7 +246,10 @@ def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -
     summary |= run.about
     summary["ledger"] = None if ledger is None else asdict(ledger.head())
     directory.write_summary(summary)
-    log.info("run ended", extra=_ending(summary))
+    word = str(summary["status"]).split(":")[0].split(" ")[0]  # the others may quote a client
+    sequence = summary["ledger"] and summary["ledger"]["sequence"]
+    ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
+    log.info("run ended", extra=ended)
     return summary
 
 
@@ -347,10 +349,3 @@ def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
     reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
     return [*reported, Releases(directory.releases).epsilons()]
-
-
-def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """How it ended, in one word: the words of the summary may quote a client."""
-    word = str(summary["status"]).split(":")[0].split(" ")[0]
-    ledger = summary["ledger"] and summary["ledger"]["sequence"]
-    return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,36 +51,12 @@ class Plan(plans.Plan):
     task: Problem
 
     @classmethod
-    def of(
-        cls,
-        task: Problem,
-        *,
-        sizes: tuple[int, ...],
-        batch: tuple[int, ...],
-        rates: tuple[float, ...],
-        delta: float,
-        epsilon: float,
-        multiplier: float,
-        sensitivities: tuple[Sensitivity, ...],
-        moments: float = 0.0,
-    ) -> Plan:
+    def of(cls, task: Problem, **settled: Any) -> Plan:
         """With what follows from the experiment: strata, rounds, accountant and seed."""
         experiment = task.experiment
-        return cls(
-            strata=task.objective.cells,
-            sizes=sizes,
-            batch=batch,
-            rates=rates,
-            rounds=planned_releases(experiment),
-            epsilon=epsilon,
-            delta=delta,
-            multiplier=multiplier,
-            sensitivities=sensitivities,
-            accountant=local_accountant(experiment),
-            seed=experiment.seed,
-            moments=moments,
-            task=task,
-        )
+        rounds, accountant = planned_releases(experiment), local_accountant(experiment)
+        strata = task.objective.cells
+        return cls(task=task, strata=strata, rounds=rounds, accountant=accountant, seed=experiment.seed, **settled)
 
     def shares(self) -> Shares:
         """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""

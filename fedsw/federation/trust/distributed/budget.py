@@ -116,7 +116,7 @@ def noise_of(
 
 def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
     """How far a replaced record moves the contributions at most, given the tables; 0 where none are summed."""
-    if not ranked.contributes(task):
+    if not task.private_parameters:
         return Sensitivity(0.0, "own terms")
     strata = range(len(batch))
     return SLACK * worst(ranked.sensitivity_of_contributions(task, batch, spreads, stratum) for stratum in strata)
@@ -135,7 +135,7 @@ def table_share(
     """
     if not ranked.compares(task):
         return 0.0
-    if not ranked.contributes(task):
+    if not task.private_parameters:
         return 1.0
     errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
     return _share(errors.noise * bins, _gradient_error(task, bound))

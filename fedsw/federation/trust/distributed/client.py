@@ -42,7 +42,7 @@ def masked_tables(message: Message, context: Context) -> Message:
 def masked_sum(message: Message, context: Context) -> Message:
     """Second masked sum of an attempt, or the only one: the clipped contribution of the batch."""
     node, asked = node_of(messages.MASKED_SUM, message, context)
-    if not ranked.contributes(node.task):
+    if not node.task.private_parameters:
         raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
     first = asked.tables is None
@@ -101,7 +101,7 @@ def _tables(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, 
     """All histograms of a fresh batch, over all clients of the site in the sum, flat; float64."""
     node, task, counts = here.node, here.node.task, _counts(here)
     records = node.draw(bytes(state["key"]), counts)
-    if ranked.contributes(task):
+    if task.private_parameters:
         _, outputs = node.forward(theta, records, round_, attempt)
     else:
         outputs = task.fixed_outputs(records)
@@ -126,7 +126,6 @@ def _contribution_of(
 
 
 def _sent(asked: Request) -> dict[str, bytes]:
-    """What else all sites are asked alike."""
     tables = asked.tables if isinstance(asked, MaskedSumAsked) else None
     table = b"" if tables is None else bytes_of(tables)
     return {"model": bytes_of(asked.theta), "table": table, "prepared": _prepared(asked)}

@@ -59,11 +59,6 @@ def compares(task: Problem) -> bool:
     return task.objective.alpha > 0
 
 
-def contributes(task: Problem) -> bool:
-    """Whether an attempt has a sum of contributions: private records pass through parameters."""
-    return task.private_parameters
-
-
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
     """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
     return tables.table_sensitivity(sum(each.shape[1] for each in directions))

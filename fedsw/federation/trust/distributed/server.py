@@ -100,7 +100,6 @@ class MaskedSums(AtClients, ABC):
         raise self._collector.gave_up(round_)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
-        """One attempt with these sites; None if one of them was lost."""
         cohort = self._cohort(round_, attempt, present)
         if cohort is None:
             return None
@@ -163,7 +162,7 @@ class MaskedRounds(MaskedSums):
                 return None
             found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
             means = Broadcast.of(found, Terms.of(task))
-        if not ranked.contributes(task):
+        if not task.private_parameters:
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
         last = MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan))

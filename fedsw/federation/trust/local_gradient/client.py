@@ -151,18 +151,14 @@ def noised_contributions(
             rows = (drawn.cell == cell).nonzero()[:, 0]
             size, own = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
             q[rows] = tables.cotangents(own, directions, table[cell], objective, cell=cell, size=size, radius=radius)
-    vectors = node.contributions(batch, q, _task_weights(node, members, positions, drawn), drawn.runs)
+    weights = [objective.task_weight(sum(members[position].sizes)) for position in positions]
+    of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
+    vectors = node.contributions(batch, q, of_loss, drawn.runs)
     node.batch = None
     _forget(state, paid)
     of = dict(zip(positions, vectors, strict=True))
     bounded = {position: Bounded(of[position], members[position].noise.of_contribution) for position in paid}
     return found | _released(node, members, bounded, paid, request, "gradient")
-
-
-def _task_weights(node: Node, members: Mapping[int, _Member], positions: Sequence[int], drawn: _Drawn) -> Tensor | None:
-    """Weight (n,) of every record's task loss; None where the penalty is everything."""
-    weights = [objective_of(node.task).task_weight(sum(members[position].sizes)) for position in positions]
-    return torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
 
 
 def _begin(
@@ -333,7 +329,6 @@ def _contributions(
 
 
 def _as(kind: Callable[[float, Tensor, float], Up], found: Found) -> dict[int, Up | Exception]:
-    """What clients noised, as messages."""
     return {
         position: each if isinstance(each, Exception) else kind(each.spent, each.value, each.sigma)
         for position, each in found.items()

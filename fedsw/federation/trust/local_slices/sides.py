@@ -84,7 +84,7 @@ def planned(node: Node, delta: float) -> Counts:
 
 
 def _plan(node: Node, delta: float) -> SlicesPlan:
-    rate = sampling_rate(node.sizes, _fraction(node))
+    rate = sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
     return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=rate, delta=delta)
 
 
@@ -102,7 +102,8 @@ def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attemp
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
-    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    fraction = node.task.experiment.training.batch_fraction
+    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, fraction)[0]
     stream = node.own_stream(round_, attempt, "slices batch")
     keys = stream.words(len(node.units))
     return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)
@@ -118,10 +119,6 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
         pieces = map(task.given, task.chunks(records))
         parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)
-
-
-def _fraction(node: Node) -> float:
-    return node.task.experiment.training.batch_fraction
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -190,7 +187,6 @@ class LocalSlices(LocalMethod):
         return ((points - moved) / step).reshape(-1)
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
-        """One exchange: the clients' slices in client order."""
         public = self._task.directions(round_, attempt)
         answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), self._terms)
         return [_slices(answer, public) for answer in answers.values()]
