@@ -188,26 +188,22 @@ def fit_generator(
 
     Args:
         sketch: (cells, F + 1) noised numbers; see `release_sketch`, `pooled`.
-        network: see `fedsw.models.labelled.Conditional`; on its device, in float32. It is changed in place;
-            a `Proportioned` one is given the sketch's proportions.
+        network: see `fedsw.models.labelled.Conditional`; on its device, in float32. It is changed in place, and
+            returned in evaluation mode.
         settings: how.
         sketcher: the sketch's law, drawn, if it is there already.
         weights: (cells,), of every cell's squared distance; see `Target.of`.
         proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
-        later: sketches of later stages, each with its law drawn: their squared distances are added to the first's.
-            How often a cell is generated is read off the first.
+        later: sketches of later stages, each with its law drawn: their squared distances are added to the first's, off
+            which it is read how often a cell is generated.
         restarts: the same network from other initial weights. With any, each of them and `network` take the first
             quarter of the steps, and the one whose samples are then nearest to the sketches goes on, as `network`. What
             was not chosen yet when a training stopped is begun again, to the same end.
         observer: called every `every` steps and after the last; of restarts, of the chosen one alone.
         checkpoint: a file that is written at the same times, and read first if it is there; see `tried_in`.
 
-    Returns:
-        The network, in evaluation mode.
-
-    Raises:
-        ValueError: if a network's cells or the sketcher are not the sketch's.
-        CheckpointRefused: if the file is damaged, or of another training.
+    ValueError if a network's cells or the sketcher are not the sketch's; CheckpointRefused if the file is damaged, or
+    of another training.
 
     Source: Harder, Adamczewski, Park 2021 (DP-MERF).
     """

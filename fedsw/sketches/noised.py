@@ -160,14 +160,8 @@ def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, attem
     Guarantee: `sketch_sensitivity`. It states one charge, of the whole set at sampling rate 1. A second release of the
     same records is charged again, under another attempt.
 
-    Args:
-        sketcher: the law, drawn, on the features' device and of their precision.
-        features: (n, p).
-        cells: (n,) int64; see `Law.cell_of`.
-        round, attempt: as in `Bounded`.
-
-    Raises:
-        ValueError: as `Sketcher.sums`.
+    The sketcher is the law, drawn, on the device of the features (n, p) and of their precision; cells are (n,) int64
+    (see `Law.cell_of`). ValueError as `Sketcher.sums`.
     """
     return _bounded(sketcher.law, sketcher.sums(features, cells), 0, attempt, STRATUM)
 
