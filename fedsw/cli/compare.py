@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsw.cli import options
-from fedsw.cli.options import answer, changes_of, echo
-from fedsw.report.console import Screen
-from fedsw.text import json_text
+from fedsw.cli.options import answer, answer_made, changes_of, echo
 
 if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
@@ -126,14 +124,8 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     table = found.table
     written = [*write_table(folder, table), *draw_table(folder, table), folder / REPORT]
     files.replace(folder / REPORT, found.page().encode(), durable=False)
-    names = [str(path) for path in written]
-    if as_json:
-        echo(json_text({**table, "directory": str(folder), "files": names}))
-    elif quiet:
-        echo(folder)
-    else:
-        Screen().print(table_view(table))
-        Screen().print("\n".join(names), style="cyan", highlight=False, soft_wrap=True)
+    content = {**table, "directory": str(folder), "files": [str(path) for path in written]}
+    answer_made(content, lambda: table_view(table), folder, written, as_json=as_json, quiet=quiet)
     if table["failed"]:
         echo(
             f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "
@@ -207,10 +199,6 @@ def demo_command(
     ):
         table = run_demo(folder, progress)
     plots = [str(path) for path in draw_demo(folder)]
-    if as_json:
-        echo(json_text({**table, "directory": str(folder), "plots": plots}))
-    elif quiet:
-        echo(folder)
-    else:
-        Screen().print(demo_table(table["rows"], caption=CAPTION))
-        Screen().print("\n".join([str(folder / "table.json"), *plots]), style="cyan", highlight=False)
+    content, files = {**table, "directory": str(folder), "plots": plots}, [folder / "table.json", *plots]
+    view = demo_table(table["rows"], caption=CAPTION)
+    answer_made(content, lambda: view, folder, files, as_json=as_json, quiet=quiet)

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.runs import intervals
-from fedsw.runs.by_group import GroupTable, Measured
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Answers, Quality, metrics_of_tables, worst_of
+from fedsw.runs.quality import Answers, GroupTable, Measured, Quality, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -178,7 +177,7 @@ def _of_classes(
         intervals={key: value for key, value in found.items() if key in metrics},
         constant_intervals={"accuracy": shares[often].at(LEVEL)},
         gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
-        others=_others(table, tally.classes),
+        others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
         noised=tallied.sigma > 0,
     )
     numbers, around = _by_group(tallied, groups, [table.of_group(group) for group in range(tally.groups)])
@@ -191,12 +190,6 @@ def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measure
         return GroupTable({}, {})
     counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
     return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
-
-
-def _others(table: _Table, classes: int) -> Interval:
-    """Where the share of other answers than the most frequent lies."""
-    most = int(table.counts.sum((0, 1)).argmax())
-    return table.share(~_row(most, classes).T).at(LEVEL)
 
 
 def _row(place: int, classes: int) -> NDArray[np.bool_]:

@@ -189,8 +189,11 @@ def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
 def smallest_ratio(rates: Sequence[Rate]) -> Interval:
     """Where the smallest share of a group lies as a part of the largest."""
     pairs = list(combinations(rates, 2))
-    usual = [_folded(_quotient(*pair, LEVEL)) for pair in pairs]
-    sure = [_folded(_quotient(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
+
+    def at(level: float) -> list[Interval]:
+        return [_folded(quotient(one.around(level), other.around(level))) for one, other in pairs]
+
+    usual, sure = at(LEVEL), at(1 - (1 - LEVEL) / len(pairs))
     return Interval(min(each.low for each in usual), min(each.high for each in sure))
 
 
@@ -351,10 +354,6 @@ def _size_of(signed: Interval) -> Interval:
     if low <= 0 <= high:
         return Interval(0.0, min(1.0, max(-low, high)))
     return Interval(min(abs(low), abs(high)), min(1.0, max(abs(low), abs(high))))
-
-
-def _quotient(one: Rate, other: Rate, level: float) -> Interval:
-    return quotient(one.around(level), other.around(level))
 
 
 def _folded(ratio: Interval) -> Interval:
