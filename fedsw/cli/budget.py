@@ -97,7 +97,7 @@ def budget_command(
         known |= assumed
     if known["delta"] is None:
         raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records.")
-    report = budget_report(
+    report: dict[str, Any] = budget_report(
         sampling_rate=_rate(sampling_rate, records, known["batch"]),
         delta=known["delta"],
         noise_multiplier=multiplier,
@@ -170,11 +170,14 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
 
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
-    yield "guarantee", Text.assemble(
-        (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
-        f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
-        f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
-        _through(report.get("slicing")),
+    yield (
+        "guarantee",
+        Text.assemble(
+            (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
+            f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
+            f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
+            _through(report.get("slicing")),
+        ),
     )
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):

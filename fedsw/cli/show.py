@@ -107,7 +107,7 @@ def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
     for run in status.runs:
         state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
         about = Text.assemble((state, _CLIENT_STYLES[state]), f", last asked {ago} ago")
-        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, Path(status.folder))))
+        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, status.ledgers)))
     known = {run.run for run in status.runs}
     for ledger in status.ledgers:
         if ledger.run not in known:
