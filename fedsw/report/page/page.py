@@ -25,7 +25,7 @@ from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.runs.files import REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, installed_version, json_text, measured, table, upward
+from fedsw.text import harmless, installed_version, json_text, measured, number, table, upward
 
 
 def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
@@ -146,21 +146,23 @@ def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequ
 
 
 def render(template: str, **values: object) -> Page:
-    """A page from a template of this package, without control characters; texts of all but Markdown are escaped."""
+    """A page from a template of this package, without control characters; texts in HTML are escaped."""
     found = _environment().get_template(template)
     return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
 
 
 @functools.cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("fedsw.report.page", "templates"),
-        autoescape=lambda name: not str(name).endswith(".md"),
+        autoescape=lambda name: str(name).endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else harmless(value),
     )
+    made.filters |= {"harmless": harmless, "number": number, "upward": upward}
+    return made
 
 
 @functools.cache
