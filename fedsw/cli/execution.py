@@ -94,10 +94,7 @@ def run_summary(directory: Path) -> dict[str, Any]:
 
 @contextmanager
 def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
-    """Turn what ends a run that had begun into one message with the command that goes on.
-
-    Args:
-        go_on: that command, or None if nothing had begun.
+    """Turn what ends a run into one message with the command that goes on, which `go_on` says if something had begun.
 
     Raises:
         RunStopped: instead of the error, if something had begun. RunInterrupted: for a signal, which exits with 130.

@@ -285,12 +285,11 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
     from fedsw.accounting.selection import with_mean
-    from fedsw.planning.search import waiting
     from fedsw.planning.selection import cost_of, cost_view, select, selected_record, selected_view
 
     law = with_mean(expected)
     if not as_json:
         Screen().print(cost_view(cost_of(found, law)))
-    with waiting(show=not as_json):
+    with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
         record = selected_record(select(found, law, metric, sign, runs=runs), metric, sign)
     answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)

@@ -221,8 +221,7 @@ def report_command(
     --json` printed, as a file .json. A synthetic table has its page beside it.
     """
     from fedsw import files
-    from fedsw.report.page.page import write_page
-    from fedsw.report.registry import write_entry
+    from fedsw.report.page.page import write_entry, write_page
     from fedsw.runs.files import find_run
 
     if found := next(filter(None, map(_document, run)), None):

@@ -31,17 +31,13 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class Quality:
-    """How much held-out metrics are worth.
+    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what was released.
 
-    Attributes:
-        constant: metrics of the best predictor that looks at no input: the most frequent class, or the mean target, of
-            the held-out records themselves; `answer` in words.
-        best_threshold: for two classes, the threshold on the outputs that is right most often on these records, and how
-            often; an upper limit for what another threshold could bring.
-        intervals: where true values lie, over draws of units and with the noise in what was released of them, 95 %.
-        gain: how much better than the best constant the model is in its first metric, 98 %.
-        others: where the share of records lies that do not get the most frequent answer.
-        noised: whether noise is in what it is made of.
+    `constant` has metrics of the best predictor that looks at no input, the most frequent class or the mean target of
+    these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
+    how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
+    is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
+    whether noise is in what it is made of.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)

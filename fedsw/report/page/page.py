@@ -1,12 +1,14 @@
 """One file of HTML that shows a run, or several side by side: it needs no network, and reads without its script.
 
-Texts with tables and figures (model cards, comparisons, plans, synthetic tables) become a page, or Markdown, too.
+Texts with tables and figures (model cards, comparisons, plans, synthetic tables) become a page, or Markdown, too; and a
+run's files become an entry for the OpenDP Deployments Registry, with questions where only a person knows.
 """
 
 from __future__ import annotations
 
 import functools
 import html
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -23,9 +25,9 @@ from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
-from fedsw.runs.files import REPORT
+from fedsw.runs.files import REGISTRY, REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, installed_version, json_text, measured, number, table, upward
+from fedsw.text import harmless, installed_version, json_text, measured, number, table, to_float, upward
 
 
 def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
@@ -149,6 +151,52 @@ def render(template: str, **values: object) -> Page:
     """A page from a template of this package, without control characters; texts in HTML are escaped."""
     found = _environment().get_template(template)
     return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
+
+
+def write_entry(directory: Path, path: Path | None = None) -> Path:
+    """Write a run's entry as YAML, by default into its folder; returns where."""
+    place = directory / REGISTRY if path is None else path
+    files.replace(place, entry(read_run(directory)).encode(), durable=False)
+    return place
+
+
+def entry(record: RunRecord) -> str:
+    """The entry of a run that has ended and has a guarantee, with every text quoted as JSON is, which YAML reads."""
+    summary, experiment = record.summary, record.experiment
+    _require_promise(record, to_float(summary.get("epsilon_of_reader")))
+    columns = experiment.data.columns
+    return render(
+        "registry.yaml",
+        experiment=experiment,
+        summary=summary,
+        guarantee=summary["guarantee"],
+        model=experiment.privacy.model,
+        description=facts.description(record),
+        measured_on=facts.measured_on(summary),
+        columns=[] if columns is None else [row[0] for row in facts.declared(columns).rows],
+        epsilon=_yaml(float(summary["epsilon"])),
+        delta=_yaml(float(summary["delta"])),
+    )
+
+
+def _require_promise(record: RunRecord, epsilon: float | None) -> None:
+    summary, directory = record.summary, record.directory
+    if not summary:
+        raise ValueError(f"{directory} has not ended; `fedsw show {directory} progress` shows how far it is")
+    reasons = {
+        "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
+        "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),
+        "its accountant gives no guarantee": summary["guarantee"].get("accountant_is_guarantee") is False,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"{directory} is not for a registry of deployments: {reason}")
+
+
+def _yaml(value: float) -> str:
+    """A number that every reader of YAML takes for one: 1.0e-06."""
+    mantissa, mark, exponent = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{mark}{exponent}"
 
 
 @functools.cache
