@@ -96,6 +96,11 @@ def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) 
     return Interval(_root(below, 1 - tail), _root(below, tail))
 
 
+def counted(count: float, total: float, noise: float = 0.0) -> Rate:
+    """The share of `total` trials that came out `count` times, plus Gaussian noise; nothing is known of none."""
+    return Rate(count / total, lambda level: share(count, total, noise, level)) if total else UNKNOWN
+
+
 def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
     """The share of rows that hit, whose rows are units' (n,): by an effective number of rows, few units by Student."""
     count = len(hits)
@@ -104,7 +109,7 @@ def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
     value, (totals, held) = float(hits.mean()), _by_unit(hits.astype(np.float64), units)
     clusters = len(totals)
     if clusters == count:
-        return Rate(value, lambda level: share(float(hits.sum()), count, level=level))
+        return counted(float(hits.sum()), count)
     if clusters < 2:
         return Rate(value, lambda level: WHOLE)
     square, free = _square_error(totals - value * held, count)

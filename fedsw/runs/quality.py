@@ -31,7 +31,7 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class Quality:
-    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what was released.
+    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what is released.
 
     `constant` has metrics of the best predictor that looks at no input, the most frequent class or the mean target of
     these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and

@@ -27,7 +27,7 @@ from fedsw.text import number
 
 @dataclass(frozen=True)
 class Given:
-    """A table as a model takes it: encoded features (n, p), float32, and numbers of groups (n,), zeros if not asked for.
+    """A table as a model takes it: encoded features (n, p), float32, and numbers of groups (n,), zeros if not asked.
 
     The `rows` (n,) are as its container counts, in words `counted`; `kept` are cells of columns to keep, by name.
     """
@@ -71,7 +71,10 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
             raise BadRecords(f"{where} holds no records; there is nothing to predict")
         records = encoded(itertools.chain([first], passing), used, where=where, counted=counted)
     except BadRecords as fault:
-        raise BadRecords(_of_kept(str(fault), keep)) from None
+        words = str(fault)
+        if any(f"has no column {name!r}," in words for name in keep):  # which only `keep` names
+            words = words.replace("which data.columns declares", "which is to be kept")
+        raise BadRecords(words) from None
     except OSError as fault:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
     return Given(records.features, records.sensitive, np.concatenate(rows), kept, counted)
@@ -86,12 +89,6 @@ def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str,
         return str(path), kind.counted, kind.read(path, reading, beside=frozenset(keep).__contains__)
     table = tabulated(source() if callable(source) else source)
     return table.kind, "the first record is row 0", table.chunks(reading)
-
-
-def _of_kept(words: str, keep: Sequence[str]) -> str:
-    """A fault of a column that only `keep` names, in words of its own."""
-    asked = next((name for name in keep if f"has no column {name!r}," in words), None)
-    return words if asked is None else words.replace("which data.columns declares", "which is to be kept")
 
 
 Asked = float | Mapping[str, float] | str | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import html
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -277,15 +278,7 @@ class Document:
     def markdown(self) -> str:
         """Write it in Markdown, figures left out; runs of empty lines become one."""
         text = render("document.md", title=self.title, found=self._whole(), markdown=table)
-        return "\n".join(_closed_up(text.splitlines())).strip() + "\n"
+        return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip() + "\n"
 
     def _whole(self) -> Document:
         return replace(self, sections=tuple(each for each in self.sections if each.parts))
-
-
-def _closed_up(lines: Iterable[str]) -> Iterator[str]:
-    before = ""
-    for line in lines:
-        if line.strip() or before:
-            yield line.rstrip()
-        before = line.strip()
