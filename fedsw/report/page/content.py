@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,6 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
         "verdict": verdict(record),
         "what": facts.description(record) if summary else "",
         "target": target_epsilon(record.experiment),
-        "warnings": (*_doubts(summary), *(summary.get("warnings") or ())),
         "first": next(iter(first), None),
         "promise": facts.promise(summary) if summary.get("guarantee") else None,
         "person": person,
@@ -84,9 +83,7 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
         "sizes": facts.sizes(record),
         "columns": None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
         "settings": json_text(facts.settings(record.experiment)),
-        "versions": Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
         "ledger": _last_rows(record),
-        "command": f"fedsw audit {name}",
         "operator": _operator(record) if operator else None,
     }
 
@@ -132,13 +129,6 @@ def _ended(record: RunRecord) -> str:
         f"This run {state} after {rounds_of(record)}: {status.removeprefix('failed: ')}. "
         f"ε = {upward(record.spent, 4)} was spent, and what was released keeps its guarantee."
     )
-
-
-def _doubts(summary: Mapping[str, Any]) -> Iterator[str]:
-    if summary.get("nominal"):
-        yield "nominal: the seed makes sampling and noise reproducible, and who knows it can undo them"
-    if (summary.get("guarantee") or {}).get("accountant_is_guarantee") is False:
-        yield f"no guarantee: the accountant {summary['guarantee'].get('accountant')} may say less than the truth"
 
 
 def _worth_in_words(record: RunRecord) -> str:

@@ -10,7 +10,7 @@ import functools
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import zip_longest
@@ -33,31 +33,28 @@ from fedsw.text import harmless, installed_version, json_text, measured, number,
 
 def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
     """Runs side by side, under the names that they have on the page: settings that differ, and what came out."""
-    names = [name for name, _ in named]
-    flat = [dict(_flat(facts.settings(record.experiment))) for _, record in named]
-    keys = sorted({key for each in flat for key in each})
-    differing = [key for key in keys if len({each.get(key, "default") for each in flat}) > 1]
-    metrics = list(
-        dict.fromkeys(name for _, record in named for name in ordered_metrics(record.summary.get("held_out") or {}))
-    )
-
-    def row(title: str, of: Callable[[RunRecord], object]) -> tuple[object, ...]:
-        return (title, *(of(record) for _, record in named))
-
-    def metric(name: str) -> Callable[[RunRecord], object]:
-        return lambda record: measured(*scores(record.summary).get(name, (None, None)))
-
-    rows = [
-        row("how it ended", lambda record: record.summary.get("status", "not finished")),
-        row("ε", lambda record: upward(record.summary.get("epsilon"), 4)),
-        row("δ", lambda record: upward(record.summary.get("delta"))),
-        row("trust model", lambda record: record.experiment.privacy.trust),
-        row("beside a constant", lambda record: facts.gain(record.summary) or "–"),
-        *(row(metric_name(name), metric(name)) for name in metrics),
+    names, records = zip(*named, strict=True)
+    flat = [dict(_flat(facts.settings(record.experiment))) for record in records]
+    settings = [
+        (key, *(each.get(key, "default") for each in flat)) for key in sorted({key for each in flat for key in each})
     ]
+    differ = [row for row in settings if len(set(row[1:])) > 1]
+    metrics = dict.fromkeys(name for each in records for name in ordered_metrics(each.summary.get("held_out") or {}))
+    columns = []
+    for record in records:
+        summary, measures = record.summary, scores(record.summary)
+        column: list[tuple[str, object]] = [
+            ("how it ended", summary.get("status", "not finished")),
+            ("ε", upward(summary.get("epsilon"), 4)),
+            ("δ", upward(summary.get("delta"))),
+            ("trust model", record.experiment.privacy.trust),
+            ("beside a constant", facts.gain(summary) or "–"),
+        ]
+        column += [(metric_name(each), measured(*measures.get(each, (None, None)))) for each in metrics]
+        columns.append(column)
+    rows = [(cells[0][0], *(cell for _, cell in cells)) for cells in zip(*columns, strict=True)]
     figure = draw_runs(named)
     says = "; ".join(f"{name}: {verdict(record)}" for name, record in named)
-    differ = [(key, *(each.get(key, "default") for each in flat)) for key in differing]
     return {
         "settings": Facts.of(("setting", *names), differ),
         "results": Facts.of(("", *names), rows),
