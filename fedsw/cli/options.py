@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
 import click
 import typer
@@ -290,15 +290,8 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        print(harmless(f"fedsw: warning: {message}"), file=file or sys.stderr)
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        echo(f"fedsw: warning: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
