@@ -14,29 +14,27 @@ from fedsw.cli.options import answer_made, changes_of
 if TYPE_CHECKING:
     from fedsw.audit.finding import Finding
 
-Canary = Annotated[
-    bool, typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound.")
-]
-OneRun = Annotated[
-    int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
-]
 Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
-UnsafeFinding = Annotated[
-    bool,
-    typer.Option(
-        "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
-    ),
-]
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
 
 
 def audit_command(
     target: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")],
     settings: options.Settings = None,
-    canary: Canary = False,
-    one_run: OneRun = None,
+    canary: Annotated[
+        bool,
+        typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound."),
+    ] = False,
+    one_run: Annotated[
+        int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
+    ] = None,
     trials: Trials = None,
-    unsafe_finding: UnsafeFinding = False,
+    unsafe_finding: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
+        ),
+    ] = False,
     epsilon: options.Epsilon = None,
     overrides: options.Set = None,
     data_dir: options.DataDir = None,

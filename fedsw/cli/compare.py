@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
 
 
-Task = Annotated[
-    str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
-]
-Methods = Annotated[
-    str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
-]
-Baselines = Annotated[
-    bool, typer.Option("--baselines", help="What others would run, too: the task's baselines, which need Opacus.")
-]
 Epsilons = Annotated[str | None, typer.Option("--epsilon", metavar="E,F,...", help="Budgets; 1,3,10 if not given.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of every method at every ε; 3 if not given.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the task's.")]
@@ -33,9 +24,15 @@ List = Annotated[bool, typer.Option("--list", help="Show the tasks and the metho
 
 
 def compare_command(
-    task: Task = None,
-    method_names: Methods = None,
-    baselines: Baselines = False,
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
+    ] = None,
+    method_names: Annotated[
+        str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="What others would run, too: the task's baselines, which need Opacus.")
+    ] = False,
     epsilon: Epsilons = None,
     seeds: Seeds = None,
     rounds: Rounds = None,

@@ -24,25 +24,23 @@ if TYPE_CHECKING:
     from fedsw.report.page.page import Document
 
 
-What = Annotated[
-    Literal["summary", "progress", "ledger", "card", "client"],
-    typer.Argument(metavar="[summary|progress|ledger|card|client]"),
-]
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
-]
 _CLIENT_STYLES = {"taking part": "green", "quiet": "yellow", "over": "green"}
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
 
 def show_command(
     run: Run,
-    what: What = "summary",
+    what: Annotated[
+        Literal["summary", "progress", "ledger", "card", "client"],
+        typer.Argument(metavar="[summary|progress|ledger|card|client]"),
+    ] = "summary",
     watch: Watch = False,
     every: Every = 2.0,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
+    ] = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
