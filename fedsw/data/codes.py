@@ -19,7 +19,7 @@ from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
-from fedsw.data.formats import BadRecords, Chunk, format_of, readable, require_file
+from fedsw.data.formats import BadRecords, Chunk, format_of, readable
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
@@ -190,7 +190,6 @@ def what_is_in(folder: Path) -> str:
 
 def read_units(path: Path, columns: Columns) -> Tensor:
     """Whose the records of a file are, each once (units,), ascending, by the declared unit's column alone."""
-    require_file(path)
     kind = format_of(path)
     units = [np.empty(0, dtype=np.int64)]
     with readable(str(path)):
@@ -202,11 +201,8 @@ def read_units(path: Path, columns: Columns) -> Tensor:
 def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
     """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
 
-    Ids of the records are first_id, first_id + step, ...; different clients' must differ.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        BadRecords: naming the file, and the row and column of the first fault, its value and the limit.
+    Ids of the records are first_id, first_id + step, ...; different clients' must differ. BadRecords names the file,
+    and row and column of the first fault, its value and the limit; FileNotFoundError where there is no file.
     """
     records = read_tables([path], columns)[0]
     return records.renumbered(torch.arange(len(records)) * step + first_id)
@@ -216,7 +212,6 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
     """Records of several files, one after the other in memory, so that `concatenate` copies nothing but ids."""
     gathered = Gathered(columns)
     for path in paths:
-        require_file(path)
         kind = format_of(path)
         with readable(str(path)):
             gathered.read(kind.read(path, columns), where=str(path), counted=kind.counted)
@@ -234,12 +229,12 @@ class Checked:
     and every cell fits.
     """
 
-    rows: int
     groups: NDArray[np.int64]
     classes: NDArray[np.int64]
-    faults: list[CellFault]
-    more: int
-    missing: dict[str, int]
+    rows: int = 0
+    faults: list[CellFault] = field(default_factory=list)
+    more: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
     units: int = 0
     names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
@@ -255,7 +250,7 @@ MOST_FAULTS = 50
 
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
     """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
-    totals = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
+    totals = Checked(np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64))
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
     for chunk in chunks:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsw.accounting import Step, epsilon_by, noise_multiplier
+from fedsw.accountants import doubt, require_noise
+from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
@@ -100,7 +101,8 @@ class Plan(Short):
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each {one} replacement "
+            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
+            f"each {one} replacement "
             f"{whole}by "
             f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
             f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
@@ -136,7 +138,7 @@ class Plan(Short):
         return "\n".join(f"{name:17} {value}" for name, value in rows)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=4096)
 def calibrated(
     epsilon: float | None,
     multiplier: float | None,
@@ -146,21 +148,34 @@ def calibrated(
     rounds: int,
     accountant: str,
     device: torch.device | str = "cpu",
+    slicing: Slicing | None = None,
+    beside: tuple[tuple[Step, int], ...] = (),
 ) -> tuple[float, float]:
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
-    Guarantee: that many releases at this sampling rate, composed, satisfy (epsilon, delta) for the replacement of one
-    record of any stratum (docs/guarantees/sampling.md).
+    Guarantee: that many releases at this sampling rate, composed with those `beside` them, satisfy (epsilon, delta) for
+    the replacement of one record of any stratum (docs/guarantees/sampling.md).
 
     Raises:
         ValueError: for an epsilon or a delta that cannot be reached.
     """
+    require_noise(accountant, "gaussian")
     if multiplier is not None:
-        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=device)
+        steps = [(Step(rate, 1 / multiplier, slicing=slicing), rounds), *beside]
+        return multiplier, epsilon_by(accountant, steps, delta, device=device)
     assert epsilon is not None
     if math.isinf(epsilon):
         return 0.0, math.inf
-    found = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant, device=device)
+    found = noise_multiplier(
+        epsilon,
+        delta,
+        sampling_rate=rate,
+        steps=rounds,
+        accountant=accountant,
+        slicing=slicing,
+        beside=beside,
+        device=device,
+    )
     return found, epsilon
 
 

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Charge, Spending, spend_together
+from fedsw.accountants import require_noise
+from fedsw.accounting import Charge, Ledger, Spending, spend_together
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
@@ -215,7 +216,8 @@ def pay(
     """Charge all that an attempt will release from one sample, before any of it is computed.
 
     Guarantee: the parts' mu_i = sensitivity / scale compose to at most the mu that is charged, sqrt(sum mu_i^2) for
-    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3).
+    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3), sum mu_i for Laplace noise; and their noise is what the
+    ledger's accountant means.
 
     Args:
         charges: what the attempt costs each group, in the units of `sigma`.
@@ -224,9 +226,10 @@ def pay(
 
     Raises:
         BudgetExhausted, AlreadySpent: as `release`.
-        ValueError: if the parts cost more than is charged, or no noise has such a scale; nothing is charged.
+        ValueError: if the parts cost more than is charged, have another noise than the ledger accounts for, or no noise
+            has such a scale; nothing is charged.
     """
-    _require_charged(charges, sigma, parts)
+    _require_charged(ledger, charges, sigma, parts)
     spent = ledger.spend(round_, attempt, charges, sigma)
     return Paid(round_, attempt, spent, {part.name: part for part in parts})
 
@@ -253,7 +256,7 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     due: list[int] = []
     for place, bill in enumerate(bills):
         try:
-            _require_charged(bill.charges, bill.sigma, bill.parts)
+            _require_charged(bill.ledger, bill.charges, bill.sigma, bill.parts)
         except ValueError as fault:
             found.append(fault)
             continue
@@ -268,14 +271,15 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     return found
 
 
-def _require_charged(charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
-    """Refuse parts that cost more than is charged.
-
-    Raises:
-        ValueError: naming both.
-    """
+def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
+    """Refuse parts that cost more than is charged, or of other noise than is accounted for: ValueError names both."""
+    if isinstance(ledger, Ledger):
+        for part in parts:
+            require_noise(ledger.accountant, part.mechanism)
     charged = max(_mu(charge.sensitivity, sigma) for charge in charges)
-    needed = math.hypot(*(_mu(part.sensitivity, part.scale) for part in parts))
+    of_laplace = sum(_mu(part.sensitivity, part.scale) for part in parts if part.mechanism == "laplace")
+    others = (_mu(part.sensitivity, part.scale) for part in parts if part.mechanism != "laplace")
+    needed = math.hypot(*others) + of_laplace
     if needed > charged * (1 + _SAME):
         raise ValueError(
             f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "
@@ -367,11 +371,7 @@ def release_share(
 
 
 def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
-    """The part that a value leaves as, which is then no longer there.
-
-    Raises:
-        ValueError: as `release_paid`.
-    """
+    """The part that a value leaves as, which is then no longer there; ValueError as `release_paid`."""
     part = paid.parts.get(name)
     if part is None:
         raise ValueError(
