@@ -71,6 +71,10 @@ def between(interval: Sequence[Any]) -> str:
     return f"{number(low)} to {number(high)}"
 
 
+BURIED = "what the noise allows to see"
+"""What a number is below or above that noise moved to where no true value can be."""
+
+
 def measured(value: Any, interval: Sequence[Any] | None) -> str:
     """A number that was measured, with the interval that it stands for: 0.29 (0.08 to 0.5).
 
@@ -82,9 +86,9 @@ def measured(value: Any, interval: Sequence[Any] | None) -> str:
     if known is None or math.isnan(known):
         return f"not to be seen ({between(interval)})"
     if low is not None and known < low - _ROUND_OFF * abs(low):
-        return f"below what the noise allows to see ({between(interval)})"
+        return f"below {BURIED} ({between(interval)})"
     if high is not None and known > high + _ROUND_OFF * abs(high):
-        return f"above what the noise allows to see ({between(interval)})"
+        return f"above {BURIED} ({between(interval)})"
     return f"{number(value)} ({between(interval)})"
 
 

@@ -81,7 +81,8 @@ class Format:
 
 
 def format_of(path: Path) -> Format:
-    """What reads a file, by its name."""
+    """What reads a file, by its name; of one that is there, and no larger than what is read."""
+    require_file(path)
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
     ends = "csv" if is_text(path) else path.suffix.lower().removeprefix(".")
@@ -188,6 +189,7 @@ def _csv_rows(
         most = _rows_of(layout.width)
         for number, row in enumerate(reader, start=first):
             if row and len(row) != layout.width:
+                yield from _csv_chunk(first, rows, layout.places)
                 raise BadRecords(f"{path}: row {number} has {len(row)} cells; the header (row 1) has {layout.width}")
             if len(rows) == most or not row:  # a blank line ends a chunk, so that rows keep their numbers
                 yield from _csv_chunk(first, rows, layout.places)

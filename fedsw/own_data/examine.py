@@ -18,7 +18,7 @@ from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import CellFault, Distinct, by_value
-from fedsw.data.formats import Chunk, format_of, require_file
+from fedsw.data.formats import Chunk, format_of
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out
@@ -257,7 +257,6 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
     odds = experiment.objective.penalty == "equality-of-odds"
     repeats = Repeats(table, columns)
     try:
-        require_file(table)
         kind = format_of(table)
         counted = kind.counted
         chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))
@@ -268,7 +267,8 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
         said.append(f"{table} holds no records; a client takes part with at least one")
     if said:
         found.records = None
-    cut = [f"{table}: column {name!r}: numbers outside the bounds, cut there: {n:,}" for name, n in found.cut.items()]
+    counts = ", ".join(f"{name!r} {n:,}" for name, n in found.cut.items())
+    cut = [f"{table}: numbers outside their bounds, cut there, by column: {counts}"] if counts else []
     examined = Examined(
         place.name,
         table,
@@ -302,8 +302,9 @@ def _together(
     files, asked = [file for file, _ in read], experiment.federation.clients
     if len(files) > 1 and len(files) != asked:
         yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    whole = all(file.broken is None for file in files)
     for what, names in (("groups", columns.groups), ("classes", columns.classes)):
-        for name in names:
+        for name in names if whole else ():
             if files and sum(getattr(file, what).get(name, 0) for file in files) == 0:
                 yield f"no client holds a record of {name!r}, one of the {what} that are declared"
     if experiment.data.held_out is None:

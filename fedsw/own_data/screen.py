@@ -75,13 +75,8 @@ def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 
 
 def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
     raw = experiment.model_dump(mode="json")
-    raw["data"] |= {
-        "source": "object",
-        "data_dir": None,
-        "held_out": None,
-        "held_out_overlap": "refuse",
-        "account": None,
-    }
+    nothing = dict.fromkeys(("data_dir", "held_out", "account"))
+    raw["data"] |= {"source": "object", "held_out_overlap": "refuse", **nothing}
     raw["training"]["rounds"] = rounds
     raw["federation"]["clients"] = clients
     raw["metrics"] = []
@@ -107,10 +102,9 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
 
 def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | None) -> dict[str, Any]:
     """The same as plain values."""
-    files = [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files]
     return {
         "fits": found.fits,
-        "files": files,
+        "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files],
         "together": list(found.together),
         "warnings": [line for file in found.files for line in file.warnings],
         "public": list(public_words(experiment)),
@@ -156,8 +150,7 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
         alike.setdefault((fault.column, fault.declared), []).append(fault)
     for (column, declared), faults in alike.items():
         if len(faults) > _SINGLY:
-            cells = ", ".join(f"row {fault.row} is {fault.value}" for fault in faults)
-            yield f"{file.file}: column {column!r}: {declared}; {cells} ({file.counted})"
+            yield f"{file.file}: column {column!r}: {declared}; {_rows_by_value(faults)} ({file.counted})"
             continue
         for fault in faults:
             yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
@@ -166,7 +159,18 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
     if file.more:
         yield f"{file.file}: and {file.more} more faults in these columns"
     if file.broken is not None:
-        yield f"{file.broken} (what follows was not read)"
+        yield f"{file.broken} (the rest of it was not read)"
+
+
+def _rows_by_value(faults: Sequence[CellFault]) -> str:
+    """Every row of some faults, those of one value together."""
+    rows: dict[str, list[int]] = {}
+    for fault in faults:
+        rows.setdefault(fault.value, []).append(fault.row)
+    return "; ".join(
+        f"rows {', '.join(map(str, places))} are {value}" if len(places) > 1 else f"row {places[0]} is {value}"
+        for value, places in rows.items()
+    )
 
 
 _CELLS = ("cell is", "cells are")

@@ -18,7 +18,7 @@ from fedsw.federation import client as handlers
 from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
-from fedsw.federation.exchange.exchange import content_of
+from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.answers import HIDDEN, reason_of
@@ -221,7 +221,7 @@ def test_files_that_were_fetched_before_are_read_if_they_are_what_they_should_be
 
     monkeypatch.delenv("FEDSW_DATA", raising=False)
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
-    source = data_files.Source("https://example.org/", {"a.csv": hashlib.sha256(b"x").hexdigest()}, "none")
+    source = data_files.Source("https://example.org/", {"a.csv": hashlib.sha256(b"x").hexdigest()})
     monkeypatch.setattr(data_files, "SOURCES", {"toy": source})
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "a.csv").write_bytes(b"x")
@@ -250,7 +250,8 @@ def test_a_record_of_settings_is_no_text(tmp_path):
     try:
         (node,) = grid.get_node_ids()
         content = RecordDict({"config": ConfigRecord({"experiment": 7, "run": RUN})})
-        (reply,) = grid.send_and_receive([Message(content, node, messages.HELLO.kind)], timeout=20.0)
-        assert "experiment came as 7; expected a text" in reply.error.reason
+        kind, traffic = messages.HELLO.kind, Traffic()
+        (reply,) = exchange(grid, kind, {node: content}, group="hello", timeout=20.0, traffic=traffic).values()
+        assert isinstance(reply, Fault) and "experiment came as 7; expected a text" in reply.reason
     finally:
         grid.close()
