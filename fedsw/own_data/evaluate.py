@@ -65,8 +65,8 @@ class Evaluated:
             "constant_intervals": quality.constant_intervals,
             "answer": quality.answer,
             "gain": quality.gain,
-            "by_group": self.worth.by_group,
-            "by_group_intervals": self.worth.by_group_intervals,
+            "by_group": self.worth.by_group.numbers,
+            "by_group_intervals": self.worth.by_group.around,
             "warnings": self.warnings,
         }
 
@@ -167,8 +167,8 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
     if constant:
         table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
     groups = []
-    if last.by_group:
-        headings, by_group = group_table(last.by_group, last.by_group_intervals, measured_cell)
+    if last.by_group.numbers:
+        headings, by_group = group_table(*last.by_group, measured_cell)
         groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
     said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]
