@@ -92,8 +92,7 @@ def train(asked: BaselineTask) -> Trained:
 
 
 def _at(experiment: Experiment, epsilon: float, delta: float) -> Experiment:
-    privacy = experiment.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    return experiment.model_copy(update={"privacy": privacy})
+    return experiment.with_sections(privacy={"epsilon": epsilon, "delta": delta})
 
 
 def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:

@@ -75,8 +75,7 @@ def show_command(
     elif what == "card":
         from fedsw.use.export import write_card
 
-        path = write_card(directory, output)
-        echo(json_text({"card": str(path)}) if as_json else str(path))
+        _answer_path("card", write_card(directory, output), as_json=as_json)
     else:
         from fedsw.cli.execution import print_run
 
@@ -226,9 +225,8 @@ def report_command(
         if len(run) > 1 or registry or follow or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
         document, place = found
-        path = output or place
-        files.replace(path, document.page().encode(), durable=False)
-        echo(json_text({"report": str(path)}) if as_json else str(path))
+        files.replace(output or place, document.page().encode(), durable=False)
+        _answer_path("report", output or place, as_json=as_json)
         return
     folders = [find_run(each, runs) for each in run]
     if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
@@ -240,14 +238,16 @@ def report_command(
             host, chosen = serving.server_address[:2]
             echo(f"http://{host!s}:{chosen}/ shows {folders[0]} until Ctrl-C; only this machine can open it")
             serving.serve_forever()
-        return
-    if registry:
-        path = write_entry(folders[0], output)
-        echo(json_text({"entry": str(path)}) if as_json else str(path))
-        return
-    plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
-    path = write_page(folders, output, operator=operator, plans=plans)
-    echo(json_text({"report": str(path)}) if as_json else str(path))
+    elif registry:
+        _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
+    else:
+        plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
+        path = write_page(folders, output, operator=operator, plans=plans)
+        _answer_path("report", path, as_json=as_json)
+
+
+def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
+    echo(json_text({what: str(path)}) if as_json else path)
 
 
 def _document(name: str) -> tuple[Document, Path] | None:

@@ -107,7 +107,7 @@ def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:
     folder = spec.data_dir if data_dir is None else str(data_dir.expanduser())
     if folder is None:
         raise ExperimentError("this run does not say where the clients' files are: add --data-dir DIR")
-    return experiment.model_copy(update={"data": spec.model_copy(update={"data_dir": folder})})
+    return experiment.with_sections(data={"data_dir": folder})
 
 
 def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:
