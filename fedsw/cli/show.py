@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -21,7 +21,7 @@ from fedsw.text import json_text, number, upward
 if TYPE_CHECKING:
     from fedsw.report.accounts import ClientStatus
     from fedsw.report.facts import Status
-    from fedsw.report.page.page import Document
+    from fedsw.report.page.page import Document, WhatIfs
 
 
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
@@ -241,8 +241,8 @@ def report_command(
     elif registry:
         _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
     else:
-        plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
-        path = write_page(folders, output, operator=operator, plans=plans)
+        forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
+        path = write_page(folders, output, operator=operator, what_ifs=forecast)
         _answer_path("report", path, as_json=as_json)
 
 
@@ -267,10 +267,10 @@ def _document(name: str) -> tuple[Document, Path] | None:
     return None
 
 
-def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
     from fedsw.planning.after_moments import sizes_of
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain
+    from fedsw.report.page.page import WhatIfs
 
-    experiment, by_group = sizes_of(folder, allow_modules)
-    return as_plain(planned(experiment, by_group))
+    return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))
