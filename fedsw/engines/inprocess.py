@@ -76,12 +76,10 @@ _IDLE_SECONDS = 10.0
 class InProcessGrid(Carrier):
     """Drives an unmodified ClientApp for every node of a simulated federation.
 
-    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. The server
-    waits on a condition, not by polling. A message is valid for its time to live, from when it was sent: afterwards
-    nobody waits for it, and it is neither answered nor delivered. When a client takes half of the time that the next
-    message has left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to
-    the others: a hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python
-    thread cannot be stopped). A worker that has nothing to do for a while ends, too; the next message has a new one.
+    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. A message is valid
+    for its time to live, from when it was sent: afterwards it is neither answered nor delivered. When a client takes
+    half of the time that the next message has left, the messages behind it go to a new worker: a hanging client costs
+    one time-out, never the run. Its thread is left to end when it does (a Python thread cannot be stopped).
     """
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
@@ -222,8 +220,7 @@ def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
 def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:
     """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share of a GPU.
 
-    The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
-    experiment or from FEDSW_DATA.
+    The server app runs in this process; a failure in it is raised here.
 
     Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
     their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
