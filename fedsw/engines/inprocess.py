@@ -119,8 +119,9 @@ class InProcessGrid(Carrier):
         wanted, deadline = list(message_ids), time.monotonic() + _PULL_SECONDS
         with self._state:
             while not all(i in self._replies for i in wanted) and (now := time.monotonic()) < deadline:
-                if now >= self._relief():
-                    self._relieve()
+                if self._worker is not None and now >= self._relief():
+                    self._worker.relieved = True
+                    self._worker = _Worker(self)
                 self._state.wait(max(0.0, min(deadline, self._relief()) - now))
             return [self._replies.pop(i).message for i in wanted if i in self._replies]
 
@@ -136,11 +137,6 @@ class InProcessGrid(Carrier):
             return math.inf
         since = self._worker.since or time.monotonic()
         return (since + self._queue[0].until) / 2
-
-    def _relieve(self) -> None:
-        assert self._worker is not None
-        self._worker.relieved = True
-        self._worker = _Worker(self)
 
     def _answer(self, message: Message) -> Message:
         try:
