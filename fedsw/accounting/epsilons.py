@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 
 from fedsw.accountants import ACCOUNTANTS, Accountant, Covers, accountant_named
-from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon, lower_epsilon
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, counts_of, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
@@ -40,12 +40,9 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
     proves that its epsilon is an upper bound: the record of a run says whose word it is, a client with a limit on
     epsilon refuses it, and an audit recomputes nothing for it.
 
-    Args:
-        name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
-        note: where it comes from, and what it takes as noise multiplier.
-        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below:
-            ValueError where it is smaller.
-        covers: see `fedsw.accountants.Accountant`.
+    Its name is that of `privacy.accountant`, and in ledgers, which open where it is registered alone; for ``note`` and
+    ``covers`` see `fedsw.accountants.Accountant`. Whoever states that its epsilon is an ``upper_bound`` has it compared
+    with what is known from below: ValueError where it is smaller.
     """
 
     def registered(function: Own) -> Own:
@@ -77,10 +74,9 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
     Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
     sampling without replacement.
 
-    Raises:
-        DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
-        ValueError: for an unknown accountant, a delta outside [1e-10, 1), steps that it does not cover.
-        ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
+    DeltaTooSmall for "pld", if the round-off of so many steps uses delta up; ValueError for an unknown accountant, a
+    delta outside [1e-10, 1), or steps that it does not cover; ModuleNotFoundError for "rdp-wor" and what uses it,
+    without dp_accounting.
     """
     check_delta(delta)
     own, counts = accountant_named(accountant), _reduced(steps)
@@ -144,7 +140,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _reduced(steps: StepCounts) -> list[tuple[Step, int]]:
-    return [(step.reduced, times) for step, times in (steps.items() if isinstance(steps, Mapping) else steps)]
+    return [(step.reduced, times) for step, times in counts_of(steps)]
 
 
 def _not_covered(accountant: Accountant, counts: Counts) -> str:

@@ -43,12 +43,8 @@ class Step:
     stated: Stated | None = None
 
     def __post_init__(self) -> None:
-        if self.stated is not None and (self.sampling_rate, self.sampling, self.slicing, self.mu) != (
-            1.0,
-            "without-replacement",
-            None,
-            self.stated.size,
-        ):
+        of_all = (self.sampling_rate, self.sampling, self.slicing) == (1.0, "without-replacement", None)
+        if self.stated is not None and not (of_all and self.mu == self.stated.size):
             raise ValueError("a stated profile is of all records, without slicing; make its step with stated_step.")
         if not 0.0 <= self.sampling_rate <= 1.0:
             raise ValueError(f"sampling_rate is {self.sampling_rate}; it must lie in [0, 1].")
