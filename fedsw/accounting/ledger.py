@@ -304,11 +304,10 @@ class Ledger:
             if not self._journal.passes(head):
                 now = self._journal.head
                 raise LedgerReplaced(
-                    f"{self.path} ends at release {now.sequence} (digest {now.digest[:12]}), but {by} "
-                    f"remembers release {head.sequence} (digest {head.digest[:12]}): an older copy or another run's "
-                    "ledger is in its place, and would forget what was spent. Put the newest ledger back; if it is "
-                    "lost, so is the account of this run, and nothing more may be released from its records on its "
-                    "budget."
+                    f"{self.path} ends at release {now.sequence} (digest {now.digest[:12]}), but {by} remembers "
+                    f"release {head.sequence} (digest {head.digest[:12]}): an older copy or another run's ledger is in "
+                    "its place, and would forget what was spent. Put the newest ledger back; if it is lost, so is the "
+                    "account of this run, and nothing more may be released from its records on its budget."
                 )
 
     def close(self) -> None:

@@ -154,8 +154,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 
 def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
     """A lower bound on epsilon, at most 60, wrong with probability at most `error`, for a mechanism of that delta."""
-    _check(correct, guesses, canaries)
-    _check_error(error)
+    _check(correct, guesses, canaries, error)
 
     def excluded(epsilon: float) -> bool:
         return p_value(correct, guesses, canaries, epsilon, delta) <= error
@@ -180,8 +179,7 @@ def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: 
     Algorithm 3, for two alternatives. The greedy choice is least because more mass above t asks for no less below:
     a unit at s > t adds s to R, r - s to H, and s / (r - s) exceeds t / (r - t).
     """
-    _check(correct, guesses, canaries)
-    _check_error(error)
+    _check(correct, guesses, canaries, error)
     right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
     whole = guesses / canaries * (1 + _ROUND_OFF)
     for count in range(correct - 1, -1, -1):
@@ -217,15 +215,12 @@ def largest(holds: Callable[[float], bool], low: float, high: float, *, steps: i
     return low
 
 
-def _check(correct: int, guesses: int, canaries: int) -> None:
+def _check(correct: int, guesses: int, canaries: int, error: float = 0.5) -> None:
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
             f"{correct} right of {guesses} guesses about {canaries} coins: right guesses are at most the guesses, and "
             "those at most the coins"
         )
-
-
-def _check_error(error: float) -> None:
     if not 0 < error < 1:
         raise ValueError(f"error = {error}; the probability of being wrong lies between 0 and 1")
 

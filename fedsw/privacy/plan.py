@@ -28,9 +28,7 @@ class Plan(Short):
 
     Attributes:
         strata: names of the strata of sampling; each is accounted for on its own.
-        sizes: records of every stratum.
-        batch: of these in every batch.
-        rates: sampling rate of every stratum.
+        sizes, batch, rates: records of every stratum, of these in every batch, and its sampling rate.
         rounds: how many releases.
         epsilon, delta: of all rounds together, for the replacement of one record within its stratum.
         multiplier: noise multiplier sigma / Delta; 0 without noise.
@@ -101,9 +99,8 @@ class Plan(Short):
         whole = "" if self.unit is None else "of all of its records "
         return (
             f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each {one} replacement "
-            f"{whole}by "
-            f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
-            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
+            f"{whole}by any other within its stratum, against everybody who sees all {self.rounds} released gradients "
+            f"and everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
@@ -150,10 +147,7 @@ def calibrated(
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
     Guarantee: that many releases at this sampling rate, composed, satisfy (epsilon, delta) for the replacement of one
-    record of any stratum (docs/guarantees/sampling.md).
-
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta that cannot be reached.
     """
     if multiplier is not None:
         return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=device)

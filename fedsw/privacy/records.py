@@ -47,10 +47,7 @@ class RecordRelease:
         keep: the part of a record's coordinates, those of largest magnitude, that is released; the others count as the
             centre before noise is added to all. A map of each record by itself: nothing of the guarantee changes.
 
-    Raises:
-        ValueError: if a field is outside its range or two do not fit.
-
-    Source: RCO, Section 3 and equation (4).
+    ValueError if a field is outside its range or two do not fit. Source: RCO, Section 3 and equation (4).
     """
 
     epsilon: float
@@ -118,25 +115,24 @@ class RecordRelease:
         delta = self.delta if self.mechanism == "gaussian" else 0.0
         return (
             f"({upward(self.epsilon, 6)}, {upward(delta, 6)})-local differential privacy of each record against "
-            "everybody, the server "
-            "included, when the record is replaced by any other; one release"
+            "everybody, the server included, when the record is replaced by any other; one release"
         )
 
     def encode(self, features: Tensor) -> Tensor:
         """Features (n, p) in the released space: cosine coefficients with `dct`, else as they are. Differentiable."""
-        if not self.dct:
-            return features
-        side = image_side(features.shape[1])
-        basis = cosine_matrix(side).to(features)
-        return (basis @ features.reshape(-1, side, side) @ basis.T).reshape(features.shape)
+        return self._turned(features, inverse=False)
 
     def decode(self, released: Tensor) -> Tensor:
         """The inverse of `encode`: released rows (n, p) as features. Post-processing."""
+        return self._turned(released, inverse=True)
+
+    def _turned(self, rows: Tensor, *, inverse: bool) -> Tensor:
         if not self.dct:
-            return released
-        side = image_side(released.shape[1])
-        basis = cosine_matrix(side).to(released)
-        return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
+            return rows
+        side = image_side(rows.shape[1])
+        cosines = cosine_matrix(side).to(rows)
+        basis = cosines.T if inverse else cosines
+        return (basis @ rows.reshape(-1, side, side) @ basis.T).reshape(rows.shape)
 
     def project(self, features: Tensor) -> Tensor:
         """What of `features` (n, p) is noised: the `keep` largest of encode(x - centre), in the ball; float64.
@@ -156,10 +152,8 @@ class RecordRelease:
     def bounded(self, features: Tensor) -> Bounded:
         """Rows (n, p) in the ball, to be released once; every row is protected on its own, whoever sees the others.
 
-        The number of rows is public. `released` moves what left back to the centre.
-
-        Raises:
-            ValueError: if the features are not a matrix, or do not fit the centre or `dct`.
+        The number of rows is public. `released` moves what left back to the centre. ValueError if the features are not
+        a matrix, or do not fit the centre or `dct`.
         """
         if features.dim() != 2:
             raise ValueError(
@@ -201,9 +195,6 @@ def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:
     radius: norms are computed to less than that. Rows hold finite numbers; `RecordRelease.project` sees to it.
 
     Source: Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1 (l1, by sorting), batched.
-
-    Raises:
-        ValueError: if the norm is unknown.
     """
     inner = radius * (1 - 8 * (rows.shape[1] + 8) * 2.0**-53)
     if norm == "l2":

@@ -41,12 +41,9 @@ class DirectionStream:
 
 @dataclass(frozen=True)
 class BoundedSlices:
-    """Projections (n, k) before their noise, with what is public of them; made by `fresh_slices` or `slices_on`.
+    """Projections (n, k) before their noise, on public directions (p, k); made by `fresh_slices` or `slices_on`.
 
-    Attributes:
-        bounded: X Theta, about the centre; its sensitivity is the diameter of the ball, before slicing.
-        directions: (p, k).
-        centre: a public constant.
+    ``bounded`` is X Theta, about the public centre; its sensitivity is the diameter of the ball, before slicing.
     """
 
     bounded: Bounded
@@ -79,17 +76,10 @@ def fresh_slices(
     It protects each record from everybody outside the client; the number of records is public. The next release of
     the same records must draw its directions anew: pass the same stream, which never repeats itself.
 
-    Args:
-        features: (n, p), n >= 1.
-        radius: of the ball, in the units of the features; fixed in advance.
-        k: number of directions.
-        scheme: "orthogonal" or "iid".
-        directions_stream: where the directions come from; secret until the release.
-        centre: a public constant, fixed in advance; the projections released are those of the uncentred features.
-
-    Raises:
-        TypeError: if `directions_stream` is not a DirectionStream.
-        ValueError: if the radius is not finite and above 0, k is below 1, or there is no record.
+    Features are (n, p), n >= 1; the radius, in their units, and the centre are public constants, fixed in advance; the
+    projections released are those of the uncentred features. The stream of the k directions is secret until the
+    release. TypeError if it is no DirectionStream; ValueError if the radius is not finite and above 0, k is below 1, or
+    there is no record.
 
     Source: RR (mechanism); docs/guarantees/accounting.md (profile).
     """
@@ -113,14 +103,8 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
     Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; what
     the tolerance and rounding could add, rows are inside the ball by. Releases compose, on these directions or others.
 
-    Args:
-        features: (n, p), n >= 1; treated as in `fresh_slices`.
-        directions: (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which
-            the sum of the outer products is (k/p) I.
-        radius, centre: as in `fresh_slices`.
-
-    Raises:
-        ValueError: if the directions are not of that kind, or as in `fresh_slices`.
+    Directions are (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which the
+    sum of the outer products is (k/p) I; else ValueError. For the rest see `fresh_slices`.
 
     Source: docs/guarantees/slices.md.
     """
@@ -133,9 +117,7 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
 def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlices:
     """Projections WITHOUT NOISE OR CLIPPING, epsilon = infinity: the non-private reference, never for private records.
 
-    Args:
-        features: (n, p).
-        directions: (p, k), unit columns.
+    Features are (n, p), directions (p, k) unit columns.
     """
     values = features.detach().to(torch.float64)
     theta = directions.detach().to(values)
