@@ -41,18 +41,14 @@ def budget_report(
 ) -> dict[str, object]:
     """Solve for the one of noise multiplier, epsilon and steps that is missing, and compare accountants.
 
-    Args:
-        sampling_rate: p of every group; the largest decides, as all have the same noise multiplier here.
-        diameter: of the sliced features, in the units of sigma; only to say what sigma is, and what the same sigma
-            would give if this bounded the norm of a row and not the distance of two.
+    Of the sampling rates of groups the largest decides, as all have the same noise multiplier here. The diameter is
+    that of sliced features, in the units of sigma: only to say what sigma is, and what the same sigma would give if
+    this bounded the norm of a row and not the distance of two.
 
-    Returns:
-        JSON-ready: the three numbers, what was ``solved``, the ``bracket`` of epsilon, rows of ``accountants``
-        (:func:`compare`) and the ``convention``; with ``diameter`` one more row, "pld-norm".
-
-    Raises:
-        ValueError: unless exactly two of the three are given, in range, and at least one step fits the epsilon; for
-            Poisson batches of slices, or a diameter without slices.
+    It is JSON-ready: the three numbers, what was ``solved``, the ``bracket`` of epsilon, rows of ``accountants``
+    (:func:`compare`) and the ``convention``; with ``diameter`` one more row, "pld-norm". ValueError unless exactly two
+    of the three are given, in range, and at least one step fits the epsilon; for Poisson batches of slices, or a
+    diameter without slices.
 
     Source: docs/guarantees/accounting.md.
     """

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,6 +52,11 @@ class Head:
 
     sequence: int
     digest: str
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Head:
+        """What files keep of it; ValueError, LookupError or TypeError if it is not that."""
+        return cls(int(kept["sequence"]), str(kept["digest"]))
 
 
 class Journal:
@@ -298,7 +303,6 @@ def remember(path: Path, head: Head) -> None:
 def remembered(path: Path) -> Head | None:
     """The row that is remembered; None without one, or where a machine that died emptied the file."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        kept = json.loads(memory_of(path).read_text(encoding="ascii"))
-        head = Head(int(kept["sequence"]), str(kept["digest"]))
+        head = Head.of(json.loads(memory_of(path).read_text(encoding="ascii")))
         return head if head.sequence else None
     return None

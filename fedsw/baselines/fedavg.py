@@ -147,15 +147,11 @@ def train_puffle(asked: BaselineTask) -> Trained:
 
     Guarantee: of every `fedsw.baselines.fedavg.Client`.
     """
-    target, rate, momentum = (asked.arguments.get(name) for name in ("target", "rate", "momentum"))
+    known = {name: asked.arguments.get(name) for name in ("target", "rate", "momentum")}
+    given = {name: float(value) for name, value in known.items() if value is not None}
     weight = asked.problem.experiment.objective.alpha
-    return averaged(
-        asked,
-        lambda _: Weighted(
-            asked.problem,
-            weight,
-            None if target is None else float(target),
-            0.1 if rate is None else float(rate),
-            0.0 if momentum is None else float(momentum),
-        ),
-    )
+
+    def weighted(_: int) -> Weighted:
+        return Weighted(asked.problem, weight, given.get("target"), given.get("rate", 0.1), given.get("momentum", 0.0))
+
+    return averaged(asked, weighted)

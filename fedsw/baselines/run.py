@@ -100,10 +100,7 @@ def train(
 
     An infinite epsilon is a reference without noise, which is clipped all the same. The experiment's delta is the
     default, with n the number of all private records. "barycentre" puts its run and its account into the folder.
-
-    Raises:
-        ExperimentError: if the baseline cannot train it, or does not take an argument.
-        ModuleNotFoundError: if Opacus is not installed.
+    ExperimentError if the baseline cannot train it, or does not take an argument; ModuleNotFoundError without Opacus.
     """
     baseline = find(name)
     for argument in arguments:
@@ -129,9 +126,7 @@ def run(
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 
     The references without privacy have names among the baselines'. The summary has what a run's summary has.
-
-    Raises:
-        ExperimentError: as `train`, or if the data set has an account, which no baseline counts in.
+    ExperimentError as `train`, or if the data set has an account, which no baseline counts in.
     """
     experiment = settled(experiment)
     if name in reference.NAMES:
@@ -190,13 +185,9 @@ def _summary(
 
 def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:
     stated_words = {
-        "relation": stated.relation,
+        **{name: getattr(stated, name) for name in ("relation", "protects", "against", "bound", "accountant")},
         "unit": "one record",
-        "protects": stated.protects,
-        "against": stated.against,
         "public": sorted(stated.public),
-        "bound": stated.bound,
-        "accountant": stated.accountant,
         "accountant_is_guarantee": stated.holds,
         "trust": "local" if stated.local else "central",
         "noise_multiplier": stated.multiplier,
@@ -236,6 +227,5 @@ def _unprocessed(name: str, experiment: Experiment) -> str | None:
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )
-    return (
-        f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if experiment.data.own else None
-    )
+    own = experiment.data.own
+    return f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if own else None

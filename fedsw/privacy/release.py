@@ -275,8 +275,9 @@ def release_paid_together(
     for (scale, mechanism), places in alike.items():
         values = [bounded[place]._take() for place in places]
         together = _noised(torch.cat([value.reshape(-1) for value in values]), scale, mechanism, stream)
-        for place, value, own in zip(places, values, together.split([v.numel() for v in values]), strict=True):
-            found[place] = Released(own.reshape(value.shape).clone(), scale, paid[place].spent)
+        parts = torch.split(together, [exact.numel() for exact in values])
+        for place, exact, own in zip(places, values, parts, strict=True):
+            found[place] = Released(own.reshape(exact.shape).clone(), scale, paid[place].spent)
     return [found[place] for place in range(len(bounded))]
 
 

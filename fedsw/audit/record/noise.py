@@ -220,11 +220,15 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            bounds = sensitivity.of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
+            bounds = _of_contribution(folder, largest, row)
             least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
             require_sensitivity(charge, least, where, faults)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
     return "Δ is no less than the formulas' for the largest batches"
+
+
+def _of_contribution(folder: Folder, largest: Mapping[str, int], row: Row) -> dict[str, float]:
+    return sensitivity.of_sum(folder.experiment, largest, spreads=spreads_of(folder, row), bound=sensitivity.TABLES)
 
 
 def _masked(folder: Folder, faults: Faults) -> str:
@@ -236,8 +240,7 @@ def _masked(folder: Folder, faults: Faults) -> str:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
             if folder.task.private_parameters:
-                of_contribution = sensitivity.of_contribution
-                bounds = of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
+                bounds = _of_contribution(folder, largest, row)
                 least = clips_scale(folder) * max(bounds.values())
             require_sensitivity(charge, least, where, faults)
             faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
