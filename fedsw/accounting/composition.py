@@ -230,7 +230,7 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
     return found
 
 
-def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
+def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:
     """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
     It is (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
@@ -242,21 +242,20 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
     """
     counts = counts_of(steps)
-    upper = epsilon(counts, delta, device=device)
-    lower = lower_epsilon(counts, delta, device=device)
+    upper, lower = epsilon(counts, delta), lower_epsilon(counts, delta)
     if all(_forms_triangle(step) for step, _ in counts) and any(step.sampling_rate < 1.0 for step, _ in counts):
-        lower = max(lower, Composition(counts, device=device, sides=("triangle",)).lower_epsilon(delta))
+        lower = max(lower, Composition(counts, sides=("triangle",)).lower_epsilon(delta))
     return min(upper, lower), upper
 
 
-def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
+def lower_epsilon(steps: StepCounts, delta: float) -> float:
     """Compute epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
     """
     met = [(replace(step, sampling="poisson"), times) for step, times in counts_of(steps)]
-    return Composition(met, device=device).lower_epsilon(delta)
+    return Composition(met).lower_epsilon(delta)
 
 
 def _forms_triangle(step: Step) -> bool:

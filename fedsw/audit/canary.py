@@ -122,20 +122,15 @@ def finding(
 
 def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
     """What was found that the claim rules out, part by part: the whole has room that would hide a part's fault."""
-    contradictions = []
-    if measured.shift > claim.sensitivity:
-        contradictions.append(
-            f"one record moves the sum by {measured.shift / claim.sensitivity:.4g} times the sensitivity"
-        )
-    if measured.repeated:
-        contradictions.append(f"{measured.repeated} releases have the noise of an earlier one")
-    if mu > claim.mu:
-        contradictions.append(f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}")
-    if rate > claim.rate:
-        contradictions.append(f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}")
-    if shown > claim.epsilon:
-        contradictions.append(f"an ε of {downward(shown, 4)} is shown, more than the claim")
-    return contradictions
+    times = measured.shift / claim.sensitivity
+    checked = [
+        (measured.shift > claim.sensitivity, f"one record moves the sum by {times:.4g} times the sensitivity"),
+        (measured.repeated > 0, f"{measured.repeated} releases have the noise of an earlier one"),
+        (mu > claim.mu, f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}"),
+        (rate > claim.rate, f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}"),
+        (shown > claim.epsilon, f"an ε of {downward(shown, 4)} is shown, more than the claim"),
+    ]
+    return [words for wrong, words in checked if wrong]
 
 
 def _share(part: float, whole: float) -> str:

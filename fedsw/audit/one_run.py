@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsw.accounting import Step
 from fedsw.audit import canaries as pairs
-from fedsw.audit.bounds import Leakage, Scores, epsilon_of_guesses
+from fedsw.audit.bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
 from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
@@ -288,8 +288,8 @@ def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, 
         accuracy=Guesses.surest(found, placed.coins, coins).correct / coins,
         shown=leakage.shown(*counts, error=error),
         shown_without_curve=epsilon_of_guesses(*counts, delta, error=error),
-        p_value=leakage.p_value(*counts),
-        refuted=leakage.refuted(*counts, error=error),
+        p_value=curve_p_value(*counts, leakage.least()),
+        refuted=excludes(*counts, leakage.least(), error=error),
     )
 
 

@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from fedsw.accounting import Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
@@ -142,7 +140,6 @@ def calibrated(
     rate: float,
     rounds: int,
     accountant: str,
-    device: torch.device | str = "cpu",
 ) -> tuple[float, float]:
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
@@ -150,12 +147,11 @@ def calibrated(
     record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta that cannot be reached.
     """
     if multiplier is not None:
-        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta, device=device)
+        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta)
     assert epsilon is not None
     if math.isinf(epsilon):
         return 0.0, math.inf
-    found = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant, device=device)
-    return found, epsilon
+    return noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant), epsilon
 
 
 def by_fraction(fraction: float, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -89,16 +89,6 @@ class Bounded:
         """Shape of the value; public."""
         return tuple(self.__value.shape)
 
-    @property
-    def relation(self) -> str:
-        """Which data sets the bound compares."""
-        return self.sensitivity.relation
-
-    @property
-    def public(self) -> tuple[str, ...]:
-        """What its release does not hide."""
-        return self.sensitivity.public
-
     def __repr__(self) -> str:
         return f"Bounded(shape={self.shape}, sensitivity={self.sensitivity.value:.6g}, value hidden)"
 
