@@ -158,7 +158,8 @@ def _exchange(exchange: Exchange[Message, Message]) -> str:
     trusts = ", ".join(f"`{trust}`" for trust in trusts_of(exchange))
     rows = [_row("down", field) for field in fields_of(exchange.down).values()]
     rows += [_row("up", field) for field in fields_of(exchange.up).values()]
-    return f"## `{exchange.kind}`\n\nUnder {trusts}; {exchange.about}.\n\n{table(_FIELDS, rows)}"
+    about = " ".join((inspect.getdoc(exchange.down) or "").split())
+    return f"## `{exchange.kind}`\n\nUnder {trusts}. {about}\n\n{table(_FIELDS, rows)}"
 
 
 def _row(way: str, field: Field) -> tuple[str, ...]:

@@ -104,3 +104,34 @@ def accountant_named(name: str) -> Accountant:
             f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
         )
     return ACCOUNTANTS[name]
+
+
+def require_noise(name: str, mechanism: str) -> None:
+    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round.
+
+    Raises:
+        ValueError: naming both: the same sensitivity / scale costs another epsilon. As `accountant_named`.
+    """
+    laplace = accountant_named(name).covers == "laplace"
+    if mechanism == ("gaussian" if laplace else "laplace"):
+        raise ValueError(
+            f"accountant {name!r} is of {'Laplace' if laplace else 'normal'} noise, and this noise is {mechanism!r}, "
+            "which costs another epsilon: choose an accountant of its own; nothing was charged"
+        )
+
+
+def doubt(name: str) -> str:
+    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven.
+
+    Raises:
+        ValueError: as `accountant_named`.
+    """
+    by = accountant_named(name)
+    if by.guarantee:
+        return ""
+    if by.stated:
+        return (
+            f"No guarantee but by the user's word: that the accountant {name} gives an upper bound is stated by the "
+            "user. It says "
+        )
+    return f"No guarantee: what the accountant {name} says may fall below the truth. It says "

@@ -30,14 +30,9 @@ _LOOK_SECONDS = 0.002
 def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
     """Put a file in place whole: whoever reads `path` meanwhile, or after a crash, finds the old content or the new.
 
-    Args:
-        path: its folder must exist; the file may.
-        content: bytes, one part after the other.
-        durable: whether content and name are on the disk on return. Otherwise they survive the death of the process,
-            and that of the machine may leave the old file or the new one, whole or damaged.
-
-    Raises:
-        OSError: if the disk does not take it; `path` is then what it was.
+    Its folder must exist. If it is ``durable``, content and name are on the disk on return; otherwise they survive the
+    death of the process, and that of the machine may leave the old file or the new one, whole or damaged. OSError if
+    the disk does not take it; `path` is then what it was.
     """
     draft = path.with_name(path.name + PART)
     with opened(draft) as file:
@@ -50,11 +45,7 @@ def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> N
 
 
 def opened(path: Path, mode: str = "wb") -> IO[Any]:
-    """A private file, open to be written; one that is there is made private, unless it is a device or a pipe.
-
-    Args:
-        mode: as of `open`: "wb" or "w" for a new content, "ab" or "a" to go on.
-    """
+    """A private file, open to be written; one that is there is made private, unless it is a device or a pipe."""
 
     def opener(name: str, flags: int) -> int:
         handle = os.open(name, flags, PRIVATE)
@@ -123,8 +114,7 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> list[OSError | None]:
     """`sync` of many files, and of the folders that name them; all wait for the disk at the same time.
 
-    Returns:
-        What the disk said of each file, in their order: None where its content and its name are on it.
+    It returns what the disk said of each file, in their order: None where its content and its name are on it.
     """
     folders = sorted({path.parent for path in paths})
     with ThreadPoolExecutor(min(AT_ONCE, len(paths) + len(folders)) or 1) as waiting:
@@ -137,10 +127,8 @@ def overwrite(path: Path, content: bytes) -> None:
     """Put short content in place in one write, without waiting for the disk; much cheaper than `replace`.
 
     The death of the process leaves the old content or the new. That of the machine may leave either, whole or damaged,
-    and so may a reader find a mixture: for what its reader checks. The content must not get shorter.
-
-    Raises:
-        OSError: if the disk does not take it.
+    and so may a reader find a mixture: for what its reader checks. The content must not get shorter. OSError if the
+    disk does not take it.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
@@ -157,11 +145,7 @@ def appending(path: Path) -> int:
 
 
 def append(handle: int, content: bytes) -> None:
-    """Write at the end of a file, without waiting for the disk; who dies meanwhile leaves a beginning of it.
-
-    Raises:
-        OSError: if the disk does not take it.
-    """
+    """Write at the end of a file, without waiting for the disk; who dies meanwhile leaves a beginning of it."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
@@ -171,13 +155,9 @@ def lock(path: Path) -> int:
     """Take a lock alone, without waiting; the file is made if it is missing, and is left as it is otherwise.
 
     The kernel frees it when the last process that has the handle closes it or dies, whatever killed it. A second
-    handle of the same process does not get it either.
-
-    Returns:
-        The handle, open for reading and writing; closing it frees the lock.
-
-    Raises:
-        BlockingIOError: if somebody has it. OSError: if the file cannot be opened, or its file system has no locks.
+    handle of the same process does not get it either. The handle that is returned can be read and written; closing it
+    frees the lock. BlockingIOError if somebody has it, OSError if the file cannot be opened, or its file system has no
+    locks.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
@@ -190,11 +170,7 @@ def lock(path: Path) -> int:
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold a lock that others hold for moments only; waits for it.
-
-    Raises:
-        BlockingIOError: if somebody has it for longer. OSError: as `lock`.
-    """
+    """Hold a lock that others hold for moments only; waits for it. Errors are those of `lock`."""
     deadline = time.monotonic() + seconds
     while True:
         try:

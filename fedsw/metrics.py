@@ -37,11 +37,7 @@ def mean_squared_error(outputs: Tensor, target: Tensor) -> float:
 
 
 def selection_rates(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, outcomes: int = 2) -> Tensor:
-    """P(predicted = c | A = a) as a (groups, outcomes) float64 tensor.
-
-    Raises:
-        ValueError: if lengths differ, or a class or a group is outside its range.
-    """
+    """P(predicted = c | A = a), (groups, outcomes) float64; ValueError for unequal lengths, or what is out of range."""
     _require_columns(predicted=predicted, sensitive=sensitive)
     _require_range("predicted", predicted, outcomes)
     _require_range("sensitive", sensitive, groups)
@@ -79,10 +75,7 @@ def equalized_odds_difference(
 def equal_opportunity_differences(
     predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2
 ) -> tuple[float, ...]:
-    """For every true class y, the largest gap between two groups in P(predicted = c | Y = y, A), all c.
-
-    Classes and groups are (n,).
-    """
+    """For every true class y, the largest gap between two groups in P(predicted = c | Y = y, A), of (n,) all."""
     odds = _odds(predicted, target, sensitive, groups, classes)
     return tuple(float(_range(rates).max()) for rates in odds)
 
@@ -102,14 +95,8 @@ def equal_opportunity_ratios(
 def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, directions: Tensor | None = None) -> float:
     """Largest squared Wasserstein distance between the outputs of two groups, sliced for d > 1; 0 is parity.
 
-    Args:
-        outputs: (n,) or (n, d).
-        sensitive: (n,), the group of each record.
-        directions: unit columns (d, k) of `fedsw.transport.sliced.directions`; needed for d > 1, where the distance is
-            the mean over them.
-
-    Raises:
-        ValueError: if d > 1 and no directions are given.
+    Outputs are (n,) or (n, d), groups (n,). For d > 1 it is the mean over ``directions``, unit columns (d, k) of
+    `fedsw.transport.sliced.directions`; ValueError without them.
     """
     rows = _rows(outputs)
     if directions is None:
@@ -123,10 +110,8 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
 def kolmogorov_smirnov(outputs: Tensor, sensitive: Tensor, *, groups: int = 2) -> float:
     """Largest gap between two groups' distribution functions of outputs (n,) or (n, 1).
 
-    It is scipy's ks_2samp statistic, and the largest demographic parity difference over all thresholds.
-
-    Raises:
-        ValueError: if d > 1, where there is no one threshold; give one column at a time.
+    It is scipy's ks_2samp statistic, and the largest demographic parity difference over all thresholds. ValueError if
+    d > 1, where there is no one threshold.
     """
     rows = _rows(outputs)
     if rows.shape[1] != 1:
@@ -143,10 +128,7 @@ def output_distances(
     classes: int = 2,
     directions: Tensor | None = None,
 ) -> tuple[float, ...]:
-    """(OD_0, OD_1, ...): for every true class y, `w2_squared` among the records with Y = y.
-
-    Shapes are as there, and `target` is (n,).
-    """
+    """(OD_0, OD_1, ...): for every true class y of `target` (n,), `w2_squared` among the records with Y = y."""
     _require_columns(target=target, sensitive=sensitive)
     _require_range("target", target, classes)
     return tuple(
@@ -167,11 +149,8 @@ def classification(
 ) -> dict[str, float]:
     """Every metric of a fair classifier by name: eo_y and od_y for each class y, ks if outputs have d = 1.
 
-    Disparate impact and eo_y are about being predicted class 1.
-
-    Args:
-        outputs: what the penalty compares, (n,) or (n, d).
-        directions: as in `w2_squared`.
+    Disparate impact and eo_y are about being predicted class 1. Outputs, what the penalty compares, are (n,) or (n, d);
+    directions are as in `w2_squared`.
     """
     of = {"groups": groups, "classes": classes}
     odds = equal_opportunity_ratios(predicted, target, sensitive, **of)

@@ -115,12 +115,9 @@ class MlflowObserver:
     metric bears the time at which the run began, so that the time of a round is not on record there either. A resumed
     run goes on in the MLflow run that it had.
 
-    Args:
-        experiment: of MLflow; else that of MLFLOW_EXPERIMENT_NAME, else "fedsw".
-        tracking_uri: where MLflow keeps runs; else that of MLFLOW_TRACKING_URI, else MLflow's default.
-
-    Raises:
-        ModuleNotFoundError: naming the extra `mlflow`. ValueError: if MLflow cannot be reached or does not take runs.
+    The experiment is of MLflow, else that of MLFLOW_EXPERIMENT_NAME, else "fedsw"; the URI is where MLflow keeps runs,
+    else that of MLFLOW_TRACKING_URI, else its default. ModuleNotFoundError names the extra `mlflow`; ValueError if
+    MLflow cannot be reached or does not take runs.
     """
 
     def __init__(self, experiment: str | None = None, *, tracking_uri: str | None = None) -> None:
@@ -147,14 +144,13 @@ class MlflowObserver:
         """Begin an MLflow run, or go on with that of the same folder, and log the plan."""
         self._begun = int(1000 * time.time())
         folder = str(Path(plan["directory"]).resolve())
+        tags, name = {_FOLDER: folder}, str(plan["name"])
         self._run = (
             self._before(folder)
-            or self._client.create_run(
-                self._experiment, self._begun, {_FOLDER: folder}, run_name=str(plan["name"])
-            ).info.run_id
+            or self._client.create_run(self._experiment, self._begun, tags, run_name=name).info.run_id
         )
         self._client.update_run(self._run, status="RUNNING")
-        self._tag({f"fedsw.{name}": str(plan[name]) for name in _TAGS if plan.get(name)} | {_FOLDER: folder})
+        self._tag({f"fedsw.{name}": str(plan[name]) for name in _TAGS if plan.get(name)} | tags)
         from mlflow.entities import Param
 
         known = self._client.get_run(self._run).data.params
@@ -229,12 +225,8 @@ class WandbObserver:
     switched off. wandb dates every step by itself, so a project shows when each round was released: that is for the
     run's operator, not for publication. A resumed run goes on in the wandb run that it had.
 
-    Args:
-        project: of wandb; else that of WANDB_PROJECT, else "fedsw".
-        mode: "online", "offline" or "disabled"; else that of WANDB_MODE, else online.
-
-    Raises:
-        ModuleNotFoundError: naming the extra `wandb`.
+    The project is wandb's, else that of WANDB_PROJECT, else "fedsw"; the mode "online", "offline" or "disabled", else
+    that of WANDB_MODE, else online. ModuleNotFoundError names the extra `wandb`.
     """
 
     def __init__(self, project: str | None = None, *, mode: str | None = None) -> None:

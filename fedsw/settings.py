@@ -36,11 +36,7 @@ class ExperimentError(ValueError):
 
 
 def read_setting(text: str) -> Setting:
-    """Keys and value of `section.key=value`; the value is TOML, or a bare word.
-
-    Raises:
-        ExperimentError: if there is no '=', a key is empty, or sections are nested deeper than any experiment's.
-    """
+    """Keys and value of `section.key=value`, which is TOML or a bare word; ExperimentError if it is not written so."""
     key, sign, written = text.partition("=")
     keys = tuple(part.strip() for part in key.split("."))
     if not sign or not all(keys):
@@ -55,11 +51,7 @@ def read_setting(text: str) -> Setting:
 
 
 def apply_setting(raw: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
-    """Write `value` under `keys` of a nested mapping, making sections as needed.
-
-    Raises:
-        ExperimentError: if one of the sections is already a plain value.
-    """
+    """Write `value` under `keys` of a nested mapping, making sections; ExperimentError where one is a plain value."""
     node = raw
     for section in keys[:-1]:
         node = node.setdefault(section, {})
@@ -69,11 +61,7 @@ def apply_setting(raw: dict[str, Any], keys: tuple[str, ...], value: Any) -> Non
 
 
 def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
-    """A copy of a nested mapping that can be written to.
-
-    Raises:
-        ExperimentError: if it is nested deeper than any experiment.
-    """
+    """A copy of a nested mapping that can be written to; ExperimentError if it is deeper than any experiment."""
     if depth > _MOST_NESTED:
         raise ExperimentError(f"sections are nested over {_MOST_NESTED} deep; an experiment has section.key = value")
     return {
@@ -82,14 +70,7 @@ def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Args:
-        what: opens every message: "the roster".
-
-    Raises:
-        ExperimentError: naming the file, and why it cannot be read.
-    """
+    """The content of a TOML file; ExperimentError names it after ``what`` it is ("the roster")."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
@@ -99,11 +80,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def validated(schema: type[Schema], raw: Any, *, where: str = "", apart: str = "; ") -> Schema:
-    """A mapping as its schema has it.
-
-    Raises:
-        ExperimentError: `where` it was read, and every key that is wrong with its value and limit, set `apart`.
-    """
+    """A mapping as its schema has it; ExperimentError says ``where``, and every wrong key with its limit."""
     try:
         return schema.model_validate(raw)
     except ValidationError as fault:
@@ -180,11 +157,7 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def require_data_set(name: str) -> str:
-    """The name of a data set, whose account is a file of that name.
-
-    Raises:
-        ValueError: unless it can name a file.
-    """
+    """The name of a data set, whose account is a file of that name; ValueError unless it can name a file."""
     if not _DATA_SET.fullmatch(name):
         raise ValueError(
             f"the data set is called {_shown(name)}; its account needs a name of at most 100 letters, digits, '.', '_' "

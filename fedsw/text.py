@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import html
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+from typing import Any
 
 _MOST_DIGITS = 15
 _ROUND_OFF = 1e-9
@@ -76,6 +71,10 @@ def between(interval: Sequence[Any]) -> str:
     return f"{number(low)} to {number(high)}"
 
 
+BURIED = "what the noise allows to see"
+"""What a number is below or above that noise moved to where no true value can be."""
+
+
 def measured(value: Any, interval: Sequence[Any] | None) -> str:
     """A number that was measured, with the interval that it stands for: 0.29 (0.08 to 0.5).
 
@@ -87,9 +86,9 @@ def measured(value: Any, interval: Sequence[Any] | None) -> str:
     if known is None or math.isnan(known):
         return f"not to be seen ({between(interval)})"
     if low is not None and known < low - _ROUND_OFF * abs(low):
-        return f"below what the noise allows to see ({between(interval)})"
+        return f"below {BURIED} ({between(interval)})"
     if high is not None and known > high + _ROUND_OFF * abs(high):
-        return f"above what the noise allows to see ({between(interval)})"
+        return f"above {BURIED} ({between(interval)})"
     return f"{number(value)} ({between(interval)})"
 
 
@@ -199,26 +198,16 @@ def installed_version() -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     r"""A table with these headings; cells are written as they read, a bar as `\|` and the end of a line as `<br>`.
 
-    Raises:
-        ValueError: naming the first row that has another number of cells than there are headings.
+    ValueError names the first row that has another number of cells than there are headings.
     """
     lines = [list(row) for row in rows]
     for row in lines:
         if len(row) != len(headings):
             raise ValueError(f"a table of {len(headings)} columns has a row of {len(row)}: {row}")
-    return _table_template().render(headings=headings, rows=lines)
+    first, *others = (_table_line(cells) for cells in (headings, *lines))
+    return "\n".join([first, "|" + "---|" * len(headings), *others])
 
 
-@functools.cache
-def _table_template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=False, undefined=StrictUndefined)  # Markdown, not HTML
-    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("\n", "<br>")
-    return environment.from_string("""\
-{% macro line(cells) %}| {{ cells | map("cell") | join(" | ") }} |{% endmacro -%}
-{{ line(headings) }}
-|{{ "---|" * headings | length }}
-{%- for row in rows %}
-{{ line(row) }}
-{%- endfor %}""")
+def _table_line(cells: Sequence[object]) -> str:
+    written = (str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells)
+    return f"| {' | '.join(written)} |"

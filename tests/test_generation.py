@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from fedsw.randomness import Stream
-from fedsw.tasks.generation import classifier_accuracy, knn_labels, sliced_w2_to, uniform_ball
+from fedsw.tasks.generation import classifier_accuracy, sliced_w2_to, uniform_ball
+from simulations.papers.measures.classifiers import knn_labels
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:

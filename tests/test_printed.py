@@ -148,3 +148,14 @@ def test_no_number_of_a_table_is_cut_however_narrow_the_screen(width, capsys):
     words = {word for row in [headings, *rows] for cell in row for word in cell.split()}
     assert words <= set(shown.split())
     assert shown.count("client 1") == shown.count("client 2") >= 1 and (width < 200 or shown.count("client 1") == 1)
+
+
+@pytest.mark.parametrize("width", range(40, 100, 4))
+def test_a_column_that_is_kept_whole_cuts_no_other(width, capsys):
+    """The name is longer than its longest word, which once passed for its width."""
+    cell = "not to be seen\n0.123 to 0.634"
+    headings = ("kept out by", "count", *(f"metric {letter}" for letter in "abcd"))
+    rows = [["all the clients", "1,279", *(cell,) * 4]] * 2
+    Console(width=width).print(table_of(headings, rows, whole=("kept out by",)))
+    shown = capsys.readouterr().out
+    assert shown.count("not to be seen") == shown.count("0.123 to 0.634") == 8 and "all the clients" in shown

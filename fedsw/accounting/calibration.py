@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from fedsw.accountants import require_noise
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.profiles import Sampling, Step
@@ -36,10 +37,10 @@ def noise_multiplier(
     Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
     noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
     in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
-    if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], or delta
-    not in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall).
+    if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], delta not
+    in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall), or the accountant is of Laplace noise.
     """
-    _check(epsilon, sampling_rate)
+    _check(epsilon, sampling_rate, accountant)
     if steps < 1:
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
     settled = counts_of(beside)
@@ -82,7 +83,7 @@ def steps(
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
     whose round-off would use delta up (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
     """
-    _check(epsilon, sampling_rate)
+    _check(epsilon, sampling_rate, accountant)
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
     step = Step(sampling_rate, 1 / noise_multiplier, sampling, slicing)
@@ -151,7 +152,8 @@ def _round_up(value: float) -> float:
     return max(value, float(f"{math.ceil(value / unit) * unit:.6g}"))
 
 
-def _check(epsilon: float, sampling_rate: float) -> None:
+def _check(epsilon: float, sampling_rate: float, accountant: str) -> None:
+    require_noise(accountant, "gaussian")
     if not 0.0 < epsilon < math.inf:
         raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (inf would mean no noise).")
     if not 0.0 < sampling_rate <= 1.0:

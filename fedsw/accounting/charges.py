@@ -176,12 +176,15 @@ class Account:
         self._history = self._history.after(tuple(steps.items()))
 
     def steps_by_group(self) -> dict[str, dict[Step, int]]:
-        """How often each group took which step; those of Laplace noise as what they are, pure."""
-        pure = self._accountant == "laplace"
-        return {
-            group: {stated_step(Pure(step.mu)) if pure and step.mu else step: times for step, times in counts.items()}
-            for group, counts in self._counts.items()
-        }
+        """How often each group took which step; those of Laplace noise as what they are, pure, for a replacement."""
+        if self._accountant != "laplace":
+            return {group: dict(counts) for group, counts in self._counts.items()}
+        found = {group: Counter[Step]() for group in self._counts}
+        for group, counts in self._counts.items():
+            for step, times in counts.items():
+                replaced = step.mu if step.sampling == "without-replacement" else 2 * step.mu
+                found[group][stated_step(Pure(replaced)) if replaced else step] += times
+        return {group: dict(counts) for group, counts in found.items()}
 
     def by_group(self, delta: float) -> dict[str, float]:
         """Epsilon of each group at delta."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
-from fedsw.engines.driver import loading
+from fedsw.engines import loading
 from fedsw.report.console import named_rows, table_of
 from fedsw.text import downward, upward
 

@@ -21,7 +21,7 @@ import click
 import typer
 from rich.console import RenderableType
 
-from fedsw.engines.driver import Engine
+from fedsw.engines import Engine
 from fedsw.report.console import Screen
 from fedsw.text import harmless, json_text
 

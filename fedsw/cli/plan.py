@@ -100,9 +100,9 @@ def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
     lines = [
         f"trust model    {found.trust}   ({settings})",
         f"protects       {found.protects}",
-        f"does not       {found.leaves_open}",
+        f"does not       {found.does_not_protect}",
         f"data           {answers.records:,} records at {_counted(answers.clients, 'client')}, "
-        f"{_counted(answers.columns, 'column')}, epsilon {upward(answers.epsilon, 6)}: {found.enough}",
+        f"{_counted(answers.columns, 'column')}, epsilon {upward(answers.epsilon, 6)}: {found.enough_data}",
         *([f"assumed        {said}"] if assumed else []),
         "type",
         *(f"    {command}" for command in found.commands),

@@ -11,7 +11,7 @@ import typer
 
 from fedsw.cli import options
 from fedsw.cli.options import changes_of, echo
-from fedsw.engines.driver import loading
+from fedsw.engines import loading
 
 if TYPE_CHECKING:
     from fedsw.engines.driver import RunResult
@@ -103,7 +103,8 @@ def run_command(
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
     def start(observer: Observer) -> RunResult:
-        from fedsw.engines.driver import run
+        with loading():
+            from fedsw.engines.driver import run
 
         return run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
 

@@ -148,14 +148,6 @@ def finite(sums: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, sums).abs() < math.inf
 
 
-def clean(values: Tensor, factors: Tensor) -> Tensor:
-    """Every record times its factor (n,), and 0 where that is 0: 0 times what is not finite would be NaN for all."""
-    if not values.is_floating_point():
-        return values
-    finite = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    return finite.mul_(factors.reshape(-1, *[1] * (values.dim() - 1)))
-
-
 _backends: Any = torch.backends
 _mkldnn, _cudnn = _backends.mkldnn, _backends.cudnn
 _inside: ContextVar[str] = ContextVar("full_precision", default="")  # the type of device

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.clipping.gram import Block, Call, Input, Numbers, Products, RecordTerm, in_range
-from fedsw.clipping.rules.rule import inner_products, tiles
+from fedsw.clipping.gram import Block, Call, Numbers, Products, RecordTerm, in_range
+from fedsw.clipping.rules.rule import Factored, inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
 
@@ -36,8 +36,8 @@ class OutputColumns:
             return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
         return functools.reduce(Tensor.add_, parts)
 
-    def parts(self, weights: Tensor | None) -> list[RecordTerm]:
-        """What every call adds for J^T weights of every record: weights (n, D), float64; None for 1, where D is 1."""
+    def parts(self, weights: Tensor) -> list[RecordTerm]:
+        """What every call adds for J^T weights of every record: weights (n, D), float64."""
         return [call.part(weights) for call in self.calls]
 
 
@@ -70,37 +70,39 @@ class _Factored:
     """A call whose columns are measured by factors; its input, and those of a `single` column, are converted once."""
 
     call: Call
+    rule: Factored
     reached: Sequence[int]
     deltas: Sequence[Tensor]
-    input: Input
+    input: Tensor
+    shared: Tensor | None
     single: Products | None = None
 
     @staticmethod
     def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
-        assert call.rule.factored is not None
-        given = Input.of(call, call.rule.factored)
-        single = Products.of(call, call.rule.factored, given, deltas[0]) if len(deltas) == 1 else None
-        return _Factored(call, reached, deltas, given, single)
+        rule = call.rule.factored
+        assert rule is not None
+        given = in_range(call.input)
+        shared = rule.shared(call.layer, given)
+        unweighed = torch.ones(len(deltas[0]), dtype=torch.float64, device=deltas[0].device)
+        single = Products.of(call, rule, given, shared, deltas[0], unweighed) if len(deltas) == 1 else None
+        return _Factored(call, rule, reached, deltas, given, shared, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
         if self.single is not None and list(wanted) == list(self.reached):
             return self.single.gram.clone()
-        known = dict(zip(self.reached, self.deltas, strict=True))
-        deltas = [known[each] if each in known else torch.zeros_like(self.deltas[0]) for each in wanted]
-        assert self.call.rule.factored is not None
-        return self.call.rule.factored.measured(self.call.layer, self.input.values, deltas, self.input.shared)
+        deltas = _those_of(wanted, self.reached, self.deltas)
+        return self.rule.measured(self.call.layer, self.input, deltas, self.shared)
 
-    def part(self, weights: Tensor | None) -> RecordTerm:
-        assert self.call.rule.factored is not None
+    def part(self, weights: Tensor) -> RecordTerm:
         if self.single is not None:
-            return self.single if weights is None else replace(self.single, scale=in_range(weights[:, self.reached[0]]))
+            return replace(self.single, scale=in_range(weights[:, self.reached[0]]))
         units, scale = _units(_taken(weights, self.reached))
         units = units.to(self.deltas[0].dtype)
         shape = (-1, *[1] * (self.deltas[0].dim() - 1))
         delta = self.deltas[0] * units[:, 0].reshape(shape)
         for number, each in enumerate(self.deltas[1:], 1):
             delta.addcmul_(each, units[:, number].reshape(shape))
-        return Products.of(self.call, self.call.rule.factored, self.input, delta, scale)
+        return Products.of(self.call, self.rule, self.input, self.shared, delta, scale)
 
 
 @dataclass(frozen=True)
@@ -129,20 +131,23 @@ class _Formed:
         return _Formed(call, reached, kept)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
-        return functools.reduce(Tensor.add_, [self._gram(each, wanted) for each in self.values.values()])
+        grams = [inner_products(_those_of(wanted, self.reached, list(each))) for each in self.values.values()]
+        return functools.reduce(Tensor.add_, grams)
 
-    def _gram(self, values: Tensor, wanted: Sequence[int]) -> Tensor:
-        known = dict(zip(self.reached, values, strict=True))
-        return inner_products([known[each] if each in known else torch.zeros_like(values[0]) for each in wanted])
-
-    def part(self, weights: Tensor | None) -> RecordTerm:
+    def part(self, weights: Tensor) -> RecordTerm:
         if len(self.reached) == 1:
-            scale = None if weights is None else in_range(weights[:, self.reached[0]])
+            scale = in_range(weights[:, self.reached[0]])
             return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)
         units, scale = _units(_taken(weights, self.reached))
         return Numbers(
             self.call, {name: _stored(_combined(each, units)) for name, each in self.values.items()}, in_range(scale)
         )
+
+
+def _those_of(wanted: Sequence[int], reached: Sequence[int], values: Sequence[Tensor]) -> list[Tensor]:
+    """The wanted columns, of the values of those that were reached; zeros for the others."""
+    known = dict(zip(reached, values, strict=True))
+    return [known[each] if each in known else torch.zeros_like(values[0]) for each in wanted]
 
 
 def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool:
@@ -159,8 +164,7 @@ def _kept(call: Call, deltas: Sequence[Tensor]) -> int:
     return deltas[0].shape[0] * call.entries * (len(deltas) + 2)
 
 
-def _taken(weights: Tensor | None, reached: Sequence[int]) -> Tensor:
-    assert weights is not None
+def _taken(weights: Tensor, reached: Sequence[int]) -> Tensor:
     if len(reached) == weights.shape[1]:
         return weights
     return torch.stack([weights[:, column] for column in reached], dim=1)  # a list of numbers would be sent to a device

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -97,49 +96,12 @@ _LEAST, _MOST = 2.0**-400, 2.0**400
 _LEAST_LIMIT = 2.0**-300
 
 
-class RecordTerm(Protocol):
-    """What every record adds to a sum by one call of a layer: some numbers, times its scale."""
-
-    @property
-    def call(self) -> Call:
-        """Of the layer."""
-
-    @property
-    def scale(self) -> Tensor | None:
-        """Of the numbers: (n,) float64, in range or infinite; None for 1."""
-
-    def squares(self) -> Tensor:
-        """At least the squared norm (n,), float64, of what a record adds, up to the scale; not finite if it is not."""
-
-    def rows(self, rows: slice) -> RecordTerm:
-        """What some of the records add."""
-
-    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
-
-        What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
-        """
-
-
-@dataclass(frozen=True)
-class Input:
-    """A layer's input (n, ...), converted once to float64, in range or infinite, for all columns and the sum."""
-
-    values: Tensor
-    shared: Tensor | None
-
-    @staticmethod
-    def of(call: Call, rule: Factored) -> Input:
-        """That of a call."""
-        values = in_range(call.input)
-        return Input(values, rule.shared(call.layer, values))
-
-
 @dataclass(frozen=True)
 class Products:
     """A part as the products of these factors, which are taken once to be measured and once to be added.
 
-    Input and backprop ``delta`` are (n, ...), float64, in range or infinite; ``gram`` (n, 1, 1) is of these factors.
+    Input and backprop ``delta`` are (n, ...), ``scale`` of what they make (n,), float64, in range or infinite; ``gram``
+    (n, 1, 1) is of these factors.
     """
 
     call: Call
@@ -147,17 +109,19 @@ class Products:
     input: Tensor
     delta: Tensor
     gram: Tensor
-    scale: Tensor | None = None
+    scale: Tensor
 
     @staticmethod
-    def of(call: Call, rule: Factored, given: Input, delta: Tensor, scale: Tensor | None = None) -> Products:
-        """The factors of a call, its input as it was measured and a backprop (n, ...) as it arrived."""
+    def of(call: Call, rule: Factored, given: Tensor, shared: Tensor | None, delta: Tensor, scale: Tensor) -> Products:
+        """The factors of a call: its input as it was measured, and a backprop (n, ...) as it arrived."""
         delta = in_range(delta)
-        gram = rule.measured(call.layer, given.values, [delta], given.shared)
-        return Products(call, rule, given.values, delta, gram, None if scale is None else in_range(scale))
+        return Products(call, rule, given, delta, rule.measured(call.layer, given, [delta], shared), in_range(scale))
 
     def squares(self) -> Tensor:
-        """As `RecordTerm.squares`, (n,), with what rounding may have hidden where products cancel."""
+        """At least the squared norm (n,) of what a record adds, up to the scale; not finite if it is not.
+
+        With what rounding may have hidden where products cancel.
+        """
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
@@ -165,12 +129,16 @@ class Products:
         return squares
 
     def rows(self, rows: slice) -> Products:
-        """As `RecordTerm.rows`."""
-        scale = None if self.scale is None else self.scale[rows]
-        return Products(self.call, self.rule, self.input[rows], self.delta[rows], self.gram[rows], scale)
+        """What some of the records add."""
+        return replace(
+            self, input=self.input[rows], delta=self.delta[rows], gram=self.gram[rows], scale=self.scale[rows]
+        )
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `RecordTerm.summed`; each of its parameter's shape."""
+        """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
+
+        What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
+        """
         for factor in (self.input, self.delta):
             if factor.is_floating_point():
                 factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -181,28 +149,31 @@ class Products:
 class Numbers:
     """A part as numbers that exist: what is measured and what is added are the same, however they were made.
 
-    They are (n, entries of the parameter) by name, float64, in range or infinite.
+    They are (n, entries of the parameter) by name, and their scale (n,), float64, in range or infinite.
     """
 
     call: Call
     values: Mapping[str, Tensor]
-    scale: Tensor | None = None
+    scale: Tensor
 
     def squares(self) -> Tensor:
-        """As `RecordTerm.squares`, (n,): sums of squares, in which nothing cancels."""
+        """As `Products.squares`, (n,): sums of squares, in which nothing cancels."""
         total, *others = [squared_norms(each) for each in self.values.values()]
         for other in others:
             total.add_(other)
         return total
 
     def rows(self, rows: slice) -> Numbers:
-        """As `RecordTerm.rows`."""
-        scale = None if self.scale is None else self.scale[rows]
-        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, scale)
+        """What some of the records add."""
+        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, self.scale[rows])
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
-        """As `RecordTerm.summed`; each of its parameter's shape."""
+        """As `Products.summed`, factors (n,)."""
         return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
+
+
+RecordTerm = Products | Numbers
+"""What every record adds to a sum by one call of a layer: some numbers, times its scale."""
 
 
 def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
@@ -218,8 +189,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     """
     squares = torch.zeros_like(limits)
     for part in parts:
-        own = part.squares()
-        squares = squares + (own if part.scale is None else own.sqrt_().mul_(part.scale).square_())
+        squares = squares + part.squares().sqrt_().mul_(part.scale).square_()
     norms = squares.sqrt()
     room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
     return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
@@ -258,36 +228,25 @@ class Total:
             self._offsets[id(parameter)] = self.size
             self.size += parameter.numel()
 
-    def zeros(self, device: torch.device, runs: int | None = None) -> Tensor:
-        """An empty sum (r,), or one for each run, (runs, r)."""
-        shape = (self.size,) if runs is None else (runs, self.size)
-        return torch.zeros(shape, dtype=torch.float64, device=device)
-
     def add(
         self,
         total: Tensor,
         parts: Sequence[RecordTerm],
         limits: Tensor,
         keep: Tensor,
-        runs: Sequence[tuple[int, slice]] | None = None,
+        runs: Sequence[tuple[int, slice]],
     ) -> None:
-        """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (r,), or (S, r) by runs."""
+        """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (S, r) by runs."""
         if not parts:
             return
         cut = cuts(parts, limits).mul_(keep)
         for part in parts:
-            factors = cut if part.scale is None else (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-            if runs is None:
-                self._add(total, part, factors)
-                continue
+            factors = (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
             for run, rows in runs:
-                self._add(total[run], part.rows(rows), factors[rows])
-
-    def _add(self, total: Tensor, part: RecordTerm, factors: Tensor) -> None:
-        for name, value in part.summed(factors).items():
-            parameter, start = part.call.place(name)
-            offset = self._offsets[id(parameter)] + start
-            total[offset : offset + value.numel()].add_(value.reshape(-1))
+                for name, value in part.rows(rows).summed(factors[rows]).items():
+                    parameter, start = part.call.place(name)
+                    offset = self._offsets[id(parameter)] + start
+                    total[run, offset : offset + value.numel()].add_(value.reshape(-1))
 
 
 def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:

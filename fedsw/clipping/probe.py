@@ -47,7 +47,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
     """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     with unmoved_generators(tensors):
-        examine(copied(module, double=True), [_double(value) for value in inputs], heads, EXACT)
+        examine(copied(module, double=True), [_cast(value, True) for value in inputs], heads, EXACT)
     if heads is None:
         remember(module, inputs)
 
@@ -183,10 +183,6 @@ def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
     return combined
 
 
-def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
 _KNOWN = ("torch.nn.", "fedsw.models.")
 _ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
 _MOVED = 0.01
@@ -232,7 +228,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
             for double in (True, False):  # a forward that casts to float32 itself takes no float64
                 model = moved(copied(module, double=double), generator)
                 try:
-                    examine(model, [_cast(value, double) for value in given], None, 1e-6 if double else ROUNDED)
+                    examine(model, [_cast(value, double) for value in given], None, EXACT if double else ROUNDED)
                 except UnsupportedModule as fault:
                     return fault
                 except Exception as fault:  # the user's code on values that it may not be made for

@@ -56,10 +56,15 @@ def clipped_sum(
     """
     if runs is not None and (sum(runs) != tape.records or min(runs, default=0) < 0):
         raise ValueError(f"runs hold {sum(runs)} records, and the tape {tape.records}; every record is in one run.")
+    found = _sums(tape, terms, safety, [tape.records] if runs is None else runs)
+    return found[0] if runs is None else found
+
+
+def _sums(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int]) -> Tensor:
+    """The sums (S, r) of `clipped_sum`."""
     with full_precision(tape.device):
         if not terms:
-            rows = () if runs is None else (len(runs),)
-            return torch.zeros((*rows, tape.size), dtype=torch.float64, device=tape.device)
+            return torch.zeros((len(runs), tape.size), dtype=torch.float64, device=tape.device)
         if tape.column and all(term.head.shape[1:].numel() == 1 for term in terms):
             return _joint_sum(tape, terms, safety, runs)
         norms = [torch.linalg.vector_norm(_rows(term.cotangents), dim=1, dtype=torch.float64) for term in terms]
@@ -74,7 +79,7 @@ def clipped_sum(
         return tape.clipped([term.head for term in terms], clip, limits, runs)
 
 
-def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int] | None) -> Tensor:
+def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int]) -> Tensor:
     """The sum where every Jacobian is one row s_i u_i^T: clipped to a bound as (s_i / bound) u_i^T to 1, at once."""
     slopes = tape.slopes([term.head for term in terms])
     bounds = _bounds(tape, terms)

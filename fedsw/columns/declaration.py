@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -65,7 +65,7 @@ class Columns(Declared):
         predicted = [number.name for number in self.targets] + ([] if self.target is None else [self.target.name])
         group = [] if self.sensitive is None else [self.sensitive.name]
         for names in ([*inputs, *predicted], [*predicted, *group]):  # the group alone may be an input too
-            if (twice := _first_repeated(names)) is not None:
+            if (twice := next((name for name, times in Counter(names).items() if times > 1), None)) is not None:
                 raise ValueError(
                     f"column {twice!r} is declared twice; a column has one role, and only the group may be an input"
                 )
@@ -110,53 +110,6 @@ class Columns(Declared):
             return ()
         return _EVERYBODY if self.target is None else self.target.values
 
-    def misfit(
-        self,
-        *,
-        task: str,
-        penalty: str,
-        model: str,
-        grouped: bool,
-        target: Literal["class", "numbers", "any"],
-        unit: Literal["targets", "features"] | None,
-        square: bool,
-        table: bool = False,
-    ) -> str | None:
-        """What a task needs that is not declared; None if nothing is missing.
-
-        Args:
-            task, penalty, model: names, for the message.
-            grouped: whether the task compares groups.
-            target: what it predicts.
-            unit: what it compares with numbers in [0, 1].
-            square: whether the model takes square images.
-            table: whether it makes rows of all columns, whatever is predicted from which.
-        """
-        if grouped and self.sensitive is None:
-            return f"objective.task {task!r} compares groups: declare data.columns.sensitive"
-        if target == "numbers" and not self.targets:
-            return f"objective.task {task!r} predicts numbers: declare one or more of them in data.columns.targets"
-        if target != "numbers" and self.targets and not table:
-            return f"data.columns.targets are for a regression; objective.task {task!r} takes a target with values"
-        if (target == "class" or penalty == "equality-of-odds") and self.target is None:
-            return f"objective.task {task!r} with penalty {penalty!r} needs classes: declare data.columns.target"
-        if square and math.isqrt(self.inputs) ** 2 != self.inputs:
-            return f"model.kind {model!r} takes square images; data.columns.features add up to {self.inputs} inputs"
-        return self._out_of_unit(task, unit)
-
-    def _out_of_unit(self, task: str, unit: Literal["targets", "features"] | None) -> str | None:
-        """The first column that a task compares with probabilities and that need not lie in [0, 1]."""
-        compared: tuple[Number, ...] = self.targets if unit == "targets" else ()
-        if unit == "features":
-            compared = tuple(feature for feature in self.features if not feature.categories)
-        for column in compared:
-            if not column.in_unit:
-                return (
-                    f"objective.task {task!r} predicts numbers in [0, 1]; column {column.name!r} needs public bounds "
-                    "low and high, and scale 'unit'"
-                )
-        return None
-
 
 def _require_one_word(group: Group, feature: Feature) -> None:
     """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
@@ -176,11 +129,7 @@ def _require_one_word(group: Group, feature: Feature) -> None:
 
 
 def read_columns(path: Path) -> Columns:
-    """The declaration in a TOML file, with the keys of an experiment's [data.columns] at its top level.
-
-    Raises:
-        ExperimentError: naming the file, and the key with its value and limit.
-    """
+    """The declaration in a TOML file, which has the keys of [data.columns] at its top level; see `validated`."""
     return validated(Columns, read_toml(path, "the schema"), where=f"the schema {path}: ")
 
 
@@ -204,15 +153,6 @@ def difference(own: Columns, other: Columns) -> str | None:
 
 def _short(declared: Declared | None) -> str:
     return "not declared" if declared is None else repr(declared.model_dump(exclude_defaults=True))
-
-
-def _first_repeated(names: Sequence[str]) -> str | None:
-    seen = set[str]()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
 
 
 MOST_CODES = 2_000
@@ -261,15 +201,10 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
     Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
     parts of their declared range and finer ones at its low end, whose lowest value has a code of its own, and whole
     numbers of at most 2 `bins` values are a code each. A missing cell has one more. The column of the classes is none
-    of them: it is the block that a record is in.
+    of them: it is the block that a record is in, and so are the groups where they are kept apart by blocks, too.
 
-    Args:
-        bins: equal parts of a range of numbers.
-        group_in_cell: whether the groups are kept apart by blocks, as the classes are; then they are no codes.
-
-    Raises:
-        ExperimentError: for a column of numbers without bounds, for groups in blocks that are cut from an input, and
-            for more than MOST_CODES codes, naming the column.
+    ExperimentError names a column of numbers without bounds, one whose numbers are groups in blocks and an input, or
+    the widest of more than MOST_CODES codes.
     """
     coded, place, group = [], 0, columns.sensitive
     for feature in columns.features:

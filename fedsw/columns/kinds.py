@@ -30,11 +30,7 @@ def number_text(value: float) -> str:
 
 
 def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
-    """Refuse declared values that are fewer than two, not all different, empty, or with spaces around them.
-
-    Raises:
-        ValueError: naming the column and the values.
-    """
+    """Refuse declared values that are fewer than two, not all different, empty, or with spaces around them."""
     untidy = any(not value or value != value.strip() for value in values)
     if len(values) < 2 or len(set(values)) < len(values) or untidy:
         raise ValueError(
@@ -295,11 +291,7 @@ class Group(Declared):
         return (f"{self.name}<{written[0]}", *between, f"{self.name}>={written[-1]}")
 
     def require_within(self, low: float, high: float) -> None:
-        """Refuse an edge that leaves a group which no number from `low` to `high` is in.
-
-        Raises:
-            ValueError: naming the edge and the bounds.
-        """
+        """Refuse an edge that leaves a group which no number from `low` to `high` is in."""
         for edge in self.edges:
             if not low < edge <= high:
                 raise ValueError(

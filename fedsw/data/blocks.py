@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -46,10 +46,10 @@ class ColumnLayout:
     width: int
     separator: str
     decimal: str
-    numbers: frozenset[str]
-    gaps: frozenset[str]
+    numbers: Set[str]
+    gaps: Set[str]
     markers: tuple[str, ...]
-    dates: frozenset[str]
+    dates: Set[str]
 
     @classmethod
     def of(cls, columns: Columns, places: Mapping[str, int], width: int, beside: Callable[[str], bool]) -> ColumnLayout:
@@ -65,16 +65,7 @@ class ColumnLayout:
             numbers.add(columns.sensitive.name)
         gaps = {each.name for each in fit if each.missing} & (numbers - texts)
         dates = {each.name for each in (*columns.features, *columns.targets) if each.kind == "date"} - texts
-        return cls(
-            places,
-            width,
-            columns.separator,
-            columns.decimal,
-            frozenset(numbers - texts),
-            frozenset(gaps),
-            markers,
-            frozenset(dates),
-        )
+        return cls(places, width, columns.separator, columns.decimal, numbers - texts, gaps, markers, dates)
 
 
 def blocks(raw: IO[bytes]) -> Iterator[bytes]:
@@ -98,7 +89,8 @@ def is_plain(block: bytes, separator: str) -> bool:
 
 def parsed(arrow: Any, block: bytes, layout: ColumnLayout) -> dict[str, Any] | None:
     """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None where one is not as declared."""
-    if layout.width == 1 or (len(layout.gaps) == len(layout.places) and _has_blank_lines(block)):
+    missing_anywhere = len(layout.gaps) == len(layout.places)
+    if layout.width == 1 or (missing_anywhere and any(blank in b"\n" + block for blank in (b"\n\n", b"\n\r\n"))):
         return None  # a blank line is no row, and would be one of missing cells; one other column shows it below
     try:
         table = _table(arrow, block, layout)
@@ -167,18 +159,11 @@ def _types() -> tuple[Any, Any]:
     return arrow.dictionary(arrow.int32(), arrow.string()), arrow.float64()
 
 
-def _has_blank_lines(block: bytes) -> bool:
-    return block.startswith((b"\n", b"\r\n")) or b"\n\n" in block or b"\n\r\n" in block
-
-
 def _is_utf8(block: bytes) -> bool:
-    if block.isascii():
-        return True
     try:
-        block.decode("utf-8")
+        return block.isascii() or bool(block.decode("utf-8"))
     except UnicodeDecodeError:
         return False
-    return True
 
 
 def _quotes_are_plain(block: bytes, separator: str) -> bool:

@@ -38,11 +38,9 @@ def as_floats(cells: Cells, *, decimal: str = ".") -> NDArray[np.float64]:
         return cells.astype(np.float64)
     if isinstance(cells, Distinct):
         return as_floats(cells.values, decimal=decimal)[cells.codes]
-    if decimal == ",":
-        return np.array([_as_float(_with_point(cell)) for cell in cells], dtype=np.float64)
-    if (plain := _plain_floats(cells)) is not None:
+    if decimal == "." and (plain := _plain_floats(cells)) is not None:
         return plain
-    return np.array([_as_float(cell) for cell in cells], dtype=np.float64)
+    return np.array([as_float(cell, decimal=decimal) for cell in cells], dtype=np.float64)
 
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "?", "null", "NULL", "None")
@@ -65,7 +63,7 @@ def _missing_numbers(cells: NDArray[Any], markers: tuple[str, ...]) -> NDArray[n
     """The same of numbers (n,): NaN is an empty cell, and a marker stands for the number that is written so."""
     absent = np.isnan(cells) if "" in markers else np.zeros(len(cells), dtype=bool)
     for marker in markers:
-        value = _as_float(marker)
+        value = as_float(marker)
         if math.isfinite(value) and number_text(value) == marker:
             absent |= cells.astype(np.float64) == value  # as Python compares them: a float32 is no decimal
     return absent
@@ -110,22 +108,18 @@ def _days(cells: Cells, number: Number) -> NDArray[np.float64]:
     return mapped(cells, lambda cell: _as_days(cell, number.format, since), np.float64)
 
 
-def _as_float(cell: Any) -> float:
-    if isinstance(cell, str) and "_" in cell:
-        return np.nan  # Python's float would read "1_000" as 1000
+def as_float(cell: Any, *, decimal: str = ".") -> float:
+    """The number in a cell, NaN if it is none; beside decimal commas one with a point is none."""
+    if isinstance(cell, str):
+        if "_" in cell or (decimal == "," and "." in cell):
+            return np.nan  # Python's float reads "1_000" as 1000, and a point may part thousands
+        cell = cell if decimal == "." else cell.replace(decimal, ".", 1)
     try:
         return float(cell)
     except (TypeError, ValueError):
         return np.nan
     except OverflowError:
         return np.inf
-
-
-def _with_point(cell: Any) -> Any:
-    """A text with a decimal comma as one with a point; with a point of its own, which may part thousands, no number."""
-    if not isinstance(cell, str):
-        return cell
-    return None if "." in cell else cell.replace(",", ".", 1)
 
 
 def _as_truth(cell: Any) -> float:
@@ -139,16 +133,18 @@ def _as_days(cell: Any, written: str | None, since: int) -> float:
     """Days from a date's ordinal to what a cell holds: a date, or its text."""
     if isinstance(cell, datetime.date):
         return np.nan if cell != cell else float(cell.toordinal() - since)
-    if not isinstance(cell, str):
-        return np.nan
+    date = date_in(cell.strip(), written) if isinstance(cell, str) else None
+    return np.nan if date is None else float(date.toordinal() - since)
+
+
+def date_in(text: str, written: str | None) -> datetime.date | None:
+    """The date behind a text, in ISO 8601 where no format is given; None if it is none."""
     try:
         if written is None:
-            date = datetime.date.fromisoformat(cell.strip())
-        else:
-            date = datetime.datetime.strptime(cell.strip(), written).date()
+            return datetime.date.fromisoformat(text)
+        return datetime.datetime.strptime(text, written).date()
     except ValueError:
-        return np.nan
-    return float(date.toordinal() - since)
+        return None
 
 
 def _marker(cell: Any) -> str | None:

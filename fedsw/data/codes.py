@@ -202,11 +202,8 @@ def read_units(path: Path, columns: Columns) -> Tensor:
 def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1) -> Records:
     """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
 
-    Ids of the records are first_id, first_id + step, ...; different clients' must differ.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        BadRecords: naming the file, and the row and column of the first fault, its value and the limit.
+    Ids of the records are first_id, first_id + step, ...; different clients' must differ. BadRecords names the file,
+    and row and column of the first fault, its value and the limit; FileNotFoundError where there is no file.
     """
     records = read_tables([path], columns)[0]
     return records.renumbered(torch.arange(len(records)) * step + first_id)
@@ -234,12 +231,12 @@ class Checked:
     and every cell fits.
     """
 
-    rows: int
     groups: NDArray[np.int64]
     classes: NDArray[np.int64]
-    faults: list[CellFault]
-    more: int
-    missing: dict[str, int]
+    rows: int = 0
+    faults: list[CellFault] = field(default_factory=list)
+    more: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
     units: int = 0
     names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
@@ -255,7 +252,7 @@ MOST_FAULTS = 50
 
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
     """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
-    totals = Checked(0, np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64), [], 0, {})
+    totals = Checked(np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64))
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
     for chunk in chunks:

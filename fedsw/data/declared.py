@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -127,17 +126,9 @@ def as_records(
         declaring = _Declaring(table)
         table, columns = declaring.columns(**given)
         read_off = tuple(declaring.read_off)
-    records = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
-    return DeclaredRecords(
-        records.features,
-        records.sensitive,
-        records.target,
-        records.ids,
-        columns,
-        table.kind,
-        read_off,
-        unit=records.unit,
-    )
+    read = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
+    parts = (read.features, read.sensitive, read.target, read.ids)
+    return DeclaredRecords(*parts, columns, table.kind, read_off, unit=read.unit)
 
 
 def called(source: object) -> object:
@@ -184,36 +175,33 @@ class _Declaring:
         ):
             if given[name] is not None and about is None:
                 raise ExperimentError(f"{name} is given and {owner} is not; name the column that it is about")
-        with _explained():
-            declared_group = None if group is None else self._group(group, given["groups"], given["edges"])
-            label = None if target is None else self._label(target, given["classes"])
-            numbers = () if targets is None else self._numbers(targets)
-            used = {number.name for number in numbers}
-            used |= {each.name for each in (declared_group, label) if each is not None}
-            whose = None if given["unit"] is None else self._refer(given["unit"], "unit")
-            used |= set() if whose is None else {whose}
-            inputs = self._others(own, used) if given["features"] is None else self._features(given["features"])
-            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
-        return self._table, found
-
-    def _group(self, given: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
-        if groups is not None and edges is not None:
+        if given["groups"] is not None and given["edges"] is not None:
             raise ExperimentError(
                 "groups and edges are both given; groups are declared values, or numbers cut at edges"
             )
+        try:
+            declared_group = None if group is None else self._group(group, given["groups"], given["edges"])
+            label = None if target is None else self._label(target, given["classes"])
+            numbers = () if targets is None else self._numbers(targets)
+            whose = None if given["unit"] is None else self._refer(given["unit"], "unit")
+            used = {each.name for each in (declared_group, label, *numbers) if each is not None} | {whose}
+            inputs = self._others(own, used) if given["features"] is None else self._features(given["features"])
+            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
+        except ValidationError as fault:
+            raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
+        return self._table, found
+
+    def _group(self, given: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
+        cut = {} if edges is None else {"edges": tuple(edges)}
         if isinstance(given, Mapping):
-            more = {"values": _texts(groups)} if groups is not None else {}
-            more |= {"edges": tuple(edges)} if edges is not None else {}
-            return self._known(Group.model_validate({**given, **more}), "group")
+            return self._known(Group.model_validate({**given, **_values(groups), **cut}), "group")
         name = self._refer(given, "group")
-        if edges is not None:
-            return Group(name=name, edges=tuple(float(edge) for edge in edges))
-        return Group(name=name, values=self._levels(name, groups, "groups", "edges= cuts them into groups"))
+        values = () if cut else self._levels(name, groups, "groups", "edges= cuts them into groups")
+        return Group.model_validate({"name": name, "values": values, **cut})
 
     def _label(self, given: object, classes: Sequence[object] | None) -> Label:
         if isinstance(given, Mapping):
-            more = {"values": _texts(classes)} if classes is not None else {}
-            return self._known(Label.model_validate({**given, **more}), "target")
+            return self._known(Label.model_validate({**given, **_values(classes)}), "target")
         name = self._refer(given, "target")
         return Label(name=name, values=self._levels(name, classes, "classes", "targets= predicts them as they are"))
 
@@ -221,34 +209,28 @@ class _Declaring:
         numbers: list[Number] = []
         for one in given if isinstance(given, list | tuple) else [given]:
             if isinstance(one, Number | Mapping):
-                number = one if isinstance(one, Number) else Number.model_validate(dict(one))
-                numbers.append(self._known(number, "targets"))
+                numbers.append(self._known(Number.model_validate(one), "targets"))
             else:
                 numbers += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
         return tuple(numbers)
 
     def _features(self, given: Sequence[Reference | Feature]) -> tuple[Feature, ...]:
-        if isinstance(given, str | Mapping):
-            given = [given]
-        features: list[Feature] = []
-        for one in given:
-            if isinstance(one, Feature | Mapping):
-                features.append(one if isinstance(one, Feature) else Feature.model_validate(dict(one)))
-            else:
-                features.append(self._feature(self._refer(one, "features")))
-        return tuple(features)
+        return tuple(
+            Feature.model_validate(one)
+            if isinstance(one, Feature | Mapping)
+            else self._feature(self._refer(one, "features"))
+            for one in ([given] if isinstance(given, str | Mapping) else given)
+        )
 
-    def _others(self, own: Sequence[str], used: set[str]) -> tuple[Feature, ...]:
+    def _others(self, own: Sequence[str], used: set[str | None]) -> tuple[Feature, ...]:
         """Every column of the container that nothing else uses; of a wide one, the parts that nothing else uses."""
         names: list[Feature] = []
         for name in own:
-            if name in used:
-                continue
             parts = self._parts(name)
-            if used & set(parts):
-                names += [Feature(name=part) for part in parts if part not in used]
-            else:
+            if name not in used and not used.intersection(parts):
                 names.append(self._feature(name))
+            elif name not in used:
+                names += [Feature(name=part) for part in parts if part not in used]
         return tuple(names)
 
     def _feature(self, name: str) -> Feature:
@@ -330,12 +312,8 @@ class _Declaring:
         return tuple(as_text(value) for value in ordered)
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except ValidationError as fault:
-        raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
+def _values(given: Sequence[object] | None) -> dict[str, Any]:
+    return {} if given is None else {"values": _texts(given)}
 
 
 def _texts(values: Sequence[object]) -> tuple[Any, ...]:

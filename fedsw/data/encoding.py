@@ -38,15 +38,9 @@ def encoded(chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: s
     order. A cell that does not fit is refused, not clipped; it is filled in only where the declaration says that it may
     be missing, and with what: what replaces it is public, and no statistic of the data.
 
-    Args:
-        where: what holds the cells; opens every message.
-        counted: how rows are counted there, for messages: "the header is row 1".
-
-    Returns:
-        Features (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32; ids 0, 1, ...
-
-    Raises:
-        BadRecords: naming the row and column of the first fault, its value and the limit.
+    Features are (n, columns.inputs) float32, groups and classes (n,) int64, or targets (n, t) float32; ids 0, 1, ...
+    BadRecords names ``where`` the cells are, row (``counted`` as "the header is row 1" says) and column of the first
+    fault, its value and the limit.
     """
     gathered = Gathered(columns)
     gathered.read(chunks, where=where, counted=counted)

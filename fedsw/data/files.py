@@ -100,11 +100,8 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
     searched, and nothing else. Without it, the same is done in the folder named by FEDSW_DATA; then the files
     are taken from the download cache, or downloaded into it. A downloaded file must have the sha256 on record;
     a file you put somewhere yourself is taken as it is, and one that ends in .gz may lie there unzipped. Inside
-    `without_downloads` nothing is downloaded.
-
-    Raises:
-        ValueError: if the data set is unknown.
-        FileNotFoundError: if the files are nowhere, with the folders searched and what can be done.
+    `without_downloads` nothing is downloaded. ValueError if the data set is unknown, FileNotFoundError if its files are
+    nowhere, with the folders searched and what can be done.
     """
     if name not in SOURCES:
         raise ValueError(f"no data set {name!r} has files; known: {', '.join(SOURCES)}")

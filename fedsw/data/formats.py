@@ -188,6 +188,7 @@ def _csv_rows(
         most = _rows_of(layout.width)
         for number, row in enumerate(reader, start=first):
             if row and len(row) != layout.width:
+                yield from _csv_chunk(first, rows, layout.places)
                 raise BadRecords(f"{path}: row {number} has {len(row)} cells; the header (row 1) has {layout.width}")
             if len(rows) == most or not row:  # a blank line ends a chunk, so that rows keep their numbers
                 yield from _csv_chunk(first, rows, layout.places)

@@ -68,7 +68,9 @@ def owners(
         raise ValueError(f"{clients} clients for {len(records)} records; use at most one client per record")
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     if scheme == "iid":
-        return _dealt(rng.permutation(len(records)), _level(len(records), clients))
+        # equal parts, up to one; the first are the larger ones, as numpy's `array_split` cuts
+        sizes = np.full(clients, len(records) // clients) + (np.arange(clients) < len(records) % clients)
+        return _dealt(rng.permutation(len(records)), sizes)
     elif scheme == "group":
         parts = _by_group(_column(records, "sensitive"), clients, rng)
     elif scheme == "dirichlet":
@@ -100,7 +102,8 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
         for c in range(partitioner.num_partitions)
     ]
     counts = np.bincount(np.concatenate(parts), minlength=len(records))
-    if records.unit is not None and _parts_a_unit(parts, records.unit.numpy()):
+    unit = None if records.unit is None else records.unit.numpy()
+    if unit is not None and sum(len(np.unique(unit[part])) for part in parts) > len(np.unique(unit)):
         raise ValueError(
             f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.partition, which "
             "keeps them together"
@@ -112,21 +115,11 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
     return parts
 
 
-def _parts_a_unit(parts: list[Index], unit: Index) -> bool:
-    units_of_parts = [np.unique(unit[part]) for part in parts]
-    return sum(map(len, units_of_parts)) > len(np.unique(unit))
-
-
 def _dealt(rows: Index, lengths: Index) -> Index:
     """The owner of every row: client after client takes as many of the rows as its length says."""
     owner = np.empty(len(rows), dtype=np.int64)
     owner[rows] = np.repeat(np.arange(len(lengths)), lengths)
     return owner
-
-
-def _level(rows: int, clients: int) -> Index:
-    """Sizes of equal parts, up to one; the first are the larger ones, as numpy's `array_split` cuts."""
-    return np.full(clients, rows // clients) + (np.arange(clients) < rows % clients)
 
 
 def _column(records: Records, name: str) -> Index:

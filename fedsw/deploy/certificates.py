@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +15,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsw.files import private_folder
+from fedsw.files import opened, private_folder
 
 
 def write_secret(path: Path, content: bytes) -> Path:
     """Write a new file (mode 0600 from its first byte on); a key is never replaced."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with opened(path, "xb") as file:
+            file.write(content)
     except FileExistsError:
         raise FileExistsError(f"{path} exists; remove it, or choose another folder") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
     return path
 
 

@@ -92,17 +92,18 @@ class _Counted(socket.socket):
 
     def close(self) -> None:
         """Close it."""
-        left, self.left = self.left, None
         super().close()
-        if left is not None:
-            left()
+        self._say_left()
 
     def detach(self) -> int:
         """See `socket`; it is counted no longer."""
+        self._say_left()
+        return super().detach()
+
+    def _say_left(self) -> None:
         left, self.left = self.left, None
         if left is not None:
             left()
-        return super().detach()
 
 
 class Patience(H11Protocol):
@@ -162,11 +163,12 @@ class BoundedRequests:
         if body.states_too_much(scope):
             await respond(send, 413, f"a body has at most {body.most} bytes".encode())
             return
-        begun = [False]
+        begun = False
 
         async def sent(event: Any) -> None:
-            if body.refused is None or begun[0]:
-                begun[0] = True
+            nonlocal begun
+            if body.refused is None or begun:
+                begun = True
                 await send(event)
 
         try:
@@ -174,10 +176,9 @@ class BoundedRequests:
         except Exception:
             if body.refused is None:
                 raise
-        if body.refused is not None and not begun[0]:
-            await respond(
-                send, body.refused, f"a body has at most {body.most} bytes, and comes soon and without a pause".encode()
-            )
+        if body.refused is not None and not begun:
+            said = f"a body has at most {body.most} bytes, and comes soon and without a pause"
+            await respond(send, body.refused, said.encode())
 
 
 class _Body:

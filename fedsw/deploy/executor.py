@@ -130,44 +130,35 @@ class Node:
 
         away = ""  # what the SuperLink's absence was last said to be: a server that stays away is said once
         while True:
+            received, why = None, ""
             try:
                 received = self._take()
-                if away:
-                    log(INFO, "the SuperLink is back")
-                away = ""
             except httpx.HTTPStatusError as refused:
                 if refused.response.status_code == httpx.codes.UNAUTHORIZED:
                     raise SystemExit("the SuperLink no longer knows this node") from refused
                 if refused.response.status_code == httpx.codes.NOT_FOUND:
                     raise SystemExit("this SuperLink has no warm clients; start the node with --stock") from refused
-                received = None
-                away = self._say_away(f"the SuperLink refuses to give messages: {refused}", away)
+                why = f"the SuperLink refuses to give messages: {refused}"
             except httpx.TransportError as fault:
-                received = None
-                away = self._say_away(f"the SuperLink is out of reach: {fault}", away)
+                why = f"the SuperLink is out of reach: {fault}"
             except Unreadable as fault:
-                received = None
                 log(ERROR, "%s", fault)
                 if fault.header is not None:
                     self._decline(fault.header, ErrorCode.UNKNOWN, str(fault))
             except Exception as fault:  # no answer of a SuperLink: a server that is mended serves this node again
-                received = None
-                away = self._say_away(f"the SuperLink's answer is unreadable: {type(fault).__name__}", away)
+                why = f"the SuperLink's answer is unreadable: {type(fault).__name__}"
+            if why and why != away:
+                log(ERROR, "%s; this node goes on trying, every %g s, without another word", why, _PAUSE_SECONDS)
+            if away and not why:
+                log(INFO, "the SuperLink is back")
+            away = why
+            if why:
+                time.sleep(_PAUSE_SECONDS)
             if received is not None:
                 try:
                     self._answer(received)
                 except Exception as fault:  # a reply that came too late, a run that has ended: the node goes on
                     log(ERROR, "%s: %s: %s", received.metadata.message_type, type(fault).__name__, fault)
-
-    @staticmethod
-    def _say_away(why: str, before: str) -> str:
-        """Say why nothing comes, unless it was said, and wait a moment; returns what was said."""
-        from flwr.supercore import log
-
-        if why != before:
-            log(ERROR, "%s; this node goes on trying, every %g s, without another word", why, _PAUSE_SECONDS)
-        time.sleep(_PAUSE_SECONDS)
-        return why
 
     def close(self) -> None:
         """End the worker."""
@@ -226,8 +217,7 @@ class Node:
             run, fab, run_config = self._run(run_id)
         except BundleRefused as refused:
             log(ERROR, "%s", refused)
-            code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION
-            self._decline(message, code, str(refused), time.monotonic() - began)
+            self._decline(message, ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(refused), time.monotonic() - began)
             return
         context = Context(
             run_id=run_id,

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedsw.columns.declaration import read_columns
 from fedsw.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key
-from fedsw.deploy.processes import Processes, script, wait_until_open
+from fedsw.deploy.processes import Processes, script
 from fedsw.federation.node.account import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
@@ -22,7 +22,6 @@ from fedsw.settings import require_data_set
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
-_START_SECONDS = 90.0
 
 
 def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:
@@ -55,12 +54,9 @@ class SuperLink:
         """Start one, with its FLWR_HOME at `home`, and wait until it listens; an error has what it printed."""
         address = f"127.0.0.1:{port}"
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
-        process = processes.start(
-            "superlink",
-            superlink_command(certificates, host, port, stock=stock),
-            {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())},
-        )
-        wait_until_open(processes, "superlink", process, port, _START_SECONDS)
+        command = superlink_command(certificates, host, port, stock=stock)
+        environment = {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())}
+        process = processes.start_listening("superlink", command, port, environment)
         return cls(processes, process, address, certificates.authority, home, stock)
 
     def register(self, public_keys: Sequence[Path]) -> None:
@@ -71,16 +67,18 @@ class SuperLink:
         else:
             commands = [[*_WARM_LINK, "register", self.address, str(self.authority), *map(str, public_keys)]]
         for command in commands:
-            if self.processes.start("register", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
-                raise RuntimeError(f"the SuperLink did not take a node key:\n{self.processes.said('register')}")
+            self._ask("register", command, "the SuperLink did not take a node key")
 
     def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
         """Refuse from now on every admitted node whose key is not among these; runs go on without it."""
         if self.stock:
             raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
         command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
-        if self.processes.start("revoke", command, {"FLWR_HOME": str(self.home)}).wait() != 0:
-            raise RuntimeError(f"the SuperLink revoked no node key:\n{self.processes.said('revoke')}")
+        self._ask("revoke", command, "the SuperLink revoked no node key")
+
+    def _ask(self, name: str, command: Sequence[str], refusal: str) -> None:
+        if self.processes.start(name, command, {"FLWR_HOME": str(self.home)}).wait() != 0:
+            raise RuntimeError(f"{refusal}:\n{self.processes.said(name)}")
 
     def submit(self, directory: Path, modules: Sequence[str] = (), *, resume: bool) -> subprocess.Popen[bytes]:
         """Run the prepared job of a folder; the process ends when the run does."""
@@ -184,18 +182,8 @@ class NodeSettings:
 
     @property
     def node_config(self) -> dict[str, int | str]:
-        """The configuration the ClientApp sees."""
-        limits = {"max-epsilon": self.max_epsilon, "max-memory": self.max_memory, "max-seconds": self.max_seconds}
-        paths = {
-            "data-dir": self.data_dir,
-            "state-dir": self.state_dir,
-            "data-path": self.data_path,
-            "schema": self.schema,
-            ACCOUNTS: self.accounts,
-            ROSTER: self.roster,
-            KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
-        }
-        config: dict[str, int | str | None] = {
+        """The configuration the ClientApp sees: whole numbers and texts, paths absolute."""
+        config: dict[str, int | float | str | Path | None] = {
             "partition-id": self.client,
             "num-partitions": self.clients,
             "num-clients": self.num_clients,
@@ -206,10 +194,24 @@ class NodeSettings:
             ACCOUNT: self.account,
             COLLUDING: self.colluding,
             SERVER_KEY: None if self.server_key is None else read_signing_key(self.server_key),
-            **{name: None if limit is None else str(limit) for name, limit in limits.items()},
-            **{name: None if path is None else str(path.resolve()) for name, path in paths.items()},
+            "max-epsilon": self.max_epsilon,
+            "max-memory": self.max_memory,
+            "max-seconds": self.max_seconds,
+            "data-dir": self.data_dir,
+            "state-dir": self.state_dir,
+            "data-path": self.data_path,
+            "schema": self.schema,
+            ACCOUNTS: self.accounts,
+            ROSTER: self.roster,
+            KEY: None if self.roster is None or self.state_dir is None else self.state_dir / KEY_FILE,
         }
-        return {name: value for name, value in config.items() if value is not None}
+        return {name: _plain(value) for name, value in config.items() if value is not None}
+
+
+def _plain(value: int | float | str | Path) -> int | str:
+    if isinstance(value, Path):
+        return str(value.resolve())
+    return str(value) if isinstance(value, float) else value
 
 
 def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str]:

@@ -23,6 +23,7 @@ from fedsw.federation import OFFLINE
 
 MARK = "FEDSW_DEPLOYMENT"
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
+_START_SECONDS = 90.0
 
 
 class Processes:
@@ -76,6 +77,18 @@ class Processes:
         self._started[name] = process
         return process
 
+    def start_listening(
+        self, name: str, command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command, and wait until it listens on a port of this machine; an error has what it printed."""
+        process, deadline = self.start(name, command, environment), time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return process
+            time.sleep(0.1)
+        what = "ended" if process.poll() is not None else f"did not listen on port {port} within {_START_SECONDS:g} s"
+        raise RuntimeError(f"the {name} {what}; it said:\n{self.said(name)}")
+
     def said(self, name: str, characters: int = 2000) -> str:
         """The end of what a process, the last of its name, printed into its log file."""
         path = self._log(name)
@@ -117,17 +130,6 @@ def script(name: str) -> str:
             f"{name} is not installed beside {sys.executable}; install the extra: pip install 'fedsw[app]'"
         )
     return str(path)
-
-
-def wait_until_open(processes: Processes, name: str, process: subprocess.Popen[bytes], port: int, limit: float) -> None:
-    """Wait until a process listens on a port of this machine, `limit` seconds; an error has what it printed."""
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.1)
-    what = "ended" if process.poll() is not None else f"did not listen on port {port} within {limit:g} s"
-    raise RuntimeError(f"the {name} {what}; it said:\n{processes.said(name)}")
 
 
 _given: deque[int] = deque(maxlen=256)  # a node that is started again for days must not run out of ports

@@ -221,9 +221,9 @@ def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HT
         return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
     place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     tunnel = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=_PROBE_SECONDS, context=context)
-    known = (
-        f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}" if place.username else ""
-    )
-    allowed = {"Proxy-Authorization": "Basic " + base64.b64encode(known.encode()).decode()} if known else {}
+    allowed = {}
+    if place.username:
+        known = f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}"
+        allowed["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
     tunnel.set_tunnel(host, port, headers=allowed)
     return tunnel

@@ -17,7 +17,7 @@ from fedsw.deploy.bundle import run_config, write_bundle
 from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
 from fedsw.deploy.flower_processes import NodeSettings, SuperLink, profile, supernode_command
 from fedsw.deploy.node_file import Follower, Replaced
-from fedsw.deploy.processes import Processes, free_port, script, wait_until_open
+from fedsw.deploy.processes import Processes, free_port, script
 from fedsw.experiment import Experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.account import SHARED
@@ -201,7 +201,6 @@ def _why(status: str, output: str) -> RuntimeError:
     return RuntimeError(f"the deployed run {status}; the end of its output:\n{output}")
 
 
-_START_SECONDS = 60.0
 # Ray gives its own processes 30 seconds to start; two other programs on two cores can make it more.
 _RAY_WAS_SLOW = "node timed out during startup"
 
@@ -234,8 +233,8 @@ def _submit(directory: Path, nodes: int, modules: Sequence[str], *, resume: bool
         home, port = Path(place), free_port()
         (home / "config.toml").write_text(profile(f"127.0.0.1:{port}", None), encoding="utf-8")
         quiet = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
-        link = own.start("superlink", [script("flower-superlink"), *quiet, "--host", "127.0.0.1", "--port", str(port)])
-        wait_until_open(own, "superlink", link, port, _START_SECONDS)
+        link = [script("flower-superlink"), *quiet, "--host", "127.0.0.1", "--port", str(port)]
+        own.start_listening("superlink", link, port)
         command = [script("flwr"), "run", str(write_bundle(home / "bundle")), "fedsw", "--stream"]
         config = ["--run-config", run_config(directory, modules, resume=resume)]
         shared = ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from fedsw.accounting.lifetime import account_named, accounts_folder, bound_in, settle
+from fedsw.accounting.selection import Selection
+from fedsw.engines import Engine, inprocess
+from fedsw.engines.pool import environment
+from fedsw.engines.records import at_hand, handed_again, handed_over, require_at_hand
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.choices import modules_of
+from fedsw.experiment.preset import left_open
+from fedsw.federation.client import app as client_app
+from fedsw.federation.node.account import STATE_VARIABLE, give_back, held_open
+from fedsw.federation.server.app import app_for
+from fedsw.federation.server.federation import Job
 from fedsw.files import fresh_folder
+from fedsw.report.progress import watching
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import Metric
+from fedsw.runs.files import LOCK, METRICS, MOMENTS_ALONE, SUMMARY, read_json, read_lines
 from fedsw.runs.observer import NoObserver, Observer
+from fedsw.runs.record import ELSEWHERE, SERVED, command_for, read_run
+from fedsw.runs.recovery import require_free
+from fedsw.tasks.needs import require_possible
+from fedsw.tasks.own import task_of
 from fedsw.text import Short, run_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from fedsw.accounting.selection import Selection
     from fedsw.deploy.flower_processes import SuperLink
     from fedsw.engines.records import ModelObject, TaskObject
-    from fedsw.experiment import Experiment
     from fedsw.report.page.page import Page
-    from fedsw.runs.evaluation import Metric
-
-Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
 
 _SUBMITTED = ("flwr", "deployed", "deployed-stock")
 """Engines whose server is another process, which reads what to run from the folder."""
-
-
-@contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Import what is imported inside without looking for garbage in it: there is none, and looking takes time."""
-    looking = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if looking:
-            gc.enable()
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +57,6 @@ class RunResult(Short):
     def page(self, *others: RunResult) -> Page:
         """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
         from fedsw.report.page.page import page
-        from fedsw.runs.record import read_run
 
         return page([read_run(each.directory) for each in (self, *others)])
 
@@ -100,10 +99,6 @@ def run(
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
-    with loading():
-        from fedsw.engines.records import at_hand, handed_over, require_at_hand
-        from fedsw.report.progress import watching
-
     _require_reachable(engine, metrics)
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
@@ -118,8 +113,6 @@ def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> Ru
 
     What the `selection` costs was charged before; a run that would spend more than was planned is stopped.
     """
-    from fedsw.engines.records import at_hand
-
     with at_hand(experiment, None, None, engine="inprocess") as ready:
         directory = fresh_folder(runs / ready.name)
         return _drive(ready, directory, "inprocess", None, None, resume=False, selection=selection)
@@ -154,12 +147,6 @@ def resume(
         ExperimentError: if the run needs its objects again, or these are others by type or size.
         LedgerReplaced: if the folder is such an older one, without `charge_lost`.
     """
-    with loading():
-        from fedsw.engines.records import at_hand, handed_again
-        from fedsw.report.progress import watching
-        from fedsw.runs.directory import RunDirectory
-        from fedsw.runs.recovery import require_free
-
     directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"no run at {directory}; give the folder `fedsw run` printed")
@@ -184,16 +171,6 @@ def _drive(
     selection: Selection | None = None,
     moments_alone: bool = False,
 ) -> RunResult:
-    with loading():
-        from fedsw.experiment.choices import modules_of
-        from fedsw.federation.client import app as client_app
-        from fedsw.federation.node.account import give_back, held_open, ledgers_in
-        from fedsw.federation.server.app import app_for
-        from fedsw.federation.server.federation import Job
-        from fedsw.runs.directory import RunDirectory
-        from fedsw.tasks.needs import require_possible
-        from fedsw.tasks.own import task_of
-
     require_possible(experiment, task_of(experiment))
     experiment = _with_sites(experiment, engine)
     nodes = experiment.federation.sites or experiment.federation.clients
@@ -206,25 +183,20 @@ def _drive(
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
         if engine == "inprocess":
-            from fedsw.engines import inprocess  # each where it is used: the others take a second to import
-
             with held_open(ledgers):
                 inprocess.run(hosted, client_app, nodes, ledgers)
         elif engine == "ray":
-            from fedsw.engines import inprocess as ray
-
-            with ledgers_in(ledgers):
-                ray.run_on_ray(hosted, client_app, nodes, device=experiment.training.device)
-        elif engine == "flwr":
-            from fedsw.engines import deployed
-
-            with ledgers_in(ledgers):
-                deployed.run_submitted(directory, nodes, modules_of(experiment), resume=resume)
+            with environment({STATE_VARIABLE: str(ledgers.resolve())}):
+                inprocess.run_on_ray(hosted, client_app, nodes, device=experiment.training.device)
         else:
-            from fedsw.engines import deployed
+            from fedsw.engines import deployed  # here, for it takes a second to import
 
-            stock = engine == "deployed-stock"
-            deployed.run(directory, experiment, observer, resume=resume, stock=stock)
+            if engine == "flwr":
+                with environment({STATE_VARIABLE: str(ledgers.resolve())}):
+                    deployed.run_submitted(directory, nodes, modules_of(experiment), resume=resume)
+            else:
+                stock = engine == "deployed-stock"
+                deployed.run(directory, experiment, observer, resume=resume, stock=stock)
     except BaseException as fault:
         give_back(ledgers)
         _remove_refused(directory, ledgers)
@@ -237,17 +209,11 @@ def _drive(
 
 def as_run(directory: Path, experiment: Experiment) -> Experiment:
     """Read the experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
-    from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.preset import left_open
-    from fedsw.runs.directory import RunDirectory
-
     return RunDirectory(directory).read_config(modules_of(experiment))[0] if left_open(experiment) else experiment
 
 
 def _remove_refused(directory: Path, ledgers: Path) -> None:
     """Remove the folder of a run that was refused: only one that nothing but its lock was written to."""
-    from fedsw.runs.files import LOCK, MOMENTS_ALONE
-
     with contextlib.suppress(OSError):
         if ledgers.is_dir():
             ledgers.rmdir()
@@ -259,8 +225,6 @@ def _remove_refused(directory: Path, ledgers: Path) -> None:
 
 def settle_clients(directory: Path) -> None:
     """Let a run that has ended count with what its clients' own ledgers say, in the accounts that they belong to."""
-    from fedsw.accounting.lifetime import bound_in, settle
-
     for folder in (directory / "clients", *directory.glob("nodes/*")):
         for ledger in bound_in(folder):
             settle(ledger)
@@ -274,8 +238,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
     """
     settings = experiment.federation
     if settings.masks == "simulated" and engine != "inprocess":
-        from fedsw.settings import ExperimentError
-
         raise ExperimentError(
             f"federation.masks is 'simulated', and the engine {engine!r} has several processes, which always have "
             "masks; leave it out, or run in process"
@@ -288,8 +250,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
 
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
-    from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-
     if isinstance(given, Experiment):
         if settings:
             raise ExperimentError(
@@ -303,8 +263,6 @@ def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Se
 
 def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
     """The experiment, which counts in the account of that name."""
-    from fedsw.accounting.lifetime import account_named, accounts_folder
-
     if named is None:
         return experiment
     account = account_named(named)
@@ -319,8 +277,6 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
 
 def read_result(directory: Path, experiment: Experiment) -> RunResult:
     """Read what a finished run left; its history is empty if it stopped before its first round."""
-    from fedsw.runs.files import METRICS, SUMMARY, read_json, read_lines
-
     summary = read_json(directory / SUMMARY)
     if summary is None:
         raise FileNotFoundError(
@@ -331,8 +287,6 @@ def read_result(directory: Path, experiment: Experiment) -> RunResult:
 
 def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:
     """Refuse functions for a server that is another process."""
-    from fedsw.experiment import ExperimentError
-
     if metrics and engine in _SUBMITTED:
         raise ExperimentError(
             f"metrics {sorted(metrics)} are functions of this process, and engine {engine!r} runs the server in "
@@ -341,8 +295,6 @@ def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> 
 
 
 def _engine(name: str, directory: Path) -> Engine:
-    from fedsw.runs.record import ELSEWHERE, command_for
-
     if name in ELSEWHERE:
         command = command_for(directory)
         raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
@@ -353,9 +305,6 @@ def _engine(name: str, directory: Path) -> Engine:
 
 def prepare_served(experiment: Experiment, runs: Path) -> Path:
     """Make a fresh folder `runs/<name>/<time>/` that says what will run on clients of other machines."""
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.record import SERVED
-
     directory = fresh_folder(runs / experiment.name)
     RunDirectory(directory).write_config(experiment, SERVED)
     return directory
@@ -366,8 +315,6 @@ def run_served(
 ) -> RunResult:
     """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it."""
     from fedsw.engines.deployed import follow
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.recovery import require_free
 
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     require_free(directory)

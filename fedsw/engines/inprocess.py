@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run as Run
+from flwr.serverapp import ServerApp
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsw.federation import wire
 from fedsw.federation.messages import unmade
-from fedsw.federation.wire import SERVER_NODE as SERVER_NODE
+from fedsw.federation.origin import Carrier
+from fedsw.federation.wire import SERVER_NODE
 
 _Any = TypeVar("_Any")
 
@@ -72,7 +73,7 @@ _IDLE_SECONDS = 10.0
 """After which a thread that nobody asks anything ends, so that a grid that was forgotten leaves none behind."""
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(Carrier):
     """Drives an unmodified ClientApp for every node of a simulated federation.
 
     One worker thread answers messages in the order they were sent: deterministic, as fast as a call. The server
@@ -85,7 +86,7 @@ class InProcessGrid(Grid):
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self._run = client_app, Run.create_empty(run_id=self.run_id)
+        self._app, self.run = client_app, Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
@@ -95,21 +96,6 @@ class InProcessGrid(Grid):
         self._replies: dict[str, _Sent] = {}
         self._worker: _Worker | None = None
         self._closed = False
-
-    @property
-    def run(self) -> Run:
-        """Run information."""
-        return self._run
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self._run = run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """A new message (the old way; `Message(...)` is the new one)."""
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
         """All nodes; they are always online."""
@@ -139,16 +125,6 @@ class InProcessGrid(Grid):
                     self._relieve()
                 self._state.wait(max(0.0, min(deadline, self._relief()) - now))
             return [self._replies.pop(i).message for i in wanted if i in self._replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push, then pull until all replies are there or the time is up."""
-        pending, replies = set(self.push_messages(messages)), []
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while pending and (deadline is None or time.monotonic() < deadline):
-            for reply in self.pull_messages(pending):
-                pending.discard(reply.metadata.reply_to_message_id)
-                replies.append(reply)
-        return replies
 
     def close(self) -> None:
         """Let the worker end, whatever waits; a hanging one is left behind as a daemon."""
@@ -257,7 +233,7 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
-    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": max(1, os.cpu_count() or 1)}
+    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
     try:
         _run_simulation(
             num_supernodes=nodes,

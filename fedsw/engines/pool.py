@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_end
@@ -21,7 +21,7 @@ from fedsw.runs.directory import RunDirectory
 
 _KILLED = "the process that ran it, or one beside it, was killed (out of memory?)"
 _LOOK_SECONDS = 0.5
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 Piece = TypeVar("Piece")
 
@@ -59,7 +59,7 @@ def run_all(
     pool: Executor | None = None
     broken = False
     others = set(multiprocessing.active_children())
-    with _one_thread_each():
+    with environment(_ONE_THREAD):  # several processes at a time share the cores
         try:
             while waiting or running:
                 pool = pool or (open_pool or _processes)(jobs)
@@ -110,10 +110,10 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started here compute with one thread each: several at a time share the cores."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+def environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment for this process, and for those that start inside."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:

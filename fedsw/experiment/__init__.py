@@ -12,13 +12,6 @@ from fedsw.experiment.sections import read_delta, resolve_delta
 from fedsw.settings import ExperimentError
 
 __all__ = [
-    "FULL_EVALUATION",
-    "Experiment",
-    "ExperimentError",
-    "load_experiment",
-    "parse_experiment",
-    "planned_releases",
-    "planned_stages",
-    "read_delta",
-    "resolve_delta",
-]
+    "Experiment", "ExperimentError", "FULL_EVALUATION", "load_experiment", "parse_experiment", "planned_releases",
+    "planned_stages", "read_delta", "resolve_delta",
+]  # fmt: skip

@@ -124,10 +124,8 @@ def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stor
 
     Who wrote the folder chose the names, and the arguments that a model is made with: `subprocess:run` would be called.
     Allowed modules are imported here, and what is named must be their own; shipped tasks and models are always allowed.
-
-    Raises:
-        CodeRefused: naming every setting with its module, and how they are allowed; nothing was imported then.
-        ExperimentError: if an allowed module cannot be imported, or does not define what is named.
+    CodeRefused names every setting with its module, and how they are allowed; nothing was imported then.
+    ExperimentError if an allowed module cannot be imported, or does not define what is named.
     """
     named = [(key, value) for key, value in named_code(experiment) if not _is_shipped(key, value)]
     refused = [(key, value) for key, value in named if value.partition(":")[0] not in allowed]

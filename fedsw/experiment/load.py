@@ -81,7 +81,9 @@ class Experiment(Settings):
             trust = info.data["privacy"].trust
         if not (isinstance(trust, str) and trust in trust_models()):
             return raw
-        return tagged(info.field_name, raw, trust, sketch=_sketched(info.data.get("objective")))
+        objective: Objective | None = info.data.get("objective")  # settled before [privacy] is read
+        kind = None if objective is None else shipped_task(objective.task)
+        return tagged(info.field_name, raw, trust, sketch=kind is not None and kind.facts.sketched)
 
     @field_validator("name")
     @classmethod
@@ -114,12 +116,6 @@ class Experiment(Settings):
         if found := misfit(self, shipped_task(self.objective.task)):
             raise ValueError(found)
         return self
-
-
-def _sketched(objective: Objective | None) -> bool:
-    """Whether a shipped task's records leave as a sketch: settled before [privacy] is read."""
-    kind = None if objective is None else shipped_task(objective.task)
-    return kind is not None and kind.facts.sketched
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:

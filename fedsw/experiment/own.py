@@ -58,18 +58,12 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
     """What all clients of a simulation hold, validated, under one declaration.
 
     ``source`` is one object, a list or tuple with one for every client, or a function of a client's number and the
-    number of clients; ``what`` opens every message.
-
-    Raises:
-        ExperimentError: if their number is not that of the clients, or their declarations differ.
-        BadRecords, ValueError: naming the client, for records that cannot be used; or clients with a unit in common.
+    number of clients; ``what`` opens every message. ExperimentError if their number is not that of the clients, or
+    their declarations differ; BadRecords, ValueError for records that cannot be used, or clients with a unit in common.
     """
     if isinstance(source, list | tuple):
-        if len(source) != clients:
-            raise ExperimentError(
-                f"{what} has {len(source)} objects for {clients} clients; a list has one for each. A list of records "
-                "is wrapped in as_records(...), and federation.clients is the number of clients"
-            )
+        wrapped = ". A list of records is wrapped in as_records(...), and federation.clients is the number of clients"
+        _require_one_each(source, clients, what, wrapped)
         each: Sequence[object] = source
     elif takes_client(source, what=what):
         each = [asked(source, client, clients, what=what) for client in range(clients)]
@@ -136,10 +130,10 @@ def loaded(reference: str, columns: Columns | None, clients: int, *, what: str) 
     return read_all(load_object(reference, what=what), columns, clients, what=f"{what} {reference!r}")
 
 
-def client_part(
-    source: str, columns: Columns, client: int, clients: int, *, alone: bool, several: bool = False
-) -> tuple[DeclaredRecords, bool]:
-    """What a client holds, and whether it is everybody's table, to be split.
+def client_records(
+    source: str, columns: Columns, client: int, clients: int, *, alone: bool, several: bool
+) -> tuple[Records, bool]:
+    """What a client holds, with ids of the whole federation, and whether it is everybody's table, to be split.
 
     It is ``alone`` on a machine of its own, where what the module gives is this client's; where that holds ``several``
     clients, they cannot have the same records. ExperimentError for Python objects that are not in this process.
@@ -147,9 +141,8 @@ def client_part(
     if (found := in_this_process(source)) is not None:
         if found.shared:
             return found.parts[0], True
-        if len(found.parts) != clients:
-            raise ExperimentError(f"data has {len(found.parts)} objects for {clients} clients; a list has one for each")
-        return found.parts[client], False
+        _require_one_each(found.parts, clients, "data")
+        return numbered(found.parts[client], client, clients), False
     if source == registry.OBJECT or registry.is_held(source):
         raise ExperimentError(absent(source))
     what = f"data.source {source!r}"
@@ -157,18 +150,26 @@ def client_part(
     if isinstance(given, list | tuple):
         if alone:
             raise ExperimentError(f"{what} is a list of all clients' records; a client on its own machine brings one")
-        if len(given) != clients:
-            raise ExperimentError(f"{what} has {len(given)} objects for {clients} clients; a list has one for each")
-        return read_one(given[client], columns, what=f"{what} of client {client}"), False
-    if alone and several and not takes_client(given, what=what):
+        _require_one_each(given, clients, what)
+        own = given[client]
+    elif alone or takes_client(given, what=what):
+        if alone and several and not takes_client(given, what=what):
+            raise ExperimentError(
+                f"{what} gives one set of records, and this node holds several clients, {client} among them: each "
+                "record would be in the federation several times. Write a function of the client's number and the "
+                "number of clients"
+            )
+        own = asked(given, client, clients, what=what)
+    else:
+        return _everybodys(source, columns), True
+    return numbered(read_one(own, columns, what=f"{what} of client {client}"), client, clients), False
+
+
+def _require_one_each(objects: Sequence[object], clients: int, what: str, remedy: str = "") -> None:
+    if len(objects) != clients:
         raise ExperimentError(
-            f"{what} gives one set of records, and this node holds several clients, {client} among them: each record "
-            "would be in the federation several times. Write a function of the client's number and the number of "
-            "clients"
+            f"{what} has {len(objects)} objects for {clients} clients; a list has one for each{remedy}"
         )
-    if alone or takes_client(given, what=what):
-        return read_one(asked(given, client, clients, what=what), columns, what=f"{what} of client {client}"), False
-    return _everybodys(source, columns), True
 
 
 def numbered(records: Records, client: int, clients: int) -> Records:

@@ -233,8 +233,10 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
     if settings.privacy.sketch:
         return {"sketch": ("stages",)} if settings.sketch.open else {}
-    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if _moments_open(settings) else {}
-    if settings.training.preset == "none":
+    presets = settings.training.preset == "auto"
+    asked = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
+    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if asked else {}
+    if not presets:
         return moments
     found = {
         section: tuple(name for name in names if not _written(settings, section, name))
@@ -242,12 +244,6 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
         if section != "privacy" and (section != "clip" or not settings.clip.open)
     }
     return moments | {section: names for section, names in found.items() if names}
-
-
-def _moments_open(settings: Settings) -> bool:
-    if settings.privacy.moments == "auto":
-        return True
-    return settings.training.preset == "auto" and not _written(settings, "privacy", "moments")
 
 
 def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:

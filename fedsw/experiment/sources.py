@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedsw import data
 from fedsw.columns.declaration import Columns
@@ -90,23 +89,12 @@ def declared_columns(experiment: Experiment) -> Columns:
     )
 
 
-def client_records(
-    experiment: Experiment, client: int, clients: int, *, alone: bool, several: bool = False
-) -> tuple[Records, bool]:
-    """A client's records from Python, or everybody's, of which it holds a part, and which (`own.client_part`)."""
-    columns = declared_columns(experiment)
-    found, shared = own.client_part(experiment.data.source, columns, client, clients, alone=alone, several=several)
-    return (found, True) if shared else (own.numbered(found, client, clients), False)
-
-
 def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None = None) -> Records | None:
     """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
 
-    The private records that can be seen from here may have been read already.
-
-    Raises:
-        FileNotFoundError, BadRecords: if data.held_out names a file that is not there, or does not fit the columns.
-        ExperimentError: if it is a private file, or shares rows with one that can be seen from here.
+    The private records that can be seen from here may have been read already. FileNotFoundError, BadRecords if
+    data.held_out names a file that is not there, or does not fit the columns; ExperimentError if it is a private file,
+    or shares rows with one that can be seen from here.
     """
     spec = experiment.data
     if not spec.own:
@@ -148,7 +136,8 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
     """
     with _reading:
         keys = [(path, path.stat().st_mtime_ns) for path in paths]
-        about = ({_of_whom(path) for path in paths}, columns)
+        folders = {path.parent.parent if path.parent.name.isdecimal() else path.parent for path in paths}
+        about = (folders, columns)
         if _read.get("about") != about:
             _read.update(about=about, tables={})
         tables: dict[tuple[Path, int], Records] = _read["tables"]
@@ -157,28 +146,18 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
         return [tables[key] for key in keys]
 
 
-def _of_whom(path: Path) -> Path:
-    """The folder of all clients, for the file of one of them or of all."""
-    return path.parent.parent if path.parent.name.isdecimal() else path.parent
-
-
 def require_one_client_each(experiment: Experiment) -> None:
     """Refuse files of a simulation in which one unit has rows at several clients; what nodes bring is not seen here."""
     spec = experiment.data
     tables = visible_tables(experiment)
     if spec.unit is None or len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
         return
-    units.require_one_client_each(
-        _units_in(tables, declared_columns(experiment)), [table.parent.name for table in tables], spec.unit
-    )
-
-
-def _units_in(tables: Sequence[Path], columns: Columns) -> list[Tensor | None]:
-    """Whose the records of every file are; also of one whose other columns do not fit, which its client will say."""
+    columns = declared_columns(experiment)
     try:
-        return [records.unit for records in shared_tables(tables, columns)]
-    except BadRecords:
-        return [data.read_units(table, columns) for table in tables]
+        owned = [records.unit for records in shared_tables(tables, columns)]
+    except BadRecords:  # other columns do not fit, which their client will say
+        owned = [data.read_units(table, columns) for table in tables]
+    units.require_one_client_each(owned, [table.parent.name for table in tables], spec.unit)
 
 
 def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequence[Records] | None) -> None:
@@ -260,11 +239,10 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
 
 @functools.lru_cache(maxsize=4)
 def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    found = _whole(spec, target, data_dir)
-    if spec.most_records is None:
+    found, most = _whole(spec, target, data_dir), spec.most_records
+    if most is None:
         return found
-    first = np.arange(min(spec.most_records, len(found.train)))
-    return dataclasses.replace(found, train=found.train.take(first))
+    return dataclasses.replace(found, train=found.train.take(np.arange(len(found.train))[:most]))
 
 
 def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
@@ -282,7 +260,7 @@ def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     known = SOURCES[spec.source]
     module, _, name = known.made_by.partition(":")
     make = getattr(importlib.import_module(f"{data.__name__}.{module}"), name)
-    settings = {**{each: getattr(spec, each) for each in known.given.values()}, "data_dir": data_dir, "target": target}
+    settings = {**dict(spec), "data_dir": data_dir, "target": target}
     found: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.given.items()})
     return found
 

@@ -61,9 +61,7 @@ def from_server(message: Message, context: Context, answering: Callable[[Message
     """Answer the server alone: every other request is refused before anything of it is decoded, drawn or charged."""
     key = context.node_config.get(SERVER_KEY)
     agreed = str(state_of_node(context)["run"]) if STATE in context.state else None
-    if key is not None and ORIGIN not in context.state:
-        context.state[ORIGIN] = ConfigRecord()
-    counts = cast(dict[str, int], context.state.get(ORIGIN, {}))
+    counts = cast(dict[str, int], {} if key is None else context.state.setdefault(ORIGIN, ConfigRecord()))
     require_server(message, None if key is None else str(key), agreed, counts)
     return answering(message, context)
 
@@ -135,8 +133,7 @@ def hello(message: Message, context: Context) -> Message:
         if privacy.noisy:
             spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
-    seeded = node.task.experiment.seed is not None
-    ids = tuple(torch.from_numpy(each) for each in node.ids) if seeded else None
+    ids = tuple(torch.from_numpy(each) for each in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
     before = torch.from_numpy(answered_by(node, context).all())

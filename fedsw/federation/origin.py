@@ -41,11 +41,31 @@ class NotFromServer(RuntimeError):
     """A request that the server did not write, or not now and for this node: nothing of it was read or charged."""
 
 
-class SigningGrid(Grid):
+class Carrier(Grid):
+    """A grid that messages are pushed to and pulled from; the rest of Flower's interface is not used here."""
+
+    run: Any = None
+    """Run information."""
+
+    def set_run(self, run: Any) -> None:
+        """Set the run."""
+        self.run = run
+
+    def create_message(self, *arguments: Any, **settings: Any) -> Message:
+        """Refuse: messages are made by their class."""
+        raise NotImplementedError("a message is made by Message(...)")
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Refuse: of a signing grid it would not sign."""
+        raise NotImplementedError("a grid sends by push_messages")
+
+
+class SigningGrid(Carrier):
     """A grid whose requests the server signs, the run's name in them; the grid that carries them does all else."""
 
     def __init__(self, carrier: Grid, run: str, key: Ed25519PrivateKey) -> None:
         self.carrier, self._name, self._key, self._count = carrier, run, key, 0
+        self.run = carrier.run
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Sign and send messages; returns their ids in order."""
@@ -72,23 +92,6 @@ class SigningGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """See `Grid`."""
         return self.carrier.get_node_ids()
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Refuse: it would not sign, and is not used here."""
-        raise NotImplementedError("a signing grid sends by push_messages")
-
-    def create_message(self, *arguments: Any, **settings: Any) -> Message:
-        """See `Grid`."""
-        return self.carrier.create_message(*arguments, **settings)
-
-    def set_run(self, run: Any) -> None:
-        """See `Grid`."""
-        self.carrier.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """See `Grid`."""
-        return self.carrier.run
 
 
 def signing(grid: Grid, run: str) -> Grid:
@@ -130,10 +133,8 @@ def require_server(message: Message, key: str | None, agreed: str | None, counts
 def _verified(message: Message, origin: object, key: str) -> tuple[str, int]:
     """The run's name and the count in a request's own words, which the server has signed."""
     metadata = message.metadata
-    if not isinstance(origin, ConfigRecord):
-        raise NotFromServer(_refusal("it is not signed"))
-    run, nonce, count = (origin.get(name) for name in ("run", "nonce", "count"))
-    signature = origin.get("signature")
+    given: Any = origin if isinstance(origin, ConfigRecord) else {}
+    run, nonce, count, signature = (given.get(name) for name in ("run", "nonce", "count", "signature"))
     if not (isinstance(run, str) and isinstance(nonce, str) and type(count) is int and isinstance(signature, bytes)):
         raise NotFromServer(_refusal("it is not signed"))
     found = digest(message.content, {})

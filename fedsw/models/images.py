@@ -12,6 +12,7 @@ from fedsw.models.initial import (
     Seed,
     bare_convolution,
     convolution,
+    doubled_convolution,
     generator_of,
     linear,
     require_doubled_twice,
@@ -324,10 +325,11 @@ class _Doubled(nn.Module):
     def __init__(self, inputs: int, outputs: int, cells: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before, self.between = _NormOfCell(inputs, cells), _NormOfCell(outputs, cells)
-        self.first, self.second = (convolution(each, outputs, 3, generator) for each in (inputs, outputs))
+        self.first = doubled_convolution(inputs, outputs, 3, generator)
+        self.second = convolution(outputs, outputs, 3, generator)
         self.past, self.larger = convolution(inputs, outputs, 1, generator), nn.UpsamplingNearest2d(scale_factor=2)
 
     def forward(self, images: Tensor, codes: Tensor) -> Tensor:
-        added = self.first(self.larger(self.before(images, codes)))
+        added = self.first(self.before(images, codes))
         found: Tensor = self.larger(self.past(images)) + self.second(self.between(added, codes))
         return found

@@ -132,7 +132,7 @@ class Composite:
                 sum(size for size, owner in zip(sizes, owners, strict=True) if owner == cell)
                 for cell in range(len(part.cells))
             ]
-            alone = part.penalty_sensitivities(held, penalty.clip or clip, d=d, spread=spread, bound=bound)
+            alone = part.sensitivities(held, penalty.clip or clip, d=d, spread=spread, bound=bound, alone=True)
             for stratum, owner in enumerate(owners):
                 totals[stratum] += alone[owner]
         return tuple(totals)

@@ -123,7 +123,14 @@ class Objective:
         return (1 - self.alpha) / batch
 
     def sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
         """Sensitivity of the clipped gradient to the replacement of one record, for every cell.
 
@@ -134,32 +141,20 @@ class Objective:
         cell j, the summed contributions differ by at most the j-th value in l2 norm. Protects every record
         against whoever sees the noised sum; the record's cell and all sizes stay public.
 
-        ``sizes`` are records of every cell in the batch, d the dimension of the outputs, ``spread`` of the directions.
+        ``sizes`` are records of every cell in the batch, d the dimension of the outputs, ``spread`` of the directions;
+        ``alone`` is the penalty's part, without the task loss.
         """
         self._require_one_per_cell("sizes", len(sizes))
         if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
             raise ValueError(f"spread = {spread} in dimension d = {d}: it is at least 1/d, and d at least 1.")
-        task = (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
-        return self._with_penalty(task, sizes, clip, 1.0 if d == 1 else spread, bound)
-
-    def penalty_sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
-    ) -> tuple[Sensitivity, ...]:
-        """The penalty's part of `sensitivities`, without the task loss."""
-        self._require_one_per_cell("sizes", len(sizes))
-        nothing = Sensitivity(0.0, "penalty")
-        return self._with_penalty(nothing, sizes, clip, 1.0 if d == 1 else spread, bound)
-
-    def _with_penalty(
-        self, task: Sensitivity, sizes: Sequence[int], clip: Clip, spread: float | None, bound: Bound
-    ) -> tuple[Sensitivity, ...]:
-        public = (self._public_cell(), SIZES)
+        odds = self.penalty == "equality-of-odds"
+        public = ("each record's sensitive group and label" if odds else "each record's sensitive group", SIZES)
+        task = Sensitivity(0.0, "penalty") if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
         totals = [replace(task, public=public) for _ in sizes]
         for i, j, weight in self._weighted_pairs():
             for own, other in ((i, j), (j, i)):
-                totals[own] += weight * swd_sensitivity(
-                    self._side(sizes, own, clip), self._side(sizes, other, clip), bound=bound, spread=spread
-                )
+                sides = self._side(sizes, own, clip), self._side(sizes, other, clip)
+                totals[own] += weight * swd_sensitivity(*sides, bound=bound, spread=1.0 if d == 1 else spread)
         return tuple(totals)
 
     def _weighted_pairs(self) -> tuple[tuple[int, int, float], ...]:
@@ -174,11 +169,6 @@ class Objective:
                 "1. Raise the batch fraction, merge the cell with another, or set alpha to 0."
             )
         return Side(sizes[cell], clip.output, clip.jacobian)
-
-    def _public_cell(self) -> str:
-        if self.penalty == "statistical-parity":
-            return "each record's sensitive group"
-        return "each record's sensitive group and label"
 
     def _require_one_per_cell(self, what: str, count: int) -> None:
         if count != len(self.cells):

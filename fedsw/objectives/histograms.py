@@ -161,7 +161,7 @@ def pulled_sensitivity(part: Part, sizes: Sequence[int], clip: Clip, *, cell: in
     It is 2 L max ||q||: only the replaced record's own term moves, since every other record's cotangent depends on
     itself and on the tables.
     """
-    public = part.penalty_sensitivities(sizes, clip, d=1)[cell].public
+    public = part.sensitivities(sizes, clip, d=1, alone=True)[cell].public
     pulled = cotangent_bound(part, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
     return Sensitivity(2 * clip.jacobian * pulled, "own terms", public=public)
 

@@ -74,7 +74,14 @@ class Matching:
         return (1 - self.alpha) / batch if self.other_side == "prior" else 0.0
 
     def sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
         """Sensitivity of the clipped gradient to the replacement of one private record.
 
@@ -83,19 +90,11 @@ class Matching:
         Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
         `both` the value is the larger of the bounds of either side, m = n.
 
-        There are ``sizes[0]`` private records in the batch; d is the dimension, ``spread`` of the directions.
+        There are ``sizes[0]`` private records in the batch; d is the dimension, ``spread`` of the directions; ``alone``
+        is the distance's part, without the task loss.
 
         Source: docs/guarantees/sensitivity.md; RLL, Theorem 4.1.
         """
-        (total,) = self.penalty_sensitivities(sizes, clip, d=d, spread=spread, bound=bound)
-        if self.other_side == "prior":
-            total += (1 - self.alpha) * loss_sensitivity(clip.loss, sizes[0])
-        return (total,)
-
-    def penalty_sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
-    ) -> tuple[Sensitivity, ...]:
-        """The distance's part of `sensitivities`, without the task loss."""
         (n,) = sizes
         spread = 1.0 if d == 1 else spread
         own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
@@ -105,4 +104,7 @@ class Matching:
         if self.both:
             exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
             sensitivity = worst([sensitivity, exchanged])
-        return (self.alpha * sensitivity,)
+        total = self.alpha * sensitivity
+        if self.other_side == "prior" and not alone:
+            total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)
+        return (total,)

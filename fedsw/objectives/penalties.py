@@ -167,21 +167,23 @@ class StatedPart:
             )
         return found
 
-    def penalty_sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
-        """What the user states, times the weight, the same for every group."""
+        """What the user states, times the weight, the same for every group; with the task loss, or `alone`."""
         stated = float(self.bounding(sizes, clip))
         if not (math.isfinite(stated) and stated > 0):
             raise ValueError(f"the penalty's stated bound is {stated} for sizes {list(sizes)}; it is finite, above 0")
-        return (self.alpha * Sensitivity(stated, STATED),) * self.groups
-
-    def sensitivities(
-        self, sizes: Sequence[int], clip: Clip, *, d: int, spread: float | None = None, bound: Bound = "auto"
-    ) -> tuple[Sensitivity, ...]:
-        """With the task loss."""
-        task = (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
-        return tuple(task + each for each in self.penalty_sensitivities(sizes, clip, d=d))
+        penalty = self.alpha * Sensitivity(stated, STATED)
+        whole = penalty if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes)) + penalty
+        return (whole,) * self.groups
 
 
 Part = Objective | Matching | StatedPart
@@ -243,7 +245,7 @@ def require_bound(
     if isinstance(part, Matching):
         raise TypeError(f"{type(penalty).__name__} has a bound that is proven, and other outputs beside the records'")
     theta = public_directions(dimension, 50, "orthogonal", seed, "challenge")
-    bounds = part.penalty_sensitivities(sizes, clip, d=dimension, spread=spread(theta))
+    bounds = part.sensitivities(sizes, clip, d=dimension, spread=spread(theta), alone=True)
     draw, most = torch.Generator().manual_seed(seed), 0.0
     for start in range(max(1, tries // _CLIMB)):
         group = start % len(sizes)

@@ -18,7 +18,7 @@ from typing import IO
 from fedsw.columns.kinds import FALSE, TRUE
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
-from fedsw.data.cells import MISSING
+from fedsw.data.cells import MISSING, as_float, date_in
 from fedsw.data.formats import SEPARATORS, damaged, parquet_of
 from fedsw.settings import ExperimentError
 
@@ -117,23 +117,13 @@ def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
 
 def as_number(text: str, *, comma: bool) -> float | None:
     """The number behind a text; None if it is none."""
-    if "_" in text or (comma and "." in text):
-        return None
-    try:
-        value = float(text.replace(",", ".", 1) if comma else text)
-    except ValueError:
-        return None
+    value = as_float(text, decimal="," if comma else ".")
     return value if abs(value) < 1e30 else None
 
 
 def as_date(text: str, written: str | None) -> datetime.date | None:
-    """The date behind a text; None if it is none."""
-    try:
-        if written is None:
-            return datetime.date.fromisoformat(text) if "-" in text else None
-        return datetime.datetime.strptime(text, written).date()
-    except ValueError:
-        return None
+    """The date behind a text; None if it is none, or digits alone."""
+    return None if written is None and "-" not in text else date_in(text, written)
 
 
 def is_date(text: str, written: str | None) -> bool:

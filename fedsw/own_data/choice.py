@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from fedsw.experiment import ExperimentError, read_delta
@@ -87,25 +87,16 @@ class Choice:
     """What follows: settings of the experiment, what ε covers and does not, whether the data are enough, in words."""
 
     trust: str
-    commands: tuple[str, ...]
+    settings: Mapping[str, str]
+    commands: Sequence[str]
     protects: str
-    leaves_open: str
-    enough: str
+    does_not_protect: str
+    enough_data: str
     strength: float
-    settings: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """The same as plain values."""
-        return {
-            "trust": self.trust,
-            "settings": dict(self.settings),
-            "commands": list(self.commands),
-            "protects": self.protects,
-            "does_not_protect": self.leaves_open,
-            "enough_data": self.enough,
-            "strength": self.strength,
-            "when_not_to_use_fedsw": list(WHEN_NOT),
-        }
+        return {**asdict(self), "when_not_to_use_fedsw": list(WHEN_NOT)}
 
 
 def choose(answers: Answers) -> Choice:
@@ -118,16 +109,11 @@ def choose(answers: Answers) -> Choice:
         settings["privacy.sampling"] = "stratified"
     if answers.rows == "several":
         settings["data.unit"] = "COLUMN"
-    strength = strength_of(answers)
-    return Choice(
-        trust.name,
-        _commands(answers, settings),
-        _protects(trust, answers),
-        trust.uncovered,
-        _enough(strength),
-        strength,
-        settings,
-    )
+    covers, strength = trust.covers, strength_of(answers)
+    if answers.rows == "several":
+        covers = covers.replace("every record", "all records of a person at one client together", 1)
+    commands = _commands(answers, settings)
+    return Choice(trust.name, settings, commands, covers, trust.uncovered, _enough(strength), strength)
 
 
 def _fitting(sums: Sees, product: Product) -> TrustModel:
@@ -156,7 +142,7 @@ def strength_of(answers: Answers) -> float:
     return answers.records / (multiplier * math.sqrt((answers.columns + 1) * parts))
 
 
-def _commands(answers: Answers, settings: Mapping[str, str]) -> tuple[str, ...]:
+def _commands(answers: Answers, settings: Mapping[str, str]) -> list[str]:
     given = " ".join(
         f"{key}={value}" for key, value in settings.items() if key in ("privacy.trust", "privacy.sampling")
     )
@@ -166,21 +152,15 @@ def _commands(answers: Answers, settings: Mapping[str, str]) -> tuple[str, ...]:
     if answers.product == "table":
         trust = f"--trust {settings['privacy.trust']} --epsilon {epsilon}"
         made = f"fedsw synthesize own.toml --data-dir DATA {trust} -o made.csv"
-        return draft, "fedsw check own.toml --data-dir DATA", made
+        return [draft, "fedsw check own.toml --data-dir DATA", made]
     default = settings["privacy.trust"] == Privacy.model_fields["trust"].default
     own = "own.toml" if default and "privacy.sampling" not in settings else f"own.toml {given}"
-    return (
+    return [
         draft,
         "fedsw check own.toml --data-dir DATA",
         f"fedsw plan {own} --data-dir DATA --epsilon {epsilon}",
         f"fedsw run {own} --data-dir DATA --epsilon {epsilon}",
-    )
-
-
-def _protects(trust: TrustModel, answers: Answers) -> str:
-    if answers.rows == "one":
-        return trust.covers
-    return trust.covers.replace("every record", "all records of a person at one client together", 1)
+    ]
 
 
 def _enough(strength: float) -> str:
@@ -243,7 +223,8 @@ def _enough_page() -> str:
         who = {"server": "a server adds it", "masked": f"{clients} clients add it together, masked"}.get(
             sums, f"{clients} clients add it, each its own"
         )
-        rows.append([who, *(f"{each:,.0f} {_word(each)}" for each in found)])
+        words = ("(probably)" if each >= _CLEAR else "(felt)" if each >= _FELT else "(not enough)" for each in found)
+        rows.append([who, *(f"{each:,.0f} {word}" for each, word in zip(found, words, strict=True))])
     headings = ["noise", *(f"n = {size:,}" for size in sizes)]
     measured = table(["data", "records", "ε = 0.5", "ε = 1", "ε = 4"], MEASURED)
     return (
@@ -256,7 +237,3 @@ def _enough_page() -> str:
         f"{table(headings, rows)}\n\n"
         "`fedsw plan` says more, from [public twins of your columns](plan.md), at no cost in privacy."
     )
-
-
-def _word(strength: float) -> str:
-    return "(probably)" if strength >= _CLEAR else "(felt)" if strength >= _FELT else "(not enough)"

@@ -132,7 +132,10 @@ def _require_fields(names: Sequence[str], where: str) -> None:
 
 def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     text = {name: _as_text(given.get(name)) for name in FIELDS if name not in _LISTS}
-    lists = {name: (_as_missing if name == "missing" else _as_list)(given.get(name)) for name in _LISTS}
+    lists = {name: _as_list(given.get(name)) for name in _LISTS}
+    truth = _as_text(given.get("missing")).lower()
+    if truth in ("true", "false"):  # the empty cell is missing, or none is, as in a declaration
+        lists["missing"] = ("",) if truth == "true" else ()
     column, role, kind = text["column"], text["role"] or "input", text["kind"]
     if not column:
         raise ExperimentError(f"{where} names no column")
@@ -141,7 +144,8 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     for value, known, what in fixed:
         if value not in known:
             raise ExperimentError(f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(known)}")
-    _require_consistent(column, kind, text, lists, where)
+    if fault := next(_faults(column, kind, text, lists), None):
+        raise ExperimentError(f"{where}: {fault}")
     form = kind or ("text" if lists["categories"] else "number" if text["low"] else None)
     said = ColumnAnswer(
         form,
@@ -157,39 +161,37 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     return CodeBookEntry(column, role, said, lists["edges"])
 
 
-def _require_consistent(
-    column: str, kind: str | None, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]], where: str
-) -> None:
-    low, high = text["low"], text["high"]
+def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """What does not go together in a line."""
+    low, high, categories = text["low"], text["high"], lists["categories"]
     for name in ("categories", "missing"):
         if len(lists[name]) == 1 and (apart := next((mark for mark in ";,\t" if mark in lists[name][0]), None)):
-            raise ExperimentError(
-                f"{where}: {name} of {column!r} are {lists[name][0]!r}, one value with {apart!r} in it; part several "
+            yield (
+                f"{name} of {column!r} are {lists[name][0]!r}, one value with {apart!r} in it; part several "
                 f"by {_BETWEEN!r}: {_BETWEEN.join(part.strip() for part in lists[name][0].split(apart))}"
             )
-    if len(lists["categories"]) == 1 and text["role"] != "leave out":
-        raise ExperimentError(
-            f"{where}: column {column!r} has one category, {lists['categories'][0]!r}, which tells nothing; write all, "
-            f"parted by {_BETWEEN!r}, or give it the role 'leave out'"
+    if len(categories) == 1 and text["role"] != "leave out":
+        yield (
+            f"column {column!r} has one category, {categories[0]!r}, which tells nothing; write all, parted by "
+            f"{_BETWEEN!r}, or give it the role 'leave out'"
         )
     if text["outside"] and not low:
-        raise ExperimentError(f"{where}: column {column!r} has outside and no bounds; give low and high")
+        yield f"column {column!r} has outside and no bounds; give low and high"
     if bool(low) != bool(high):
-        raise ExperimentError(f"{where}: column {column!r} has one bound; give low and high")
-    if low and lists["categories"]:
-        raise ExperimentError(f"{where}: column {column!r} has bounds and categories; keep one of them")
+        yield f"column {column!r} has one bound; give low and high"
+    if low and categories:
+        yield f"column {column!r} has bounds and categories; keep one of them"
     if low and kind in ("text", "boolean"):
-        raise ExperimentError(f"{where}: column {column!r} is of kind {kind!r}, which has no bounds; leave them out")
-    if lists["categories"] and kind not in ("text", "", None):
-        raise ExperimentError(f"{where}: column {column!r} has categories, and kind {kind!r}; write 'text'")
-    for bound in (low, high):
-        read = as_date(bound, None) if kind == "date" else as_number(bound, comma=False) if bound else 0.0
-        if bound and read is None:
+        yield f"column {column!r} is of kind {kind!r}, which has no bounds; leave them out"
+    if categories and kind not in ("text", ""):
+        yield f"column {column!r} has categories, and kind {kind!r}; write 'text'"
+    for bound in filter(None, (low, high)):
+        if (as_date(bound, None) if kind == "date" else as_number(bound, comma=False)) is None:
             what = "a date, as 2024-05-31" if kind == "date" else "a number, as 17 or 0.5"
-            raise ExperimentError(f"{where}: a bound of {column!r} is {bound!r}; write {what}")
+            yield f"a bound of {column!r} is {bound!r}; write {what}"
     for edge in lists["edges"]:
         if as_number(edge, comma=False) is None:
-            raise ExperimentError(f"{where}: an edge of {column!r} is {edge!r}; write numbers, as 30|50")
+            yield f"an edge of {column!r} is {edge!r}; write numbers, as 30|50"
 
 
 def _as_text(value: Any) -> str:
@@ -202,9 +204,3 @@ def _as_list(value: Any) -> tuple[str, ...]:
         return tuple(str(part) for part in value)
     text = _as_text(value)
     return tuple(dict.fromkeys(part.strip() for part in text.split(_BETWEEN))) if text else ()
-
-
-def _as_missing(value: Any) -> tuple[str, ...]:
-    """Missing cells; true stands for the empty one and false for none, as in a declaration."""
-    truth = {"true": ("",), "false": ()}
-    return _as_list(value) if isinstance(value, list) else truth.get(_as_text(value).lower(), _as_list(value))

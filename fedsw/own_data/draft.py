@@ -82,16 +82,17 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
 
     regression, unit = _is_regression(asked, public, private), asked.unit or _asked_for_unit(names, asked)
     target = of(asked.target, classes=not regression)
-    cut = asked.group in asked.words.edges
-    group = of(asked.group, classes=not cut)
-    taken = {asked.target, unit} if cut else {asked.target, unit, asked.group}
+    cuts = asked.words.edges.get(asked.group)
+    edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
+    group = of(asked.group, classes=cuts is None)
+    taken = {asked.target, unit, asked.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
     features = [_feature(column, of(column, classes=False), drop=column in asked.words.drop) for column in inputs]
     lines = [
         *_head(name, asked, len(found), clients_share=found[0].client is None),
         *_unit(unit, names),
         *_columns(separator, comma, features),
-        _group(asked.group, group, asked.words),
+        _values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges",
         _targets(asked.target, target) if regression else _values("target", asked.target, target),
         "",
         *_rest(regression, clients=4 if found[0].client is None else len(found)),
@@ -161,11 +162,9 @@ def _feature(column: str, found: ColumnAnswer, *, drop: bool) -> str:
         parts.append(f"format = {_text(found.format)}")
     if found.kind == "text":
         parts.append(f"categories = {_listed(found.categories)}")
-    elif found.kind == "boolean":
-        pass
     elif found.kind is None:
         parts.append(f'kind = "{BLANK}"')
-    else:
+    elif found.kind != "boolean":
         parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}"]
         parts += [_CUT] * found.cut
     if found.missing:
@@ -198,13 +197,6 @@ def _comment(found: ColumnAnswer) -> str:
     if blank:
         return f"fill in from a code book or a law, not from the records ({found.source or 'not given'})"
     return found.source
-
-
-def _group(column: str, found: ColumnAnswer, words: Words) -> str:
-    if column in words.edges:
-        edges = ", ".join(words.edges[column])
-        return f"sensitive = {{name = {_text(column)}, edges = [{edges}]}}   # given with --edges"
-    return _values("sensitive", column, found)
 
 
 def _values(role: str, column: str, found: ColumnAnswer) -> str:

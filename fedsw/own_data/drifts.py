@@ -53,11 +53,8 @@ def drifts(
 
     The run is of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference, a *public*
     table; by column it is one that measured a declared table. All intervals hold together at that confidence.
-
-    Raises:
-        CodeRefused: if the settings name another module than those allowed.
-        ExperimentError: if the run released no sketch, or has one side only, or by column has no table's sketch.
-        BadRecords, FileNotFoundError: for a reference that cannot be read.
+    ExperimentError if it has no such sketch, or names a module that is not allowed; BadRecords, FileNotFoundError for
+    a reference that cannot be read.
     """
     problem, sides, public = _released_sides(directory, reference, allow_modules)
     if by_column:

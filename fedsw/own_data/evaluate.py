@@ -77,14 +77,11 @@ def evaluate(
     """Measure a run's model on what clients kept out of its training, client by client and all together.
 
     Nothing is written, sent or charged: the split, the model and the settings are public, and the metrics, which are
-    not, go to the caller.
+    not, go to the caller. The clients' files are in `data_dir`, by default the run's folder; with `client` it may be
+    that client's own folder.
 
-    The clients' files are in `data_dir`, by default the run's folder; with `client` it may be that client's own folder.
-
-    Raises:
-        CodeRefused: if the settings name another module; none of its code has run.
-        ExperimentError: if the run kept nothing out of training, or its records are not in files.
-        FileNotFoundError, BadRecords: for a model or files that are missing or do not fit.
+    CodeRefused if the settings name another module; none of its code has run. ExperimentError if the run kept nothing
+    out of training, or its records are not in files; FileNotFoundError, BadRecords for what is missing or does not fit.
     """
     stored = read_run(directory).experiment
     require_allowed_code(stored, allow_modules, stored=directory)

@@ -190,12 +190,12 @@ class Examined:
     name: str
     file: Path
     counted: str
-    rows: int
-    groups: Mapping[str, int]
-    classes: Mapping[str, int]
-    missing: Mapping[str, int]
-    faults: tuple[CellFault, ...]
-    more: int
+    rows: int = 0
+    groups: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[CellFault, ...] = ()
+    more: int = 0
     broken: str | None = None
     units: int = 0
     warnings: tuple[str, ...] = ()
@@ -253,27 +253,39 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
 def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: bool) -> tuple[Examined, Checked | None]:
     """What is found in a file, which is read once; None if nothing of it could be."""
     said: list[str] = []
-    counted = ""
+    counted, table = "", place.table
     odds = experiment.objective.penalty == "equality-of-odds"
-    repeats = Repeats(place.table, columns)
+    repeats = Repeats(table, columns)
     try:
-        require_file(place.table)
-        kind = format_of(place.table)
+        require_file(table)
+        kind = format_of(table)
         counted = kind.counted
-        chunks = repeats.watched(_until_fault(kind.read(place.table, columns, beside=repeats.looks_at), said))
-        examined = checked(chunks, columns, public_classes=odds, keep=keep)
+        chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))
+        found = checked(chunks, columns, public_classes=odds, keep=keep)
     except (BadRecords, FileNotFoundError) as fault:
-        return Examined(place.name, place.table, counted, 0, {}, {}, {}, (), 0, str(fault)), None
-    if not examined.rows and not said:
-        said.append(f"{place.table} holds no records; a client takes part with at least one")
+        return Examined(place.name, table, counted, broken=str(fault)), None
+    if not found.rows and not said:
+        said.append(f"{table} holds no records; a client takes part with at least one")
     if said:
-        examined.records = None
-    warnings = (*repeats.warnings(), *(_cut_words(place, examined, name) for name in examined.cut))
-    return _of(place, counted, examined, columns, said[0] if said else None, warnings), examined
-
-
-def _cut_words(place: Place, examined: Checked, column: str) -> str:
-    return f"{place.table}: column {column!r}: numbers outside the bounds, cut there: {examined.cut[column]:,}"
+        found.records = None
+    counts = ", ".join(f"{name!r} {n:,}" for name, n in found.cut.items())
+    cut = [f"{table}: numbers outside their bounds, cut there, by column: {counts}"] if counts else []
+    examined = Examined(
+        place.name,
+        table,
+        counted,
+        found.rows,
+        dict(zip(columns.groups, found.groups.tolist(), strict=True)),
+        dict(zip(columns.classes, found.classes.tolist(), strict=True)),
+        found.missing,
+        tuple(sorted(found.faults, key=lambda fault: fault.row)),
+        found.more,
+        said[0] if said else None,
+        found.units,
+        (*repeats.warnings(), *cut),
+        found.absent,
+    )
+    return examined, found
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
@@ -284,29 +296,6 @@ def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
         said.append(str(fault))
 
 
-def _of(
-    place: Place, counted: str, found: Checked, columns: Columns, broken: str | None, warnings: tuple[str, ...]
-) -> Examined:
-    groups = dict(zip(columns.groups, found.groups.tolist(), strict=True))
-    classes = dict(zip(columns.classes, found.classes.tolist(), strict=True))
-    faults = tuple(sorted(found.faults, key=lambda fault: fault.row))
-    return Examined(
-        place.name,
-        place.table,
-        counted,
-        found.rows,
-        groups,
-        classes,
-        found.missing,
-        faults,
-        found.more,
-        broken,
-        found.units,
-        warnings,
-        found.absent,
-    )
-
-
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
@@ -314,8 +303,9 @@ def _together(
     files, asked = [file for file, _ in read], experiment.federation.clients
     if len(files) > 1 and len(files) != asked:
         yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    whole = all(file.broken is None for file in files)
     for what, names in (("groups", columns.groups), ("classes", columns.classes)):
-        for name in names:
+        for name in names if whole else ():
             if files and sum(getattr(file, what).get(name, 0) for file in files) == 0:
                 yield f"no client holds a record of {name!r}, one of the {what} that are declared"
     if experiment.data.held_out is None:

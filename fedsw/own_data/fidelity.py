@@ -77,13 +77,12 @@ def fidelity(
     sizes = [each.size for each in coded]
     names = [each.name for each in coded]
     few, few_one, few_other = (each.part(0, min(_MOST, len(each))) for each in (synthetic, one, other))
-    marginals = [_variation(_counts(made, [k], sizes), _counts(real, [k], sizes)) for k in range(len(coded))]
-    halves = [_variation(_counts(first, [k], sizes), _counts(second, [k], sizes)) for k in range(len(coded))]
-    pairs, pairs_of_halves = _pairs(made, real, sizes), _pairs(first, second, sizes)
+    marginals, halves = _variations(made, real, sizes, 1), _mean(_variations(first, second, sizes, 1))
+    pairs, pairs_of_halves = (_mean(_variations(*sides, sizes, 2)) for sides in ((made, real), (first, second)))
     return Fidelity(
         records=len(held_out),
         marginals=dict(zip(names, marginals, strict=True)),
-        marginals_of_halves=float(np.mean(halves)),
+        marginals_of_halves=halves,
         pairs=pairs,
         pairs_of_halves=pairs_of_halves,
         correlations=_correlations(made, real, sizes, names),
@@ -92,7 +91,7 @@ def fidelity(
         nearest=_nearest(few, few_other),
         nearest_of_halves=_nearest(few_one, few_other),
         scores={
-            "single columns": (1 - float(np.mean(marginals)), 1 - float(np.mean(halves))),
+            "single columns": (1 - _mean(marginals), 1 - halves),
             "pairs of columns": (1 - pairs, 1 - pairs_of_halves),
             **_by_cell("class", classes, (synthetic.target, made), (held_out.target, real), sizes),
             **_by_cell("group", len(groups), (synthetic.sensitive, made), (held_out.sensitive, real), sizes),
@@ -103,7 +102,7 @@ def fidelity(
     )
 
 
-def _counts(codes: NDArray[np.int64], columns: list[int], sizes: list[int]) -> NDArray[np.float64]:
+def _counts(codes: _Codes, columns: tuple[int, ...], sizes: list[int]) -> NDArray[np.float64]:
     """The law of some columns' codes together, as one vector."""
     place = np.zeros(len(codes), dtype=np.int64)
     for column in columns:
@@ -112,22 +111,20 @@ def _counts(codes: NDArray[np.int64], columns: list[int], sizes: list[int]) -> N
     return np.bincount(place, minlength=total) / len(codes)
 
 
-def _variation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.abs(one - other).sum() / 2)
+def _variations(one: _Codes, other: _Codes, sizes: list[int], together: int) -> list[float]:
+    """Total variation between the laws of every so many columns together."""
+    some = itertools.combinations(range(len(sizes)), together)
+    return [float(np.abs(_counts(one, each, sizes) - _counts(other, each, sizes)).sum() / 2) for each in some]
 
 
-def _pairs(one: NDArray[np.int64], other: NDArray[np.int64], sizes: list[int]) -> float:
-    both = itertools.combinations(range(len(sizes)), 2)
-    found = [_variation(_counts(one, [*pair], sizes), _counts(other, [*pair], sizes)) for pair in both]
-    return float(np.mean(found)) if found else 0.0
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
 
 
-def _correlations(
-    one: NDArray[np.int64], other: NDArray[np.int64], sizes: list[int], names: list[str]
-) -> tuple[float, str, str]:
+def _correlations(one: _Codes, other: _Codes, sizes: list[int], names: list[str]) -> tuple[float, str, str]:
     worst = (0.0, "", "")
     for i, j in itertools.combinations(range(len(sizes)), 2):
-        found = [_cramers_v(_counts(each, [i, j], sizes).reshape(sizes[i], sizes[j])) for each in (one, other)]
+        found = [_cramers_v(_counts(each, (i, j), sizes).reshape(sizes[i], sizes[j])) for each in (one, other)]
         worst = max(worst, (abs(found[0] - found[1]), names[i], names[j]))
     return worst
 
@@ -157,13 +154,11 @@ def _nearest(one: Records, other: Records) -> tuple[float, float]:
 def _rates(synthetic: Records, held_out: Records, groups: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """How often the last class is in each group, of both tables; nan where nobody is."""
     last = int(held_out.target.max())
-    return {
-        name: (
-            float((synthetic.target[synthetic.sensitive == group] == last).double().mean()),
-            float((held_out.target[held_out.sensitive == group] == last).double().mean()),
-        )
-        for group, name in enumerate(groups)
-    }
+
+    def rate(records: Records, group: int) -> float:
+        return float((records.target[records.sensitive == group] == last).double().mean())
+
+    return {name: (rate(synthetic, group), rate(held_out, group)) for group, name in enumerate(groups)}
 
 
 def _by_cell(
@@ -175,12 +170,7 @@ def _by_cell(
         inside, there = (codes[(cells == cell).numpy()] for cells, codes in (made, real))
         if len(inside) and len(there) > 1:
             sides = ((inside, there), (there[::2], there[1::2]))
-            found.append(
-                [
-                    np.mean([_variation(_counts(a, [k], sizes), _counts(b, [k], sizes)) for k in range(len(sizes))])
-                    for a, b in sides
-                ]
-            )
+            found.append([_mean(_variations(one, other, sizes, 1)) for one, other in sides])
     if not found:
         return {}
     synthetic, halves = np.mean(found, axis=0)
@@ -191,18 +181,12 @@ def _guessed(
     made: _Codes, half: _Codes, asked: _Codes, names: list[str]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], str]:
     """How often codes (n, K) of each column are guessed from all others, by the most alike row of either side."""
-    rates = []
-    for known in (made, half):
+    rates: list[list[float]] = [[], [], [float(np.bincount(column).max() / len(asked)) for column in asked.T]]
+    for known, guessed in ((made, rates[0]), (half, rates[1])):
         differ = sum(asked[:, k, None] != known[None, :, k] for k in range(len(names)))
-        rates.append(
-            [
-                float(
-                    (known[(differ - (asked[:, k, None] != known[None, :, k])).argmin(axis=1), k] == asked[:, k]).mean()
-                )
-                for k in range(len(names))
-            ]
-        )
-    rates.append([float(np.bincount(asked[:, k]).max() / len(asked)) for k in range(len(names))])
+        for k in range(len(names)):
+            alike = (differ - (asked[:, k, None] != known[None, :, k])).argmin(axis=1)
+            guessed.append(float((known[alike, k] == asked[:, k]).mean()))
     by_column = list(zip(*rates, strict=True))
     worst = max(range(len(names)), key=lambda k: by_column[k][0] - by_column[k][1])
     synthetic, other, commonest = (float(np.mean(each)) for each in rates)

@@ -156,8 +156,7 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
         alike.setdefault((fault.column, fault.declared), []).append(fault)
     for (column, declared), faults in alike.items():
         if len(faults) > _SINGLY:
-            cells = ", ".join(f"row {fault.row} is {fault.value}" for fault in faults)
-            yield f"{file.file}: column {column!r}: {declared}; {cells} ({file.counted})"
+            yield f"{file.file}: column {column!r}: {declared}; {_rows_by_value(faults)} ({file.counted})"
             continue
         for fault in faults:
             yield f"{file.file}: row {fault.row} ({file.counted}), {fault.words}"
@@ -166,7 +165,18 @@ def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
     if file.more:
         yield f"{file.file}: and {file.more} more faults in these columns"
     if file.broken is not None:
-        yield f"{file.broken} (what follows was not read)"
+        yield f"{file.broken} (the rest of it was not read)"
+
+
+def _rows_by_value(faults: Sequence[CellFault]) -> str:
+    """Every row of some faults, those of one value together."""
+    rows: dict[str, list[int]] = {}
+    for fault in faults:
+        rows.setdefault(fault.value, []).append(fault.row)
+    return "; ".join(
+        f"rows {', '.join(map(str, places))} are {value}" if len(places) > 1 else f"row {places[0]} is {value}"
+        for value, places in rows.items()
+    )
 
 
 _CELLS = ("cell is", "cells are")

@@ -55,11 +55,14 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
         raise ExperimentError(f"--fair makes labels independent of the group: declare data.columns.{missing}")
     raw = own.model_dump()
     settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
-    given = own.objective.task == "synthesis" and own.sketch.kind == "table"
-    if not given:
+    if own.objective.task == "synthesis" and own.sketch.kind == "table":
+        settings |= {name: raw[name] for name in _OF_SYNTHESIS}
+    else:
         settings["name"] = f"{own.name}-synthetic"  # its runs are no runs of the model that `own` trains
+        settings["model"], settings["training"] = {"kind": "table-generator", "latent": 16}, {"rounds": STEPS}
+        sketch = {"kind": "table", "labels": not columns.targets, "counts": 0.1, "batch": 500, "learning_rate": 0.005}
+        settings["sketch"] = sketch
     settings["data"] |= {"held_out_to": "operator"}  # there is no trained model to measure at the clients
-    settings |= {name: raw[name] for name in _OF_SYNTHESIS} if given else _of_tables(columns)
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = settings["training"]["rounds"]
     privacy = own.privacy
@@ -74,12 +77,6 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
     if fair:
         settings["sketch"] |= {"groups": True, "independent": True}
     return parse_experiment(settings)
-
-
-def _of_tables(columns: Columns) -> dict[str, Any]:
-    sketch = {"kind": "table", "labels": not columns.targets, "counts": 0.1, "batch": 500, "learning_rate": 0.005}
-    model = {"kind": "table-generator", "latent": 16}
-    return {"model": model, "sketch": sketch, "training": {"rounds": STEPS}}
 
 
 @dataclass(frozen=True)

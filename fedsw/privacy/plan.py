@@ -7,7 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedsw.accounting import Step, epsilon_by, noise_multiplier
+import torch
+
+from fedsw.accountants import doubt, require_noise
+from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
@@ -96,9 +99,10 @@ class Plan(Short):
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each {one} replacement "
-            f"{whole}by any other within its stratum, against everybody who sees all {self.rounds} released gradients "
-            f"and everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
+            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
+            f"each {one} replacement {whole}by any other within its stratum, against everybody who sees all "
+            f"{self.rounds} released gradients and everything computed from them. Public: "
+            f"{', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
@@ -131,7 +135,7 @@ class Plan(Short):
         return "\n".join(f"{name:17} {value}" for name, value in rows)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=4096)
 def calibrated(
     epsilon: float | None,
     multiplier: float | None,
@@ -140,18 +144,34 @@ def calibrated(
     rate: float,
     rounds: int,
     accountant: str,
+    device: torch.device | str = "cpu",
+    slicing: Slicing | None = None,
+    beside: tuple[tuple[Step, int], ...] = (),
 ) -> tuple[float, float]:
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
-    Guarantee: that many releases at this sampling rate, composed, satisfy (epsilon, delta) for the replacement of one
-    record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta that cannot be reached.
+    Guarantee: that many releases at this sampling rate, composed with those `beside` them, satisfy (epsilon, delta) for
+    the replacement of one record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta
+    that cannot be reached.
     """
+    require_noise(accountant, "gaussian")
     if multiplier is not None:
-        return multiplier, epsilon_by(accountant, {Step(rate, 1 / multiplier): rounds}, delta)
+        steps = [(Step(rate, 1 / multiplier, slicing=slicing), rounds), *beside]
+        return multiplier, epsilon_by(accountant, steps, delta, device=device)
     assert epsilon is not None
     if math.isinf(epsilon):
         return 0.0, math.inf
-    return noise_multiplier(epsilon, delta, sampling_rate=rate, steps=rounds, accountant=accountant), epsilon
+    found = noise_multiplier(
+        epsilon,
+        delta,
+        sampling_rate=rate,
+        steps=rounds,
+        accountant=accountant,
+        slicing=slicing,
+        beside=beside,
+        device=device,
+    )
+    return found, epsilon
 
 
 def by_fraction(fraction: float, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Charge, Spending, spend_together
+from fedsw.accountants import require_noise
+from fedsw.accounting import Charge, Ledger, Spending, spend_together
 from fedsw.accounting.charges import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import NOISES, noised, spacing
@@ -185,12 +186,14 @@ def pay(
     """Charge all that an attempt will release from one sample, before any of it is computed.
 
     Guarantee: the parts' mu_i = sensitivity / scale compose to at most the mu that is charged, sqrt(sum mu_i^2) for
-    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3).
+    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3), sum mu_i for Laplace noise; and their noise is what the
+    ledger's accountant means.
 
     The charges are in the units of `sigma`; the parts may leave for them. Raises as `release`; ValueError if the parts
-    cost more than is charged, or no noise has such a scale: nothing is charged.
+    cost more than is charged, have another noise than the ledger accounts for, or no noise has such a scale: nothing is
+    charged.
     """
-    _require_charged(charges, sigma, parts)
+    _require_charged(ledger, charges, sigma, parts)
     spent = ledger.spend(round_, attempt, charges, sigma)
     return Paid(round_, attempt, spent, {part.name: part for part in parts})
 
@@ -212,7 +215,7 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     found: dict[int, Paid | Exception] = {}
     for place, bill in enumerate(bills):
         try:
-            _require_charged(bill.charges, bill.sigma, bill.parts)
+            _require_charged(bill.ledger, bill.charges, bill.sigma, bill.parts)
         except ValueError as fault:
             found[place] = fault
     due = [place for place in range(len(bills)) if place not in found]
@@ -223,10 +226,15 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     return [found[place] for place in range(len(bills))]
 
 
-def _require_charged(charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
-    """Refuse parts that cost more than is charged: ValueError, naming both."""
+def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
+    """Refuse parts that cost more than is charged, or of other noise than is accounted for: ValueError names both."""
+    if isinstance(ledger, Ledger):
+        for part in parts:
+            require_noise(ledger.accountant, part.mechanism)
     charged = max(mu_of(charge.sensitivity, sigma) for charge in charges)
-    needed = math.hypot(*(mu_of(part.sensitivity, part.scale) for part in parts))
+    of_laplace = sum(mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism == "laplace")
+    others = (mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism != "laplace")
+    needed = math.hypot(*others) + of_laplace
     if needed > charged * (1 + _SAME):
         raise ValueError(
             f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "

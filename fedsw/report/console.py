@@ -58,13 +58,14 @@ def table_of(
     for place, heading in enumerate(headings):
         cells, at_left = [line[place] for line in lines], heading in words
         one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *cells))
+        unbroken = heading in whole
         needed = max(cell_len(line) for cell in (heading, *cells) for line in cell.splitlines() or [""])
         number = not at_left and needed <= _LONGEST_NUMBER
         table.add_column(
             heading,
             justify="left" if at_left else "right",
-            no_wrap=heading in whole or one_word or number,
-            min_width=needed if number else None,
+            no_wrap=unbroken or one_word or number,
+            min_width=needed if unbroken or number else None,
         )
     for line in lines:
         table.add_row(*line)

@@ -22,7 +22,7 @@ from rich.progress import (
 
 from fedsw.report.console import Screen
 from fedsw.runs.observer import NoObserver, Observer
-from fedsw.text import harmless, measured, number, to_float, upward
+from fedsw.text import BURIED, harmless, measured, number, to_float, upward
 
 _NAMES = {
     "accuracy": "accuracy",
@@ -72,8 +72,9 @@ def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tup
 
 
 def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
-    """A measured number for a narrow column, its interval in a line below."""
+    """A measured number for a narrow column, its interval in a line below; "not to be seen" where noise hides it."""
     shown, _, rest = measured(value, interval).partition(" (")
+    shown = "not to be seen" if shown.endswith(BURIED) else shown
     return f"{shown}\n{rest.removesuffix(')')}" if rest else shown
 
 

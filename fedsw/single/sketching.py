@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedsw.accountants import doubt
 from fedsw.accounting import Ledger
 from fedsw.accounting.lifetime import About, account_named, counting
 from fedsw.experiment import resolve_delta
@@ -30,9 +31,10 @@ class SketchPlan(plans.Plan):
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
         return (
-            f"{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of each record, for its "
-            "replacement by any other, label and group included, against everybody who sees the sketch and everything "
-            f"computed from it. Public: {', '.join(self.sensitivity.public)}, and what is measured. {plans.ALONE}"
+            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
+            "each record, for its replacement by any other, label and group included, against everybody who sees the "
+            f"sketch and everything computed from it. Public: {', '.join(self.sensitivity.public)}, and what is "
+            f"measured. {plans.ALONE}"
         )
 
     def __str__(self) -> str:

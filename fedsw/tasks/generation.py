@@ -61,29 +61,6 @@ def _public_directions(d: int, k: int) -> Tensor:
     return unit_directions(d, k, normals=torch.from_numpy(normals).reshape(shape))
 
 
-def knn_labels(codes: Tensor, reference: Tensor, labels: Tensor, *, neighbours: int = 5) -> Tensor:
-    """Labels (m,) int64 of generated codes (m, d): the majority among their nearest reference codes (n, d).
-
-    A tie goes to the smallest label. Labels found with private records are outside the guarantee and serve to judge a
-    generator. ValueError if there are fewer reference codes than neighbours, or not one label for each.
-    """
-    if not 1 <= neighbours <= len(reference):
-        raise ValueError(
-            f"neighbours = {neighbours}; with {len(reference)} reference codes it is 1 .. {len(reference)}"
-        )
-    if labels.shape != (len(reference),):
-        raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(reference)} reference codes; each has one")
-    try:
-        from sklearn.neighbors import KNeighborsClassifier
-    except ModuleNotFoundError as fault:
-        raise ModuleNotFoundError(
-            "labels by nearest neighbours need scikit-learn, which is not installed: `pip install scikit-learn`"
-        ) from fault
-    model = KNeighborsClassifier(n_neighbors=neighbours)
-    model.fit(reference.detach().double().cpu().numpy(), labels.cpu().numpy())
-    return torch.from_numpy(model.predict(codes.detach().double().cpu().numpy())).to(torch.int64)
-
-
 def image_classifier(
     images: Tensor, labels: Tensor, *, classes: int, width: int = 100, epochs: int = 20, seed: int = 0
 ) -> nn.Module:

@@ -7,9 +7,10 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import nn
 from fedsw import models
 from fedsw.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, planned_releases
-from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.kinds import MODELS, model_kind
 from fedsw.experiment.registry import is_reference, load_object
 from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
@@ -31,66 +32,11 @@ from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sk
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
 
-_Builder = Callable[[Model, int, int, int], nn.Module]
-
+_WIDE = (200, 200)
+"""Hidden layers of a generator that learns from a sketch, where none are given."""
 _SMALL = 2**20
 """Parameters that a model may have to be tried on one record as it is. Of a larger one the sizes alone are looked at,
 for which torch loads its compiler, and that takes seconds."""
-
-
-def _channels(spec: Model) -> tuple[int, int]:
-    return (spec.hidden[0], spec.hidden[1]) if spec.hidden else (32, 16)
-
-
-_SHIPPED: Mapping[str, _Builder] = {
-    "logistic": lambda spec, features, outputs, classes: models.logistic(features, outputs, seed=spec.seed),
-    "mlp": lambda spec, features, outputs, classes: models.mlp(
-        features, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
-    ),
-    "encoder-decoder": lambda spec, features, outputs, classes: models.EncoderDecoder(
-        features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed
-    ),
-    "image-autoencoder": lambda spec, features, outputs, classes: models.ImageAutoencoder(
-        math.isqrt(features), spec.latent, seed=spec.seed
-    ),
-    "generator": lambda spec, features, outputs, classes: models.mlp(
-        spec.latent, spec.hidden, outputs, activation=spec.activation, seed=spec.seed
-    ),
-    "dcgan": lambda spec, features, outputs, classes: models.DCGAN(
-        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
-    ),
-    "adversarial-dcgan": lambda spec, features, outputs, classes: models.AdversarialDCGAN(
-        math.isqrt(outputs), spec.latent, spec.hidden, seed=spec.seed
-    ),
-    "particles": lambda spec, features, outputs, classes: models.Particles(spec.particles, outputs, seed=spec.seed),
-    "image-generator": lambda spec, features, outputs, classes: ImageGenerator(
-        image_side(features), classes, latent=spec.latent, channels=_channels(spec), seed=spec.seed
-    ),
-    "residual-generator": lambda spec, features, outputs, classes: ResidualImages(
-        image_side(features), classes, latent=spec.latent, channels=_channels(spec), seed=spec.seed
-    ),
-    "vector-generator": lambda spec, features, outputs, classes: VectorGenerator(
-        features, classes, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed
-    ),
-    "adaptor": lambda spec, features, outputs, classes: models.Adaptor(
-        math.isqrt(features), spec.latent, classes, seed=spec.seed
-    ),
-    "transported-adaptor": lambda spec, features, outputs, classes: models.TransportedAdaptor(
-        math.isqrt(features), classes, spec.latent, seed=spec.seed
-    ),
-    "published-adaptor": lambda spec, features, outputs, classes: models.PublishedAdaptor(
-        math.isqrt(features), classes, seed=spec.seed
-    ),
-    "labelled-images": lambda spec, features, outputs, classes: models.LabelledImages(
-        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
-    ),
-    "blocked-images": lambda spec, features, outputs, classes: models.BlockedImages(
-        math.isqrt(features - classes), classes, weight=spec.code, latent=spec.latent, seed=spec.seed
-    ),
-    "decoded-images": lambda spec, features, outputs, classes: models.DecodedImages(
-        math.isqrt(features), spec.latent, seed=spec.seed
-    ),
-}
 
 
 def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
@@ -100,9 +46,39 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
     task asks for, ``classes`` their number, or that of a sketch's cells. ExperimentError if a user's own model cannot
     be found or made.
     """
-    if spec.kind in _SHIPPED:
-        return _SHIPPED[spec.kind](spec, features, outputs, classes)
+    if spec.kind in MODELS and not model_kind(spec.kind).table:
+        return _shipped(spec, features, outputs, classes)(seed=spec.seed)
     return _own(spec, {"features": features, "outputs": outputs, "classes": classes, "seed": spec.seed})
+
+
+def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable[..., nn.Module]:
+    """What makes a model of a shipped kind, given a seed."""
+    kind, hidden, latent = spec.kind, spec.hidden, spec.latent
+    side, drawn, mlp = math.isqrt(features), math.isqrt(outputs), partial(models.mlp, activation=spec.activation)
+    if kind in ("image-generator", "residual-generator"):
+        made = ImageGenerator if kind == "image-generator" else ResidualImages
+        channels = (hidden[0], hidden[1]) if hidden else (32, 16)
+        return partial(made, image_side(features), classes, latent=latent, channels=channels)
+    if kind in ("labelled-images", "blocked-images"):
+        labelled = models.LabelledImages if kind == "labelled-images" else models.BlockedImages
+        side = math.isqrt(features - classes)
+        return partial(labelled, side, classes, weight=spec.code, latent=latent)
+    known: dict[str, Callable[..., nn.Module]] = {
+        "logistic": partial(models.logistic, features, outputs),
+        "mlp": partial(mlp, features, hidden, outputs),
+        "encoder-decoder": partial(models.EncoderDecoder, features, hidden, latent, activation=spec.activation),
+        "image-autoencoder": partial(models.ImageAutoencoder, side, latent),
+        "generator": partial(mlp, latent, hidden, outputs),
+        "dcgan": partial(models.DCGAN, drawn, latent, hidden),
+        "adversarial-dcgan": partial(models.AdversarialDCGAN, drawn, latent, hidden),
+        "particles": partial(models.Particles, spec.particles, outputs),
+        "vector-generator": partial(VectorGenerator, features, classes, latent=latent, hidden=hidden or _WIDE),
+        "adaptor": partial(models.Adaptor, side, latent, classes),
+        "transported-adaptor": partial(models.TransportedAdaptor, side, classes, latent),
+        "published-adaptor": partial(models.PublishedAdaptor, side, classes),
+        "decoded-images": partial(models.DecodedImages, side, latent),
+    }
+    return known[kind]
 
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
@@ -112,29 +88,20 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
     try:
         if coded is not None and not is_reference(experiment.model.kind):
-            return table_generator(experiment.model, ranges(coded), cells)
+            spec = experiment.model
+            return TableGenerator(ranges(coded), cells, latent=spec.latent, hidden=spec.hidden or _WIDE, seed=spec.seed)
         width = shape.features if coded is None else ranges(coded)[-1][1]
         model = build(experiment.model, width, outputs, cells)
     except ExperimentError:
         raise
     except ValueError as fault:
         raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
-    _require_conditional(model, experiment)
-    return model
-
-
-def _require_conditional(model: nn.Module, experiment: Experiment) -> None:
-    lacking = [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]
-    if lacking:
+    if lacking := [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]:
         raise ExperimentError(
             f"model.kind {experiment.model.kind!r} has no whole number {lacking[0]!r}; a generator that learns from a "
             "sketch is called with noise and cells and has the attributes latent and cells (fedsw.models.labelled)"
         )
-
-
-def table_generator(spec: Model, codes: Sequence[tuple[int, int]], cells: int) -> nn.Module:
-    """The generator of a table: of every column's codes, by ranges (first, end)."""
-    return TableGenerator(codes, cells, latent=spec.latent, hidden=spec.hidden or (200, 200), seed=spec.seed)
+    return model
 
 
 def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
@@ -323,7 +290,7 @@ def _operations(module: torch.nn.Module, given: tuple[object, ...], found: torch
 
 def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
     size, training = model_size(experiment, task, shape), experiment.training
-    item, rounds = _item(experiment), planned_releases(experiment)
+    item, rounds = 8 if training.precision == "float64" else 4, planned_releases(experiment)
     threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
     passes = 3 * rounds * size.flops / (FLOPS * threads)
     yield SettingCost(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
@@ -366,10 +333,6 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
             of_part = of_codes if part.kind in ("features", "moments") else of_waves
             learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
             yield from of_part(part, len(part.columns) or shape.features, cells, rows, learnt)
-
-
-def _item(experiment: Experiment) -> int:
-    return 8 if experiment.training.precision == "float64" else 4
 
 
 def _time(seconds: float) -> str:

@@ -82,7 +82,11 @@ class Problem:
                 f"objective.task {experiment.objective.task!r} has outputs of dimension {dimension}, with "
                 f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
             )
-        _require_images(experiment, shape.features)
+        if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
+            try:
+                image_side(shape.features)
+            except ValueError as fault:
+                raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
         if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
@@ -308,10 +312,9 @@ class Problem:
 
     def _try_heads(self, model: nn.Module) -> None:
         """Look at the outputs that further penalties compare, on made-up records."""
-        features = made_up_features(self.experiment.model.seed, self.features)
-        classes = torch.zeros(len(features), dtype=torch.int64)
-        numbers = torch.zeros((len(features), self.shape.targets))
-        batch = Inputs(features, numbers if self.shape.targets else classes, self.shape)
+        features, targets = made_up_features(self.experiment.model.seed, self.features), self.shape.targets
+        none = torch.zeros((len(features), targets)) if targets else torch.zeros(len(features), dtype=torch.int64)
+        batch = Inputs(features, none, self.shape)
         with torch.no_grad():
             raw = model(features)
         for number, each in enumerate(self.compared):
@@ -339,14 +342,7 @@ class Problem:
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
-                self.task,
-                model,
-                features,
-                self.shape,
-                dimension=self.dimension,
-                width=width,
-                alpha=alpha,
-                name=name,
+                self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name
             )
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
@@ -366,14 +362,6 @@ def _device(setting: str, wanted: str) -> torch.device:
 def _clip_of(experiment: Experiment) -> Clip:
     asked = experiment.clip
     return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
-
-
-def _require_images(experiment: Experiment, features: int) -> None:
-    if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
-        try:
-            image_side(features)
-        except ValueError as fault:
-            raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
 
 
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:

@@ -87,14 +87,25 @@ class Prior(PublicSide):
         return torch.zeros(self._task.parameters, dtype=torch.float64, device=self._task.device)
 
 
-class Generator(PublicSide):
-    """A generator's samples: the only side with parameters."""
+class Modelled(PublicSide):
+    """A side whose sample comes of the task's model, on a tape from `sample` to `contribution`."""
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
         self._model = task.build_model()
         self._tape: Tape | None = None
         self._given: Inputs | None = None
+
+    def contribution(self, cotangents: Tensor) -> Tensor:
+        """Clipped Jacobians of the sample, transposed, applied to its cotangents (count, d): (r,), float64."""
+        assert self._tape is not None and self._given is not None
+        task = self._task
+        head = task.outputs(self._tape.raw, self._given)
+        return clipped_sum(self._tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])
+
+
+class Generator(Modelled):
+    """A generator's samples: the only side with parameters."""
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Samples (count, d) of fresh inputs under `theta` (r,).
@@ -109,21 +120,13 @@ class Generator(PublicSide):
             return self._task.rounded(self._task.heads(self._tape.raw, self._given))
         return self._task.outputs(self._tape.raw, self._given).detach()
 
-    def contribution(self, cotangents: Tensor) -> Tensor:
-        """Clipped Jacobians of the samples, transposed, applied to their cotangents (count, d): (r,), float64."""
-        assert self._tape is not None and self._given is not None
-        return _matched(self._task, self._tape, self._given, cotangents)
 
-
-class Domain(PublicSide):
+class Domain(Modelled):
     """Public labelled records that go through the model too, and carry the task loss."""
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
-        self._public = PublicRecords(task)
-        self._model = ForPublic(task.build_model())
-        self._tape: Tape | None = None
-        self._given: Inputs | None = None
+        self._public, self._model = PublicRecords(task), ForPublic(self._model)
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Features (m, d) of a public batch under `theta` (r,); the batch decides m."""
@@ -134,14 +137,10 @@ class Domain(PublicSide):
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """The clipped matching gradient (r,) of cotangents (m, d), plus that of (1 - alpha) * the public task loss."""
-        assert self._tape is not None and self._given is not None
-        return _matched(self._task, self._tape, self._given, cotangents) + self._supervised()
-
-    def _supervised(self) -> Tensor:
-        task, model, given = self._task, self._model, self._given
-        assert given is not None
-        loss = task.losses(model(given.features), given).mean()
-        return (1 - task.experiment.objective.alpha) * _flat_gradient([loss], model)
+        assert self._given is not None
+        loss = self._task.losses(self._model(self._given.features), self._given).mean()
+        supervised = (1 - self._task.experiment.objective.alpha) * _flat_gradient([loss], self._model)
+        return super().contribution(cotangents) + supervised
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
@@ -152,11 +151,6 @@ def public_side_of(task: Problem) -> PublicSide | None:
     return kinds[task.objective.other_side](task)
 
 
-def _matched(task: Problem, tape: Tape, given: Inputs, cotangents: Tensor) -> Tensor:
-    head = task.outputs(tape.raw, given)
-    return clipped_sum(tape, [Term(head, cotangents, task.clip.jacobian, task.experiment.clip.of_jacobians)])
-
-
 def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Tensor] | None = None) -> Tensor:
     """In the trained parameters, in their order (r,), float64; zero for what no output comes from."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -164,73 +158,48 @@ def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Ten
     return torch.cat([gradient.detach().reshape(-1).to(torch.float64) for gradient in gradients])
 
 
-class Learner(ABC):
-    """Points (m, p) under a model, about the clip's centre, and the gradient of a loss of them."""
+class Learner:
+    """What learns in the task's local trust models: points (m, p) about the clip's centre, by the gradient of a loss.
+
+    They are a generator's samples of fresh inputs; particles, which are the parameters themselves; or features of
+    public labelled records, with the public task loss beside the loss of the points.
+    """
 
     def __init__(self, task: Problem) -> None:
-        self._task = task
-        self._model = task.build_model()
+        self._task, self._model = task, task.build_model()
+        self._public = PublicRecords(task) if task.task.facts.other_side == "domain" else None
+        self._moves = model_kind(task.experiment.model.kind).points
         self._points: Tensor | None = None
+        self._loss: Tensor | None = None
 
     def points(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Fresh points (count, p), or where the particles are; detached, float64."""
-        self._task.prepared(self._model, theta)
-        self._points = self._forward(count, round_, attempt)
+        task, model = self._task, self._task.prepared(self._model, theta)
+        if self._public is not None:
+            given = task.given(self._public.batch(round_, attempt))
+            raw = ForPublic(model)(given.features)
+            self._loss = task.losses(raw, given).mean()
+        elif self._moves:
+            raw = model()
+            given = task.imagined(raw.detach())
+        else:
+            given = task.imagined(task.latents(count, "generator", round_, attempt))
+            raw = model(given.features)
+        self._points = task.outputs(raw, given)
         return self._points.detach().to("cpu", torch.float64)
 
     def gradient(self, cotangents: Tensor) -> Tensor:
-        """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p)."""
+        """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p).
+
+        Beside a public task loss it has the weight alpha, and the task's 1 - alpha.
+        """
         assert self._points is not None
-        return _flat_gradient([self._points], self._model, [cotangents.to(self._points)]).cpu()
-
-    @abstractmethod
-    def _forward(self, count: int, round_: int, attempt: int) -> Tensor: ...
-
-
-class Samples(Learner):
-    """A generator's samples of fresh inputs."""
-
-    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
-        latents = self._task.latents(count, "generator", round_, attempt)
-        return self._task.outputs(self._model(latents), self._task.imagined(latents))
-
-
-class Cloud(Learner):
-    """Particles: the points are the parameters."""
-
-    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
-        points = self._model()
-        return self._task.outputs(points, self._task.imagined(points.detach()))
-
-
-class PublicFeatures(Learner):
-    """Features of public labelled records, with the public task loss beside the loss of the points."""
-
-    def __init__(self, task: Problem) -> None:
-        super().__init__(task)
-        self._public, self._met = PublicRecords(task), ForPublic(self._model)
-        self._loss: Tensor | None = None
-
-    def gradient(self, cotangents: Tensor) -> Tensor:
-        """alpha of the gradient (r,) of the features' loss, given cotangents (m, d), and 1 - alpha of the task's."""
-        assert self._points is not None and self._loss is not None
+        pulled = cotangents.to(self._points)
+        if self._loss is None:
+            return _flat_gradient([self._points], self._model, [pulled]).cpu()
         alpha = self._task.experiment.objective.alpha
-        weights = [alpha * cotangents.to(self._points), torch.full_like(self._loss, 1 - alpha)]
+        weights = [alpha * pulled, torch.full_like(self._loss, 1 - alpha)]
         return _flat_gradient([self._points, self._loss], self._model, weights).cpu()
-
-    def _forward(self, count: int, round_: int, attempt: int) -> Tensor:
-        task = self._task
-        given = task.given(self._public.batch(round_, attempt))
-        raw = self._met(given.features)
-        self._loss = task.losses(raw, given).mean()
-        return task.outputs(raw, given)
-
-
-def learner_of(task: Problem) -> Learner:
-    """What learns in the task's local trust models."""
-    if task.task.facts.other_side == "domain":
-        return PublicFeatures(task)
-    return Cloud(task) if model_kind(task.experiment.model.kind).points else Samples(task)
 
 
 _PENALTY = 10.0

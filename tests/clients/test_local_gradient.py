@@ -10,6 +10,7 @@ import torch
 from scipy.stats import chi2, norm
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, LedgerBusy
+from fedsw.engines.pool import environment
 from fedsw.federation.budgets import split
 from fedsw.federation.node import account
 from fedsw.federation.node.node import Node
@@ -239,11 +240,12 @@ def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_p
         assert ledger.released_rounds() == 3
 
 
-def test_the_runs_folder_holds_the_ledgers_while_it_runs(tmp_path, monkeypatch):
+def test_what_a_run_sets_in_the_environment_is_undone_when_it_ends(monkeypatch):
     monkeypatch.setenv("FEDSW_STATE", "before")
-    with account.ledgers_in(tmp_path / "clients"):
-        assert os.environ["FEDSW_STATE"] == str(tmp_path / "clients")
-    assert os.environ["FEDSW_STATE"] == "before"
+    monkeypatch.delenv("FEDSW_OTHER", raising=False)
+    with environment({"FEDSW_STATE": "within", "FEDSW_OTHER": "too"}):
+        assert (os.environ["FEDSW_STATE"], os.environ["FEDSW_OTHER"]) == ("within", "too")
+    assert os.environ["FEDSW_STATE"] == "before" and "FEDSW_OTHER" not in os.environ
 
 
 def test_a_ledger_of_another_guarantee_is_refused(tmp_path):

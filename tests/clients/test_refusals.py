@@ -18,7 +18,7 @@ from fedsw.federation import client as handlers
 from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.cohort import greeting
-from fedsw.federation.exchange.exchange import content_of
+from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.answers import HIDDEN, reason_of
@@ -250,7 +250,8 @@ def test_a_record_of_settings_is_no_text(tmp_path):
     try:
         (node,) = grid.get_node_ids()
         content = RecordDict({"config": ConfigRecord({"experiment": 7, "run": RUN})})
-        (reply,) = grid.send_and_receive([Message(content, node, messages.HELLO.kind)], timeout=20.0)
-        assert "experiment came as 7; expected a text" in reply.error.reason
+        kind, traffic = messages.HELLO.kind, Traffic()
+        (reply,) = exchange(grid, kind, {node: content}, group="hello", timeout=20.0, traffic=traffic).values()
+        assert isinstance(reply, Fault) and "experiment came as 7; expected a text" in reply.reason
     finally:
         grid.close()

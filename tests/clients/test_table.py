@@ -202,7 +202,7 @@ def test_what_the_settings_do_not_allow_is_not_encoded():
 
 def test_every_attribute_of_a_message_needs_a_field_of_the_table():
     class Complete(Message):
-        x: Annotated[int, NUMBER]
+        x: Annotated[int, "a number", NUMBER]
 
     class Undeclared(Complete):
         y: int

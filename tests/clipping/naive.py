@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping import Term, clipped_sum, record
+from fedsw.clipping import Tape, Term, clipped_sum, record
 
 Build = Callable[[], nn.Module]
 Draw = Callable[[int], Tensor]
@@ -93,3 +93,13 @@ def double_by_default() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def weighed_sum(tape: Tape, terms: Sequence[tuple[Tensor, Tensor]], limits: Tensor | None = None) -> Tensor:
+    """What heads leave in the sum under given weights of their columns, cut to the limits (n,) of records alone."""
+    weights = [q.detach().double().reshape(tape.records, -1) for _, q in terms]
+    if limits is None:
+        limits = torch.full((tape.records,), math.inf, dtype=torch.float64)
+    heads = [head for head, _ in terms]
+    (found,) = tape.clipped(heads, lambda rows, grams: [each[rows] for each in weights], limits, [tape.records])
+    return found

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.clipping import UnsupportedModule, check, record
+from fedsw.clipping import Term, UnsupportedModule, check, clipped_sum, record
 from fedsw.clipping.recording import unrehearsed
 from tests.clipping.escapes import Apart, Bare, Functional, FunctionalBelow, OnlyFunctional, Tied, Twice
 
@@ -263,7 +263,7 @@ def test_overwritten_inputs_are_refused():
     tape.gram(tape.raw)
     x.zero_()
     with pytest.raises(UnsupportedModule, match="'0'.*overwritten.*fresh batch"):
-        tape.pull_back([(tape.raw, torch.ones(4, 2))])
+        clipped_sum(tape, [Term(tape.raw, torch.ones(4, 2), 1.0)])
 
 
 def test_a_head_with_a_parameter_of_its_own_is_refused():
@@ -283,9 +283,8 @@ def test_heads_and_inputs_are_checked():
     ):
         with pytest.raises(ValueError, match=message):
             tape.gram(head)
-    tape.gram(tape.raw)
     with pytest.raises(ValueError, match="one cotangent to every output"):
-        tape.pull_back([(tape.raw, torch.ones(4))])
+        Term(tape.raw, torch.ones(4), 1.0)
     with pytest.raises(ValueError, match="leading dimension"):
         record(nn.Bilinear(3, 3, 2).requires_grad_(False), torch.randn(4, 3), torch.randn(5, 3))
     for returned in ([], {}, {"z": None}, {0: torch.zeros(4)}):

@@ -283,6 +283,21 @@ def test_ledgers_of_laplace_noise_count_as_pure(tmp_path):
         assert cost_of_ledger(ledger).steps == {stated_step(Pure(0.5)): 1}
 
 
+def test_releases_with_laplace_noise_at_two_rates_count_both(tmp_path):
+    """Without amplification they cost alike, and one of them must not take the other's place."""
+    with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
+        ledger.spend(0, 0, [Charge("all", 1.0, 0.5)], 1.0)
+        ledger.spend(1, 0, [Charge("all", 0.1, 0.5)], 1.0)
+        assert cost_of_ledger(ledger).steps == {stated_step(Pure(0.5)): 2} and ledger.epsilon() == 1.0
+
+
+def test_laplace_noise_for_presence_counts_twice_for_a_replacement(tmp_path):
+    """A record that is replaced is one that goes and one that comes."""
+    with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
+        ledger.spend(0, 0, [Charge("all", 0.5, 0.5, "poisson")], 1.0)
+        assert cost_of_ledger(ledger).steps == {stated_step(Pure(1.0)): 1}
+
+
 def test_a_run_of_the_size_that_is_left_fits():
     taken = {Step(0.1, 0.3): 50}
     left = room(Limit(2.0, DELTA), [one_cost(taken)])

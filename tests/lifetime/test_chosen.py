@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -56,11 +57,38 @@ def test_a_first_plan_may_take_the_limit_whole_and_nothing_but_its_own_steps_is_
         account.extend("first", {Step(0.1, 0.4): 5})
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "first"),
+    [(1.0, Step(1.0, 0.2237)), (1.0, Step(0.1, 0.6136)), (3.0, Step(1.0, 0.615)), (3.0, Step(0.01, 1.65))],
+)
+def test_no_choice_of_what_extends_a_plan_without_room_for_others_shows_more_than_the_limit(epsilon, first):
+    """Exact, for one more release of any share of the records: each fits as a fixed plan, and the choice does not."""
+    plan = one_cost({first: 1})
+    limit = Limit(epsilon, DELTA, plan)
+    assert limit.admits([plan]) and not limit.shared
+
+    def fitting(rate: float, high: float, within: Callable[[Cost], bool]) -> Step:
+        low = 0.0
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if within(plan.and_more({Step(rate, middle): 1})) else (low, middle)
+        return Step(rate, low)
+
+    rates = (1.0, 0.3, 0.1, 0.01, 0.001)
+    fixed = [fitting(rate, 5.0, lambda cost: total_epsilon([cost], DELTA) <= epsilon) for rate in rates]
+    assert chosen_as_one_goes(first, fixed, epsilon) > 1.4 * DELTA
+    admitted = [fitting(rate, 5.0, lambda cost: limit.admits([cost])) for rate in rates]
+    assert chosen_as_one_goes(first, [*admitted, Step(1.0, 1e-9)], epsilon) <= DELTA
+
+
 def test_a_plan_that_leaves_room_is_extended_by_its_own_steps_alone():
     plan = one_cost({Step(0.1, 0.4): 60})
     limit = Limit(1.02 * total_epsilon([plan], DELTA), DELTA, plan)
     assert not limit.shared
     assert limit.admits([plan.and_more({Step(0.1, 0.4): 1})])
+    assert limit.admits([plan.and_more({Step(0.09, 0.39): 1})])  # no more than one of its own
+    assert not limit.admits([plan.and_more({Step(1.0, 0.001): 1})])
+    assert not limit.admits([plan.and_more({Step(0.001, 0.41): 1})])
     assert not limit.admits([plan.and_more({Step(0.1, 0.1): 1, Step(1.0, 0.001): 1})])
     assert not limit.admits([plan, one_cost({Step(1.0, 0.001): 1})])
 

@@ -74,6 +74,23 @@ def test_faults_of_one_kind_share_a_paragraph_that_has_every_row_of_them(tmp_pat
     assert lines[0].count("from 0 to 100 is declared; for decimal commas set decimal") == 1
 
 
+def test_faults_of_one_value_name_it_once(tmp_path, capsys):
+    write(tmp_path / "0", [*FINE, *[[5, "a", "other", "low"]] * 6, [5, "a", "none", "low"]])
+    Console(width=4000).print(examination_view(EXPERIMENT, examine(EXPERIMENT, tmp_path, 0), None))
+    assert "rows 22, 23, 24, 25, 26, 27 are 'other'; row 28 is 'none' (" in capsys.readouterr().out
+
+
+def test_numbers_that_are_cut_have_one_line_a_file(tmp_path):
+    write(tmp_path / "0", [[age, 5000, "male", "low"] for age in (10, 20, 101)], header=("age", "pay", "sex", "income"))
+    raw = json.loads(json.dumps(RAW))
+    raw["data"]["columns"]["features"] = [
+        {"name": name, "low": 0, "high": 100, "outside": "cut"} for name in ("age", "pay")
+    ]
+    said = examine(parse_experiment(raw), tmp_path, 0).files[0].warnings
+    counts = "'age' 1, 'pay' 3"
+    assert said == (f"{tmp_path / '0' / 'train.csv'}: numbers outside their bounds, cut there, by column: {counts}",)
+
+
 def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_once_cut(tmp_path, capsys):
     write(tmp_path / "0", [*FINE, [101, "a", "male", "low"], [102, "a", "male", "low"]])
     write(tmp_path / "1", FINE)
@@ -85,7 +102,7 @@ def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_o
         )
         assert verdict in (shown := capsys.readouterr().out)
         assert shown.count("column 'age': if they are right, outside = \"cut\"") == (raw is RAW)
-        assert shown.count("column 'age': numbers outside the bounds, cut there: 2") == (raw is cut)
+        assert shown.count("numbers outside their bounds, cut there, by column: 'age' 2") == (raw is cut)
 
 
 def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):
@@ -93,6 +110,8 @@ def test_a_file_that_cannot_be_read_hides_no_fault_of_the_others(tmp_path):
     write(tmp_path / "1", [*FINE[:5], ["x", "a", "male", "low"], [1, "a"]])
     found = examine(EXPERIMENT, tmp_path)
     assert "has no column 'income'" in found.files[0].broken and "row 8 has 2 cells" in found.files[1].broken
+    assert [(fault.row, fault.value) for fault in found.files[1].faults] == [(7, "'x'")] and found.files[1].rows == 6
+    assert not any("no client holds" in said for said in found.together)
 
 
 def test_what_is_wrong_with_files_together_is_said(tmp_path):

@@ -48,7 +48,7 @@ def test_more_clients_who_trust_nobody_need_more_records_and_a_server_needs_not(
     together = [strength_of(Answers(sums="masked", clients=clients)) for clients in (2, 50)]
     assert apart[0] == pytest.approx(together[0]) and together[1] == pytest.approx(alone[1] * math.sqrt(49 / 50))
     few = choose(Answers(sums="nobody", records=60, clients=10))
-    assert few.strength < _FELT and few.enough.startswith("not enough")
+    assert few.strength < _FELT and few.enough_data.startswith("not enough")
 
 
 def test_what_nobody_answered_is_the_cautious_answer_and_is_named(capsys):

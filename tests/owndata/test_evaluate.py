@@ -202,3 +202,8 @@ def test_how_many_records_a_group_has_is_shown_whole():
     numbers = {"a": {"count": 1003.0, "accuracy": 0.81234}, "b": {"count": 12_345, "accuracy": math.nan}}
     headings, rows = group_table(numbers, {"a": {"accuracy": (0.79, 0.83)}}, measured_cell)
     assert headings == ["count", "accuracy"] and rows == [["a", "1,003", "0.812\n0.79 to 0.83"], ["b", "12,345", "–"]]
+
+
+def test_a_number_that_noise_hides_takes_few_letters_of_a_cell():
+    assert measured_cell(-0.1, (0.0, 0.2)) == "not to be seen\n0 to 0.2"
+    assert measured_cell(1.1, (0.8, 1.0)) == "not to be seen\n0.8 to 1"

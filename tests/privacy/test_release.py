@@ -8,6 +8,7 @@ import math
 import pickle
 import sys
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,31 @@ def test_parts_never_cost_more_than_is_charged(parts, factor):
     pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
     with pytest.raises(ValueError, match="nothing was charged"):
         pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint / factor)], 1.0, named)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=2, max_size=5), st.booleans())
+def test_parts_with_laplace_noise_cost_the_sum_of_what_each_does(parts, mixed):
+    """Pure epsilons add up; the root of the sum of squares is what normal noise costs."""
+    named = [Part(str(i), delta, scale, "laplace") for i, (delta, scale) in enumerate(parts)]
+    named[0] = replace(named[0], mechanism="gaussian") if mixed else named[0]
+    joint = sum(delta / scale for delta, scale in parts)
+    pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
+    with pytest.raises(ValueError, match="nothing was charged"):
+        pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint * (1 - 1e-6))], 1.0, named)
+
+
+def test_a_ledger_takes_no_noise_that_its_accountant_does_not_mean(tmp_path, ledger):
+    """mu = 1 is epsilon = 1 of Laplace noise, and 4.38 at delta = 1e-5 of normal noise."""
+    pure = {"groups": ("A",), "delta": 1e-5, "epsilon": 1.0, "accountant": "laplace"}
+    with Ledger.create(tmp_path / "pure.sqlite", **pure) as of_laplace:
+        with pytest.raises(ValueError, match="'laplace' is of Laplace noise.*'gaussian'.*nothing was charged"):
+            release(bounded(rate=1.0), Fixed(1.0), of_laplace)
+        bill = door.Bill(of_laplace, 1, 0, [Charge("A", 1.0, 1.0)], 1.0, [Part("value", 1.0, 1.0)])
+        assert "nothing was charged" in str(door.pay_together([bill])[0]) and of_laplace.entries() == []
+        pay(of_laplace, 1, 0, [Charge("A", 1.0, 1.0)], 1.0, [Part("value", 1.0, 1.0, "laplace")])
+    with pytest.raises(ValueError, match="'pld' is of normal noise.*'laplace'.*nothing was charged"):
+        pay(ledger, 1, 0, [Charge("A", 1.0, 0.1)], 1.0, [Part("value", 0.1, 1.0, "laplace")])
+    assert ledger.entries() == []
 
 
 def test_a_value_that_moves_further_than_was_paid_for_stays():

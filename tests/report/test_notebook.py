@@ -15,7 +15,6 @@ import pytest
 import fedsw
 from fedsw.engines import driver
 from fedsw.experiment import parse_experiment
-from fedsw.federation.server import app
 from fedsw.report import progress
 from fedsw.report.console import Screen
 from fedsw.report.page.page import Page
@@ -110,8 +109,8 @@ def test_a_run_of_which_only_the_best_is_shown_draws_no_bar(tmp_path: Path, monk
         observers.append(job.observer)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(app, "app_for", caught)
-    monkeypatch.setattr(progress, "watching", NotebookBar)
+    monkeypatch.setattr(driver, "app_for", caught)
+    monkeypatch.setattr(driver, "watching", NotebookBar)
     experiment, selection = parse_experiment({"name": "cell", **SMALL}), cast("Selection", None)
     for make in (partial(driver.run_among, experiment, selection), partial(driver.run, experiment)):
         with pytest.raises(ZeroDivisionError):

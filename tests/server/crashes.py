@@ -63,14 +63,16 @@ def _process(directory: str, overrides: list[str], fault: str, round_: int, resu
 
 
 def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resume: bool) -> None:
-    from fedsw.federation.node.account import held_open, ledgers_in
+    from fedsw.engines.pool import environment
+    from fedsw.federation.node.account import STATE_VARIABLE, held_open
     from fedsw.federation.server.federation import Job, federate
 
     experiment = small(*overrides)
     clients = experiment.federation.clients
     chaos = Chaos([Fault(round_, fault, clients - 1)] if fault else [], experiment.federation.timeout, lambda _: None)
     grid = ChaosGrid(chaos, clients)
-    with ledgers_in(directory / "clients"), held_open(directory / "clients"), chaos.server():
+    ledgers = directory / "clients"
+    with environment({STATE_VARIABLE: str(ledgers.resolve())}), held_open(ledgers), chaos.server():
         federate(grid, Job(experiment, directory, resume=resume))
 
 

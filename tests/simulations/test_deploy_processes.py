@@ -168,9 +168,9 @@ def test_children_are_set_not_to_phone_home_and_where_flower_s_commands_are(tmp_
 
 def test_a_process_that_does_not_start_is_reported_with_what_it_said(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        process = processes.start("superlink", [sys.executable, "-c", "raise SystemExit('port taken')"])
+        ends = [sys.executable, "-c", "raise SystemExit('port taken')"]
         with pytest.raises(RuntimeError, match="superlink ended; it said:\nport taken"):
-            deploy_processes.wait_until_open(processes, "superlink", process, free_port(), 30)
+            processes.start_listening("superlink", ends, free_port())
 
 
 def test_every_released_round_is_shown_once_and_a_line_that_is_being_written_is_not(tmp_path: Path) -> None:

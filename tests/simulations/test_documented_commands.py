@@ -16,7 +16,7 @@ import typer
 from fedsw.cli.app import app
 from fedsw.deploy.node_file import read_node_file
 from fedsw.deploy.processes import script
-from fedsw.engines.driver import Engine
+from fedsw.engines import Engine
 from fedsw.federation import OFFLINE
 
 ROOT = Path(__file__).resolve().parents[2]

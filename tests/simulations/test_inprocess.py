@@ -345,10 +345,3 @@ def test_no_worker_is_left_when_the_grid_closes():
     while threading.active_count() >= before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() < before
-
-
-@pytest.mark.parametrize("nodes", [1, 10])
-def test_send_and_receive_returns_all_replies(nodes):
-    grid = _grid(_echo, nodes)
-    messages = _messages(grid, list(range(nodes)), ttl=5.0)
-    assert len(list(grid.send_and_receive(messages, timeout=5))) == nodes

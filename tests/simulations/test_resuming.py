@@ -13,7 +13,8 @@ from rich.console import Console
 from fedsw.cli.execution import execute
 from fedsw.cli.options import RunStopped
 from fedsw.cli.show import status_view
-from fedsw.engines.driver import Engine, resume
+from fedsw.engines import Engine
+from fedsw.engines.driver import resume
 from fedsw.federation.server.app import job_from
 from fedsw.report.facts import read_status
 from fedsw.report.screens import summary_panel

@@ -12,6 +12,7 @@ import fedsw
 from fedsw.accounting import Step, epsilon
 from fedsw.objectives import Clip
 from tests.single.examples import Scores, records
+from tests.sketches.samples import LAWS
 
 CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)
 OBJECTIVE = fedsw.Objective(Scores(), [fedsw.Parity(0.5)])
@@ -39,6 +40,23 @@ def test_a_plan_says_what_it_promises_and_what_is_public():
         assert word in text
     assert "nominal" not in text and "nominal" in str(plan(seed=1))
     assert "epsilon is infinite" in str(plan(epsilon=math.inf))
+
+
+def test_normal_noise_is_never_planned_by_what_laplace_noise_costs():
+    """Its epsilon of one release is mu, where that of normal noise is 4.38 for mu = 1 at delta = 1e-5."""
+    for given in ({}, {"epsilon": None, "noise_multiplier": 1.0}):
+        with pytest.raises(ValueError, match="'laplace' is of Laplace noise"):
+            plan(accountant="laplace", **given)
+        with pytest.raises(ValueError, match="'laplace' is of Laplace noise"):
+            fedsw.plan_sketch(LAWS["kernel"], records=40, delta=1e-5, accountant="laplace", **{"epsilon": 2.0, **given})
+
+
+def test_a_plan_by_an_accountant_that_proves_nothing_is_called_no_guarantee():
+    sketched = fedsw.plan_sketch(LAWS["kernel"], records=40, delta=1e-5, epsilon=2.0, accountant="gdp-clt-uniform")
+    for found in (plan(accountant="gdp-clt-uniform"), sketched):
+        doubt = "No guarantee: what the accountant gdp-clt-uniform says may fall below the truth. It says "
+        assert found.guarantee.startswith(doubt) and doubt in str(found)
+    assert "No guarantee" not in str(plan()) and "No guarantee" not in str(plan(accountant="rdp-wor"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from fedsw.accounting.lifetime.composing import Cost, Counts, counted, one_cost, total_epsilon
+from fedsw.accounting.lifetime.composing import Cost, Counts, counted, one_cost, total_epsilon, uncovered
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.selection import ORDERS, renyi_divergence
 from fedsw.accounting.slicing import Slicing, gaussian_mixture, log_moment, lost
@@ -37,7 +37,8 @@ class Limit:
         Guarantee: whatever is released under costs that this admits, one after another, is (epsilon, delta)-private
         together, for the replacement of one record within its groups. The first run's plan alone is composed
         numerically. Whatever is added to it must fit by Renyi divergences of one order, which the limit and that plan
-        settle; where the plan itself does not, nothing but more of its own steps is ever added.
+        settle; where the plan itself does not, nothing but more of the step that it takes most often is ever added: of
+        any other there would be a choice, and as fixed plans both may fit.
 
         Source: docs/guarantees/ledger.md; Feldman and Zrnic 2021 (filters).
         """
@@ -48,7 +49,8 @@ class Limit:
             return self._keeps(total_epsilon(taken, self.delta))
         if replace(self, first=first).shared:
             return self._keeps(self.chosen(taken))
-        return len(taken) == 1 and all(len(rest) < 2 for rest in more) and self._keeps(total_epsilon(taken, self.delta))
+        longer = _longer(first, more) if more else None
+        return longer is not None and self._keeps(total_epsilon([longer], self.delta))
 
     @cached_property
     def shared(self) -> bool:
@@ -75,6 +77,14 @@ class Limit:
 
     def _keeps(self, epsilon: float) -> bool:
         return epsilon <= self.epsilon * (1 + _TOLERANCE)
+
+
+def _longer(plan: Cost, more: Sequence[Counts]) -> Cost | None:
+    """A plan with as many more of its commonest step as cover what each group takes beyond it; None if they do not."""
+    if not plan.steps:
+        return None
+    own, times = max(plan.steps, key=plan.steps.__getitem__), max(sum(rest.values()) for rest in more)
+    return None if any(uncovered(rest, {own: times}) for rest in more) else plan.and_more({own: times})
 
 
 def room(limit: Limit, costs: Sequence[Cost], like: Cost | None = None) -> float:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from fedsw.accounting import Charge, Slicing, Step, epsilon_by, lifetime, noise_multiplier
+from fedsw.accounting import Charge, Slicing, Step, epsilon_by, lifetime
 from fedsw.accounting.lifetime import Counts
 from fedsw.experiment import Experiment, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
@@ -66,11 +66,15 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     rate = 1.0 if experiment.own(SliceSettings).once else rate
     slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
     diameter = 2 * experiment.clip.output
-    if not experiment.privacy.noisy:
-        return SlicesPlan(rate, releases, slicing, diameter, 0.0, math.inf)
     privacy = experiment.privacy
-    multiplier, epsilon = _calibrated(
-        privacy.epsilon, privacy.noise_multiplier, delta, rate, releases, slicing, privacy.accountant
+    multiplier, epsilon = plans.calibrated(
+        privacy.epsilon,
+        privacy.noise_multiplier,
+        delta=delta,
+        rate=rate,
+        rounds=releases,
+        accountant=privacy.accountant,
+        slicing=slicing,
     )
     return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
 
@@ -107,24 +111,6 @@ def release_epsilon(experiment: Experiment, delta: float) -> float:
 def local_accountant(experiment: Experiment) -> str:
     """The accountant of a run's ledgers, as its trust model says."""
     return trust_model(experiment.privacy.trust).accountant(experiment)
-
-
-@functools.lru_cache(maxsize=4096)
-def _calibrated(
-    epsilon: float | None,
-    multiplier: float | None,
-    delta: float,
-    rate: float,
-    releases: int,
-    slicing: Slicing,
-    accountant: str,
-) -> tuple[float, float]:
-    if multiplier is not None:
-        step = Step(rate, 1 / multiplier, slicing=slicing)
-        return multiplier, epsilon_by(accountant, {step: releases}, delta)
-    assert epsilon is not None
-    found = noise_multiplier(epsilon, delta, sampling_rate=rate, steps=releases, slicing=slicing, accountant=accountant)
-    return found, epsilon
 
 
 PART = "sketch"

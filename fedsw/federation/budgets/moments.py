@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsw.accounting import Charge, Step, epsilon_by, lifetime, noise_multiplier
+from fedsw.accounting import Charge, Step, lifetime
 from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import names_of, trust_model
@@ -99,20 +99,19 @@ def shares(
 
     Source: docs/guarantees/moments.md.
     """
-    privacy = experiment.privacy
-    if not privacy.noisy:
-        return Shares(0.0, 0.0, math.inf)
-    return _shared(
-        privacy.epsilon,
-        privacy.noise_multiplier,
-        float(privacy.moments),
-        delta,
-        rate,
-        experiment.training.rounds if rounds is None else rounds,
-        privacy.accountant,
-        device,
-        attempts,
-    )
+    privacy, share = experiment.privacy, float(experiment.privacy.moments)
+    many = experiment.training.rounds if rounds is None else rounds
+    settled = functools.partial(plans.calibrated, delta=delta, accountant=privacy.accountant, device=device)
+    asked = (privacy.epsilon, privacy.noise_multiplier)
+    if not share or not privacy.noisy:
+        return Shares(0.0, *settled(*asked, rate=rate, rounds=many))
+    if privacy.noise_multiplier is None:
+        first = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0] / math.sqrt(share / attempts)
+    else:
+        _, alone = settled(*asked, rate=rate, rounds=many)
+        first = settled(alone, None, rate=1.0, rounds=1)[0] * math.sqrt((1 - share) / share * attempts)
+    beside = ((Step(1.0, 1 / first), attempts),)
+    return Shares(first, *settled(*asked, rate=rate, rounds=many, beside=beside))
 
 
 def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
@@ -158,35 +157,6 @@ def moments_layout(problem: Problem) -> Layout | None:
     return layout_of(problem) if problem.experiment.privacy.moments else None
 
 
-@functools.lru_cache(maxsize=4096)
-def _shared(
-    epsilon: float | None,
-    multiplier: float | None,
-    share: float,
-    delta: float,
-    rate: float,
-    rounds: int,
-    accountant: str,
-    device: torch.device | str,
-    attempts: int,
-) -> Shares:
-    calibrated = functools.partial(noise_multiplier, accountant=accountant, device=device)
-    if multiplier is None:
-        assert epsilon is not None
-        if not share:
-            return Shares(0.0, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds), epsilon)
-        first = calibrated(epsilon, delta, sampling_rate=1.0, steps=1) / math.sqrt(share / attempts)
-        beside = {Step(1.0, 1 / first): attempts}
-        return Shares(first, calibrated(epsilon, delta, sampling_rate=rate, steps=rounds, beside=beside), epsilon)
-    trained = [(Step(rate, 1 / multiplier), rounds)]
-    alone = epsilon_by(accountant, trained, delta, device=device)
-    if not share:
-        return Shares(0.0, multiplier, alone)
-    first = calibrated(alone, delta, sampling_rate=1.0, steps=1) * math.sqrt((1 - share) / share * attempts)
-    both = [*trained, (Step(1.0, 1 / first), attempts)]
-    return Shares(first, multiplier, epsilon_by(accountant, both, delta, device=device))
-
-
 HELD_OUT = "held out"
 """The group of a ledger that holds the records which were kept out of training; no record is in another, too."""
 
@@ -228,7 +198,8 @@ def held_out_budget(
 
     Source: docs/guarantees/units.md.
     """
-    multiplier = _multiplier(epsilon, delta, experiment.privacy.accountant, attempts)
+    accountant = experiment.privacy.accountant
+    multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, accountant=accountant)
     sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
     return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)
 
@@ -261,8 +232,3 @@ def covering(task: Problem, training: Counts, epsilon: float, delta: float, atte
         return training
     budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)
     return Cost.of([training, budget.planned()])
-
-
-@functools.lru_cache(maxsize=64)
-def _multiplier(epsilon: float, delta: float, accountant: str, attempts: int) -> float:
-    return plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, accountant=accountant)[0]

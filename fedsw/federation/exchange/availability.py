@@ -100,7 +100,7 @@ class Away:
     def joined(self, other: Away) -> Away:
         """Who is away by either account; where both know, the other's reason."""
         both = Away()
-        both.sites, both.clients = {**self.sites, **other.sites}, {**self.clients, **other.clients}
+        both.sites, both.clients = self.sites | other.sites, self.clients | other.clients
         return both
 
     def describe(self, sites: Sequence[Site]) -> str:
@@ -189,8 +189,7 @@ class Availability:
         fresh = [s for s in self._sites if s.node in here and s.node not in greeted and self.away.concerns(s)]
         if not fresh:
             return False
-        content = greeting(self._task, self._run)
-        kind = messages.HELLO.kind
+        content, kind = greeting(self._task, self._run), messages.HELLO.kind
         sent = [Message(content, s.node, kind, group_id="hello", ttl=self._timeout) for s in fresh]
         for name, site in zip(self._grid.push_messages(sent), fresh, strict=True):
             if name:
@@ -212,19 +211,15 @@ class Availability:
         self._traffic.up += messages.bytes_of(reply)
         try:
             back = site_of(site.node, reply, self._task)
-            same = _same(back, site)
-            if same:
-                self._hear_spent(back)
+            if not _same(back, site):
+                raise FederationError("it came back as another client, or with other records")
+            self._hear_spent(back)
         except FederationError as fault:
             self.away.lose(site, str(fault))
             return
-        if same:
-            self.away.back(site)
-            name = _named(site)
-            first = int(site.clients[0])
-            _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=first))
-        else:
-            self.away.lose(site, "it came back as another client, or with other records")
+        self.away.back(site)
+        name = _named(site)
+        _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=int(site.clients[0])))
 
     def _hear_spent(self, site: Site) -> None:
         if site.spent is not None:
@@ -241,5 +236,5 @@ def _same(one: Site, other: Site) -> bool:
         and (one.kept is None) == (other.kept is None)
         and (one.kept is None or other.kept is None or np.array_equal(one.kept, other.kept))
         and (one.ids is None) == (other.ids is None)
-        and all(np.array_equal(mine, its) for mine, its in zip(one.ids or (), other.ids or (), strict=True))
+        and all(map(np.array_equal, one.ids or (), other.ids or ()))
     )

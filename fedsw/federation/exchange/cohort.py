@@ -137,8 +137,7 @@ def gather(
     _require_enough(sum(len(site.clients) for site in sites), settings, lost)
     sites.sort(key=lambda site: int(site.clients[0]))
     _refuse_wrong_clients(task, sites, all_there=not lost)
-    _refuse_empty(task, sites)
-    _refuse_crowds(task, sites)
+    _refuse_sizes(task, sites)
     return tuple(sites), lost
 
 
@@ -170,20 +169,17 @@ def _understood(
     replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
 ) -> tuple[list[_Read], list[str]]:
     """What nodes said that can be read, and why others' cannot; a client that refuses is an error."""
-    found: list[_Read] = []
-    lost: list[str] = []
+    found, lost = list[_Read](), list[str]()
     for node, reply in replies.items():
         if isinstance(reply, Fault):
-            why = f"a client could not join: {reply.reason}"
+            lost.append(f"a client could not join: {reply.reason}")
             if reply.code in (wire.APP_ABSENT, wire.APP_RAISED):
-                raise FederationError(why)
-        else:
-            try:
-                found.append(read(node, reply))
-                continue
-            except FederationError as fault:
-                why = str(fault)
-        lost.append(why)
+                raise FederationError(lost[-1])
+            continue
+        try:
+            found.append(read(node, reply))
+        except FederationError as fault:
+            lost.append(str(fault))
     return found, lost
 
 
@@ -295,37 +291,30 @@ def _without_rivals(sites: Sequence[Site], lost: Sequence[str]) -> tuple[list[Si
 
 
 def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bool) -> None:
-    """There are as many clients as the experiment asks for, or fewer where some were lost."""
-    numbers = np.concatenate([site.clients for site in sites])
-    wanted = task.experiment.federation.clients
-    if len(numbers) > wanted or (all_there and len(numbers) < wanted):
+    """Refuse more clients than the experiment asks for, and fewer where none was lost."""
+    count, wanted = sum(len(site.clients) for site in sites), task.experiment.federation.clients
+    if count > wanted or (all_there and count < wanted):
         raise FederationError(
-            f"{len(sites)} nodes hold {len(numbers)} clients together; federation.clients is {wanted}. Start every "
+            f"{len(sites)} nodes hold {count} clients together; federation.clients is {wanted}. Start every "
             "node with the same num-partitions, which is the number of nodes (federation.sites)"
         )
 
 
-def _refuse_crowds(task: Problem, sites: Sequence[Site]) -> None:
-    for cell, name in enumerate(task.objective.cells):
-        total = sum(int(site.sizes[:, cell].sum()) for site in sites)
-        if total > MOST_RECORDS:
-            most = max(sites, key=lambda site: int(site.sizes[:, cell].max()))
-            place = int(most.sizes[:, cell].argmax())
+def _refuse_sizes(task: Problem, sites: Sequence[Site]) -> None:
+    """Refuse groups without a record, or with more than a federation holds, and clients without one."""
+    clients, sizes = (np.concatenate(each) for each in zip(*((s.clients, s.sizes) for s in sites), strict=True))
+    for name, held in zip(task.objective.cells, sizes.T, strict=True):
+        total = int(held.sum())
+        if total == 0:
             raise FederationError(
-                f"{sum(len(site.clients) for site in sites)} clients state {total} records of group {name} together, "
-                f"client {most.clients[place]} the most ({most.sizes[place, cell]}); a federation holds at most "
-                f"{MOST_RECORDS} of one, for each of which a round draws a key. Give it fewer clients or records"
-            )
-
-
-def _refuse_empty(task: Problem, sites: Sequence[Site]) -> None:
-    for cell, name in enumerate(task.objective.cells):
-        if sum(int(site.sizes[:, cell].sum()) for site in sites) == 0:
-            raise FederationError(
-                f"group {name} is empty: none of the {sum(len(site.clients) for site in sites)} clients holds a record "
+                f"group {name} is empty: none of the {len(clients)} clients holds a record "
                 "of it; a distance between groups needs both. Add clients that hold it, or choose other groups"
             )
-    for site in sites:
-        if bool((without := site.sizes.sum(axis=1) == 0).any()):
-            client = int(site.clients[int(without.argmax())])
-            raise FederationError(f"client {client} holds no record at all; remove it or give it data")
+        if total > MOST_RECORDS:
+            raise FederationError(
+                f"{len(clients)} clients state {total} records of group {name} together, "
+                f"client {clients[held.argmax()]} the most ({held.max()}); a federation holds at most "
+                f"{MOST_RECORDS} of one, for each of which a round draws a key. Give it fewer clients or records"
+            )
+    if bool((without := sizes.sum(axis=1) == 0).any()):
+        raise FederationError(f"client {clients[without.argmax()]} holds no record at all; remove it or give it data")

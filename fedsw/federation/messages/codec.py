@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_type_hints
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -27,24 +27,15 @@ _RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRe
     "config": ConfigRecord,
     "metrics": MetricRecord,
 }
-_CALLED: Mapping[Record, str] = {
-    "config": "setting",
-    "metrics": "metric",
-    "model": "array",
-    "prepared": "array",
-    "arrays": "array",
-}
+_CALLED = {ArrayRecord: "array", ConfigRecord: "setting", MetricRecord: "metric"}
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Message:
-    """A message in one direction, a frozen dataclass; every attribute of a subclass is annotated with its `Field`.
-
-    Attributes:
-        nonce: the record that holds a nonce, so that it equals no other (`fedsw.federation.wire`).
-    """
+    """A message in one direction, a frozen dataclass; every attribute is annotated with what it is and its `Field`."""
 
     nonce: ClassVar[Record | None] = None
+    """The record that holds a nonce, so that it equals no other (`fedsw.federation.wire`)."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False)(cls)
@@ -56,12 +47,11 @@ Up = TypeVar("Up", bound=Message)
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
-    """A message to clients, and their answer: Flower's type of both, their classes, and what they are for."""
+    """A message to clients, whose docstring says when it is sent, and their answer; and Flower's type of both."""
 
     kind: str
     down: type[Down]
     up: type[Up]
-    about: str
 
     @property
     def action(self) -> str:
@@ -81,13 +71,14 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
     for attribute, hint in get_type_hints(kind, include_extras=True).items():
         if attribute == "nonce":
             continue
-        fields = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Field)]
+        said = getattr(hint, "__metadata__", ())
+        fields = [each for each in said if isinstance(each, Field)]
         if len(fields) != 1:
             raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
-        found[attribute] = fields[0]
+        found[attribute] = replace(fields[0], about="".join(each for each in said if isinstance(each, str)))
     if kind.nonce is not None:
         about = "drawn afresh for every message, so that no record equals another"
-        found["nonce"] = Reals(wire.NONCE, PUBLIC, about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
+        found["nonce"] = Reals(wire.NONCE, PUBLIC, about=about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
     _FIELDS[kind] = found
     return found
 
@@ -133,9 +124,14 @@ def unmade(content: RecordDict) -> Unmade | None:
 
 def bytes_of(content: RecordDict) -> int:
     """Bytes of the arrays in a message."""
-    held = unmade(content)
-    records: Mapping[str, Mapping[str, Any]] = cast(Any, content) if held is None else held.parts
+    records = _parts(content)
     return sum(bytes_in(each) for record in records.values() for each in record.values() if isinstance(each, Array))
+
+
+def _parts(content: RecordDict) -> Mapping[str, Mapping[str, Any]]:
+    """The records of a message, or what they will be made of."""
+    held = unmade(content)
+    return cast(Any, content) if held is None else held.parts
 
 
 def encode(message: Message, terms: Terms) -> RecordDict:
@@ -164,13 +160,12 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
     Raises:
         Malformed: naming the field, what came (unless it is secret) and what was expected.
     """
-    held = unmade(content)
-    records: Mapping[str, Mapping[str, Any]] = cast(Any, content) if held is None else held.parts
+    records = _parts(content)
     _refuse_undeclared(kind, records, terms)
     values: dict[str, Any] = {}
     for attribute, field in fields_of(kind).items():
         if attribute == "nonce":
-            if held is None and field.record in records:
+            if records is content and field.record in records:
                 field.take(_getter(records, field), terms)
             continue
         values[attribute] = None
@@ -214,11 +209,11 @@ def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, A
 
 
 def _getter(records: Mapping[str, Mapping[str, Any]], field: Field) -> Get:
-    record = records.get(field.record)
+    record, kind = records.get(field.record), _RECORDS[field.record]
 
     def get(key: str) -> Any:
-        if not isinstance(record, (_RECORDS[field.record], dict)) or key not in record:
-            raise Malformed(f"no {_CALLED[field.record]} {key!r} came", field.name)
+        if not isinstance(record, (kind, dict)) or key not in record:
+            raise Malformed(f"no {_CALLED[kind]} {key!r} came", field.name)
         return record[key]
 
     return get

@@ -28,173 +28,121 @@ FINITE_EPSILON = Limits(0.0, sys.float_info.max)
 
 _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
-Round = Annotated[int, Whole("round", PUBLIC, "number of the round", limits=Limits(1, MOST_BELIEVED))]
+Round = Annotated[int, "number of the round", Whole("round", PUBLIC, limits=Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
-    int, Whole("attempt", PUBLIC, "number of the attempt; no other attempt of the round ever has it", limits=FROM_ZERO)
+    int,
+    "number of the attempt; no other attempt of the round ever has it",
+    Whole("attempt", PUBLIC, limits=FROM_ZERO),
 ]
 Federation = Annotated[
     int,
-    Whole(
-        "records",
-        PUBLIC,
-        "records of the whole federation, for a delta such as 0.1/n; a client counts at least its own",
-        limits=FROM_ZERO,
-    ),
+    "records of the whole federation, for a delta such as 0.1/n; a client counts at least its own",
+    Whole("records", PUBLIC, limits=FROM_ZERO),
 ]
-Theta = Annotated[Broadcast, BroadcastValues("theta", RELEASED, "the model, flat", shape=("r",))]
+Theta = Annotated[Broadcast, "the model, flat", BroadcastValues("theta", RELEASED, shape=("r",))]
 ThetaIfUsed = Annotated[
-    Broadcast | None, BroadcastValues("theta", RELEASED, "the model, flat", shape=("r",), when=THROUGH_MODEL)
+    Broadcast | None, "the model, flat", BroadcastValues("theta", RELEASED, shape=("r",), when=THROUGH_MODEL)
 ]
 Spent = Annotated[
     float,
-    Real(
-        "epsilon",
-        PUBLIC,
-        "the epsilon that the client's ledger has spent after this",
-        limits=FINITE_EPSILON,
-        without_noise=Limits(0.0),
-    ),
+    "the epsilon that the client's ledger has spent after this",
+    Real("epsilon", PUBLIC, limits=FINITE_EPSILON, without_noise=Limits(0.0)),
 ]
 SpentBefore = Annotated[
     Tensor | None,
-    Values(
-        "epsilon",
-        PUBLIC,
-        "the epsilon that each client's ledger has spent",
-        shape=("S",),
-        precision="float64",
-        limits=FINITE_EPSILON,
-        when=OWN_LEDGER,
-    ),
+    "the epsilon that each client's ledger has spent",
+    Values("epsilon", PUBLIC, shape=("S",), precision="float64", limits=FINITE_EPSILON, when=OWN_LEDGER),
 ]
 Sigma = Annotated[
     float,
-    Real(
-        "sigma",
-        PUBLIC,
-        "standard deviation of the noise of every number",
-        limits=DEVIATIONS,
-        without_noise=Limits(0.0, 0.0),
-    ),
+    "standard deviation of the noise of every number",
+    Real("sigma", PUBLIC, limits=DEVIATIONS, without_noise=Limits(0.0, 0.0)),
 ]
 Prepared = Annotated[
     Broadcast | None,
+    "a linear map of features and a scale of clips, made of the released moments",
     BroadcastValues(
-        "preparation",
-        RELEASED,
-        "a linear map of features and a scale of clips, made of the released moments",
-        record="prepared",
-        shape=("v",),
-        precision="float64",
-        finite=True,
-        when=WITH_MOMENTS,
-    ),
-]
-Settings = Annotated[str, Text("experiment", PUBLIC, "the experiment, as JSON", most=MOST_OF_SETTINGS)]
-RunName = Annotated[
-    str,
-    Text(
-        "run",
-        PUBLIC,
-        "name of the run; stays when it is resumed",
-        most=32,
-        pattern=RUN_NAME,
-        form="32 hexadecimal digits",
-    ),
-]
-Clients = Annotated[
-    Tensor,
-    WholeValues(
-        "clients",
-        PUBLIC,
-        "the places of the node's clients in the client order, ascending",
-        shape=("S",),
-        limits=FROM_ZERO,
-        length="S",
+        "preparation", RELEASED, record="prepared", shape=("v",), precision="float64", finite=True, when=WITH_MOMENTS
     ),
 ]
 
 
-class SizesAsked(Message):
-    """The message before the greeting where the experiment leaves settings to `training.preset`."""
+class Asked(Message):
+    """The base of requests for an attempt."""
 
-    experiment: Settings
-    run: RunName
-
-
-class Sizes(Message):
-    """What the rules of a preset read of a node's records, which are loaded and validated."""
-
-    clients: Clients
-    by_group: Annotated[
-        Tensor,
-        WholeValues(
-            "by group",
-            PUBLIC,
-            "each client's records by group that are trained on",
-            shape=("S", "g"),
-            limits=Limits(0, MOST_RECORDS),
-        ),
-    ]
+    round: Round
+    attempt: Attempt
 
 
-SIZES = Exchange(
-    "query.sizes",
-    SizesAsked,
-    Sizes,
-    "before the greeting, where `training.preset` has still settings to choose: by these numbers",
-)
+class AskedUnderModel(Message):
+    """The base of requests for an attempt under the model that was released last."""
+
+    theta: Theta
+    round: Round
+    attempt: Attempt
 
 
 class Greeting(Message):
-    """The first message to every node; also sent to one that was away, to learn whether it is back."""
+    """Before the first round, and whenever a client that was away is back."""
 
-    experiment: Settings
-    run: RunName
+    experiment: Annotated[str, "the experiment, as JSON", Text("experiment", PUBLIC, most=MOST_OF_SETTINGS)]
+    run: Annotated[
+        str,
+        "name of the run; stays when it is resumed",
+        Text("run", PUBLIC, most=32, pattern=RUN_NAME, form="32 hexadecimal digits"),
+    ]
 
 
-class Joined(Message):
-    """A node that has loaded and validated the records of its clients: of one, or of many if it is a site."""
+class SizesAsked(Greeting):
+    """Before the greeting, where `training.preset` has still settings to choose: by these numbers."""
 
-    clients: Clients
+
+class _OfClients(Message):
+    """The base of what a node says of its clients, whose records are loaded and validated."""
+
+    clients: Annotated[
+        Tensor,
+        "the places of the node's clients in the client order, ascending",
+        WholeValues("clients", PUBLIC, shape=("S",), limits=FROM_ZERO, length="S"),
+    ]
+
+
+class Sizes(_OfClients):
+    """What the rules of a preset read of a node's records."""
+
+    by_group: Annotated[
+        Tensor,
+        "each client's records by group that are trained on",
+        WholeValues("by group", PUBLIC, shape=("S", "g"), limits=Limits(0, MOST_RECORDS)),
+    ]
+
+
+class Joined(_OfClients):
+    """A node whose clients can take part: of one, or of many if it is a site."""
+
     sizes: Annotated[
         Tensor,
-        WholeValues("sizes", PUBLIC, "each client's records by cell", shape=("S", "c"), limits=Limits(0), totals="N"),
+        "each client's records by cell",
+        WholeValues("sizes", PUBLIC, shape=("S", "c"), limits=Limits(0), totals="N"),
     ]
     epsilon: SpentBefore
     ids: Annotated[
         tuple[Tensor, ...] | None,
-        RecordIds(
-            "record ids",
-            PUBLIC,
-            "numbers of the clients' records, client after client; a run that sends them is called nominal",
-            shape=("N",),
-            limits=Limits(0, MOST_RECORDS - 1),
-            when=SEEDED,
-        ),
+        "numbers of the clients' records, client after client; a run that sends them is called nominal",
+        RecordIds("record ids", PUBLIC, shape=("N",), limits=Limits(0, MOST_RECORDS - 1), when=SEEDED),
     ]
     kept: Annotated[
         Tensor | None,
-        WholeValues(
-            "kept",
-            PUBLIC,
-            "each client's records by group that are kept out of training",
-            shape=("S", "g"),
-            limits=Limits(0),
-            when=HELD_OUT_RELEASED,
-        ),
+        "each client's records by group that are kept out of training",
+        WholeValues("kept", PUBLIC, shape=("S", "g"), limits=Limits(0), when=HELD_OUT_RELEASED),
     ] = None
     answered: Annotated[
         Tensor,
-        WholeValues(
-            "answered",
-            PUBLIC,
-            "what the node has answered in this run before: round, attempt, and 2 for an attempt's last exchange "
-            "or 1 for one before it",
-            shape=("A", "e"),
-            limits=FROM_ZERO,
-        ),
+        "what the node has answered in this run before: round, attempt, and 2 for an attempt's last exchange "
+        "or 1 for one before it",
+        WholeValues("answered", PUBLIC, shape=("A", "e"), limits=FROM_ZERO),
     ] = _NOTHING
 
 
-HELLO = Exchange("query.hello", Greeting, Joined, "before the first round, and whenever a client that was away is back")
+SIZES = Exchange("query.sizes", SizesAsked, Sizes)
+HELLO = Exchange("query.hello", Greeting, Joined)

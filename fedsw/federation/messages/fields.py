@@ -6,10 +6,10 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from fedsw.federation.messages.terms import Condition, Terms
 
@@ -78,7 +78,7 @@ class Field(ABC):
     Attributes:
         name: its key in its record.
         seen: who may see it.
-        about: what it is, for the table.
+        about: what it is, for the table: the text beside the field in an attribute's annotation.
         record: of Flower's, that it is in.
         when: whether it is there; None for always. It is None in the message where it is not.
         spare: a message is taken without it if it is malformed: a diagnostic, on which nothing rests.
@@ -86,8 +86,8 @@ class Field(ABC):
 
     name: str
     seen: Seen
-    about: str
     _: KW_ONLY
+    about: str = ""
     record: Record
     when: Condition | None = None
     spare: bool = False
@@ -150,86 +150,92 @@ class Text(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Field):
-    """One number or several, each within the limits."""
+    """A number of one type, within the limits."""
 
+    kind: ClassVar[type[int] | type[float]]
+    called: ClassVar[str]
     limits: Limits
+
+    def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: self.kind(value)}
+
+    def take(self, get: Get, terms: Terms) -> Any:
+        """See `Field`."""
+        value, limits = get(self.name), self.believed(terms)
+        if type(value) is self.kind and value in limits:
+            return value
+        self.refuse(value, f"a {self.called} {limits}")
+
+    def believed(self, terms: Terms) -> Limits:
+        """The limits in a run."""
+        return self.limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whole(Number):
     """A whole number; its size on the wire says its magnitude, so it is for public ones."""
 
+    kind, called = int, "whole number"
     record: Record = "config"
-
-    def put(self, value: int, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
-        return {self.name: int(value)}
-
-    def take(self, get: Get, terms: Terms) -> int:
-        """See `Field`."""
-        value = get(self.name)
-        if type(value) is int and value in self.limits:
-            return value
-        self.refuse(value, f"a whole number {self.limits}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wholes(Number):
-    """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
-
-    record: Record = "config"
-    length: str
-
-    def put(self, value: tuple[int, ...], terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
-        return {self.name: [int(each) for each in value]}
-
-    def take(self, get: Get, terms: Terms) -> tuple[int, ...]:
-        """See `Field`."""
-        values, count = get(self.name), terms.sizes.get(self.length)
-        fits = isinstance(values, list) and count in (None, len(values))
-        if fits and all(type(each) is int and each in self.limits for each in values):
-            return tuple(values)
-        self.refuse(values, f"{'' if count is None else f'{count} '}whole numbers {self.limits}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Real(Number):
     """A number, of one size on the wire, with other limits in a run that adds no noise where it has some."""
 
+    kind, called = float, "float"
     record: Record = "metrics"
     without_noise: Limits | None = None
 
-    def put(self, value: float, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
-        return {self.name: float(value)}
+    def believed(self, terms: Terms) -> Limits:
+        """See `Number`."""
+        return self.limits if self.without_noise is None or terms.noisy else self.without_noise
 
-    def take(self, get: Get, terms: Terms) -> float:
+
+class Numbers(Number):
+    """Several numbers, each within the limits."""
+
+    @abstractmethod
+    def counted(self, terms: Terms) -> int | None:
+        """How many there are; None for any number of them."""
+
+    def put(self, value: Iterable[Any], terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
-        value = get(self.name)
-        limits = self.limits if self.without_noise is None or terms.noisy else self.without_noise
-        if type(value) is float and value in limits:
-            return value
-        self.refuse(value, f"a float {limits}")
+        return {self.name: [self.kind(each) for each in value]}
+
+    def take(self, get: Get, terms: Terms) -> tuple[Any, ...]:
+        """See `Field`."""
+        values, count = get(self.name), self.counted(terms)
+        fits = isinstance(values, list) and count in (None, len(values))
+        if fits and all(type(each) is self.kind and each in self.limits for each in values):
+            return tuple(values)
+        self.refuse(values, f"{'' if count is None else f'{count} '}{self.called}s {self.limits}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reals(Number):
+class Wholes(Numbers):
+    """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
+
+    kind, called = int, "whole number"
+    record: Record = "config"
+    length: str
+
+    def counted(self, terms: Terms) -> int | None:
+        """See `Numbers`."""
+        return terms.sizes.get(self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reals(Numbers):
     """Numbers, of one size on the wire, as many as `count`."""
 
+    kind, called = float, "float"
     count: int
 
-    def put(self, value: list[float], terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
-        return {self.name: value}
-
-    def take(self, get: Get, terms: Terms) -> list[float]:
-        """See `Field`."""
-        values = get(self.name)
-        fits = isinstance(values, list) and len(values) == self.count
-        if fits and all(type(each) is float and each in self.limits for each in values):
-            return list(values)
-        self.refuse(values, f"{self.count} floats {self.limits}")
+    def counted(self, terms: Terms) -> int:
+        """See `Numbers`."""
+        return self.count
 
 
 def _number(value: float) -> str:

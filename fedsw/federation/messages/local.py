@@ -6,42 +6,17 @@ from typing import Annotated
 
 from torch import Tensor
 
+from fedsw.federation.messages import common
 from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, Values
 from fedsw.federation.messages.codec import Exchange, Message
-from fedsw.federation.messages.common import (
-    FROM_ZERO,
-    Attempt,
-    Federation,
-    Prepared,
-    Round,
-    Sigma,
-    Spent,
-    Theta,
-    ThetaIfUsed,
-)
+from fedsw.federation.messages.common import Asked, AskedUnderModel, Attempt, Federation, Prepared, Round, Theta
 from fedsw.federation.messages.fields import NOISED, PUBLIC, Wholes
 from fedsw.federation.messages.terms import OWN_DIRECTIONS, WITH_TABLES
 
 BatchSizes = Annotated[
     tuple[int, ...],
-    Wholes(
-        "sizes",
-        PUBLIC,
-        "records by cell of the whole federation's batch; a client counts at least its own",
-        limits=FROM_ZERO,
-        length="c",
-    ),
-]
-SlotMeans = Annotated[
-    Broadcast | None,
-    BroadcastValues(
-        "tables",
-        NOISED,
-        "slot means that the server made of the summed noised histograms; a client clamps them",
-        record="arrays",
-        shape=("c", "k", "B"),
-        when=WITH_TABLES,
-    ),
+    "records by cell of the whole federation's batch; a client counts at least its own",
+    Wholes("sizes", PUBLIC, limits=common.FROM_ZERO, length="c"),
 ]
 
 
@@ -50,22 +25,19 @@ class Release(Message):
 
     nonce = "metrics"
 
-    epsilon: Spent
+    epsilon: common.Spent
 
 
 class Noised(Release):
     """One array that a client has noised itself; what it holds is said by the classes derived from this."""
 
     values: Tensor
-    sigma: Sigma
+    sigma: common.Sigma
 
 
-class TableAsked(Message):
-    """`local-gradient`, first exchange of an attempt."""
+class TableAsked(AskedUnderModel):
+    """First of an attempt: noised histograms of a fresh sample; there is none without a penalty."""
 
-    theta: Theta
-    round: Round
-    attempt: Attempt
     sizes: BatchSizes
     records: Federation
     prepared: Prepared = None
@@ -76,29 +48,20 @@ class NoisedTable(Noised):
 
     values: Annotated[
         Tensor,
-        Values(
-            "noised",
-            NOISED,
-            "histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
-            shape=("c", "k", "B"),
-            finite=True,
-        ),
+        "histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
+        Values("noised", NOISED, shape=("c", "k", "B"), finite=True),
     ]
 
 
-TABLES = Exchange(
-    "train.tables",
-    TableAsked,
-    NoisedTable,
-    "first of an attempt: noised histograms of a fresh sample; there is none without a penalty",
-)
-
-
 class LocalGradientAsked(Message):
-    """`local-gradient`, second exchange of an attempt; the only one without a penalty."""
+    """Second of an attempt, or the only one without a penalty: the noised contribution of the same sample."""
 
     theta: Theta
-    tables: SlotMeans
+    tables: Annotated[
+        Broadcast | None,
+        "slot means that the server made of the summed noised histograms; a client clamps them",
+        BroadcastValues("tables", NOISED, record="arrays", shape=("c", "k", "B"), when=WITH_TABLES),
+    ]
     round: Round
     attempt: Attempt
     sizes: BatchSizes
@@ -109,24 +72,14 @@ class LocalGradientAsked(Message):
 class NoisedContribution(Noised):
     """The same batch's noised contribution."""
 
-    values: Annotated[Tensor, Values("noised", NOISED, "clipped contribution of the batch", shape=("r",), finite=True)]
+    values: Annotated[Tensor, "clipped contribution of the batch", Values("noised", NOISED, shape=("r",), finite=True)]
 
 
-LOCAL_GRADIENTS = Exchange(
-    "train.local_gradients",
-    LocalGradientAsked,
-    NoisedContribution,
-    "second of an attempt: the noised contribution of the same sample",
-)
+class SlicesAsked(Asked):
+    """Every round, or once: noised random slices of features."""
 
-
-class SlicesAsked(Message):
-    """`local-slices`: slices of a fresh secret batch, or once of all records."""
-
-    round: Round
-    attempt: Attempt
     records: Federation
-    theta: ThetaIfUsed
+    theta: common.ThetaIfUsed
 
 
 class NoisedSlices(Release):
@@ -134,37 +87,20 @@ class NoisedSlices(Release):
 
     projections: Annotated[
         Tensor,
-        Values(
-            "projections",
-            NOISED,
-            "projections of the batch's features on the directions, in random order",
-            shape=("n", "k"),
-            finite=True,
-        ),
+        "projections of the batch's features on the directions, in random order",
+        Values("projections", NOISED, shape=("n", "k"), finite=True),
     ]
     directions: Annotated[
         Tensor | None,
-        Values(
-            "directions",
-            PUBLIC,
-            "the client's own draw of directions; elsewhere they are the attempt's public ones",
-            shape=("d", "k"),
-            precision="float64",
-            finite=True,
-            when=OWN_DIRECTIONS,
-        ),
+        "the client's own draw of directions; elsewhere they are the attempt's public ones",
+        Values("directions", PUBLIC, shape=("d", "k"), precision="float64", finite=True, when=OWN_DIRECTIONS),
     ]
-    sigma: Sigma
+    sigma: common.Sigma
 
 
-SLICES = Exchange("train.slices", SlicesAsked, NoisedSlices, "every round, or once: noised random slices of features")
+class ReleaseAsked(Asked):
+    """Once: privatised records."""
 
-
-class ReleaseAsked(Message):
-    """`local-release`: all records, once."""
-
-    round: Round
-    attempt: Attempt
     records: Federation
 
 
@@ -172,8 +108,11 @@ class ReleasedRecords(Release):
     """All of a client's records, privatised."""
 
     released: Annotated[
-        Tensor, Values("released", NOISED, "privatised records, in the released space", shape=("N", "d"), finite=True)
+        Tensor, "privatised records, in the released space", Values("released", NOISED, shape=("N", "d"), finite=True)
     ]
 
 
-RELEASE = Exchange("train.release", ReleaseAsked, ReleasedRecords, "once: privatised records")
+TABLES = Exchange("train.tables", TableAsked, NoisedTable)
+LOCAL_GRADIENTS = Exchange("train.local_gradients", LocalGradientAsked, NoisedContribution)
+SLICES = Exchange("train.slices", SlicesAsked, NoisedSlices)
+RELEASE = Exchange("train.release", ReleaseAsked, ReleasedRecords)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,6 @@ def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experime
         account.settle(run, steps, None)
         return
     bind(place, account, run)
-
-
-def limited(place: Path, ledger: Ledger) -> Ledger:
-    """The ledger, which asks its data set's account before it charges what was not set aside."""
-    bound = bound_to(place)
-    if bound is not None:
-        ledger.limiter = Reservation(bound.account, bound.run)
-    return ledger
 
 
 def give_back(folder: Path) -> None:
@@ -177,10 +169,8 @@ class Promise:
         return cls(run_with_split(run, experiment), epsilon, delta, local_accountant(experiment), nominal, groups)
 
     def __str__(self) -> str:
-        kind = ", nominal" if self.nominal else ""
-        return (
-            f"run {self.run[:12]!r} at ({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant}{kind}"
-        )
+        guarantee = f"({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant}"
+        return f"run {self.run[:12]!r} at {guarantee}{', nominal' if self.nominal else ''}"
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path | None:
@@ -210,11 +200,8 @@ def require_writable(path: Path) -> None:
             f"client {path.stem.removeprefix('client-')} cannot keep its privacy ledger in {path.parent} "
             f"({fault.strerror}); {REMEDY}"
         ) from None
-    if path.exists():
-        with Ledger.open(path, read_only=True) as ledger:
-            _require_remembered(path, ledger)
-    else:
-        _require_remembered(path, None)
+    with Ledger.open(path, read_only=True) if path.exists() else nullcontext() as ledger:
+        _require_remembered(path, ledger)
 
 
 def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
@@ -231,20 +218,6 @@ def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
     with Ledger.open(path, read_only=True) as ledger:
         _require_same(path, ledger, promised(ledger.delta))
         return ledger.epsilon()
-
-
-@contextmanager
-def ledgers_in(folder: Path) -> Iterator[None]:
-    """Set the folder of ledgers for client processes that start inside this context."""
-    before = os.environ.get(STATE_VARIABLE)
-    os.environ[STATE_VARIABLE] = str(folder.resolve())
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[STATE_VARIABLE]
-        else:
-            os.environ[STATE_VARIABLE] = before
 
 
 @contextmanager
@@ -303,18 +276,24 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
 
 
 def _open(path: Path, promise: Promise) -> Ledger:
-    """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused."""
-    if not path.exists():
+    """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused.
+
+    It asks its data set's account before it charges what was not set aside.
+    """
+    if path.exists():
+        ledger = Ledger.open(path)
+    else:
         _require_remembered(path, None)
         files.new_folder(path.parent)
-        return limited(path, Ledger.create(path, **asdict(promise)))
-    ledger = Ledger.open(path)
+        ledger = Ledger.create(path, **asdict(promise))
     try:
         _require_remembered(path, ledger)
-        limited(path, ledger)
+        bound = bound_to(path)
     except BaseException:
         ledger.close()
         raise
+    if bound is not None:
+        ledger.limiter = Reservation(bound.account, bound.run)
     return ledger
 
 

@@ -56,11 +56,8 @@ def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
 
     Of each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
     """
-    found: list[Paid | Exception] = []
     size = max(1, account.most_open() // 2)
-    for start in range(0, len(dues), size):
-        found += _paid(dues[start : start + size])
-    return found
+    return [each for start in range(0, len(dues), size) for each in _paid(dues[start : start + size])]
 
 
 def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
@@ -69,14 +66,12 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
     bills: dict[int, Bill] = {}
     try:
         for place, due in enumerate(dues):
-            use: AbstractContextManager[Ledger] = opened(due.place, due.promise)
+            use = opened(due.place, due.promise)
             try:
-                ledger = use.__enter__()
+                bills[place] = Bill(use.__enter__(), due.round, due.attempt, due.charges, due.sigma, due.parts)
+                uses[place] = use
             except Exception as fault:
                 found[place] = fault
-                continue
-            uses[place] = use
-            bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
         found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
     finally:
         for place, used in uses.items():
@@ -233,9 +228,7 @@ def state_of_site(context: Context) -> dict[str, Any]:
 
 
 def _state(name: str, context: Context) -> dict[str, Any]:
-    if name not in context.state:
-        context.state[name] = ConfigRecord()
-    return cast(dict[str, Any], context.state[name])
+    return cast(dict[str, Any], context.state.setdefault(name, ConfigRecord()))
 
 
 _log = logging.getLogger("fedsw.clients")

@@ -68,12 +68,12 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     torch.set_num_threads(experiment.federation.cores)
     try:
         with nullcontext() if is_simulated(node_config) else without_downloads():
+            task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+            require_moments(task)
             if known is not None and same_but_for_chosen(known.task.experiment, experiment):
-                task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-                require_moments(task)
                 node = known.under(task)
             else:
-                node = _read(experiment_json, experiment, run, node_config)
+                node = _read(task, run, node_config)
     except (ExperimentError, UnsupportedModule, FileNotFoundError):
         raise  # of settings, and of where files are
     except Exception as fault:
@@ -89,12 +89,10 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     return node
 
 
-def _read(experiment_json: str, experiment: Experiment, run: str, node_config: Mapping[str, Any]) -> Node:
-    task = Problem.from_json(experiment_json, node_config.get("data-dir"))
-    require_moments(task)
+def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
     held = held_records(task, node_config)
-    require_units(experiment, held.records)
+    require_units(task.experiment, held.records)
     node = Node.of(task, held, run)
-    if experiment.data.held_out_released:
+    if task.experiment.data.held_out_released:
         node.kept = Node.of(task, held_out_records(task, node_config), run)
     return node

@@ -83,23 +83,17 @@ def require_room(
     made = task_of(experiment) if task is None else task.task
     shape = stated_shape(experiment) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
-    own = not of_one_person(node_config)
-    more = ", or this client's operator raises {} (`fedsw client`)"
-    require_within(
-        parts_of(experiment, made, shape, rows=rows),
-        bytes_=memory,
-        seconds=seconds,
-        whose="this client" if own else "this machine",
-        remedy=(more.format("max-memory"), more.format("max-seconds"))
-        if own
-        else (", or use one with more memory", ""),
-    )
+    whose, remedy = "this machine", (", or use one with more memory", "")
+    if not of_one_person(node_config):
+        more = ", or this client's operator raises {} (`fedsw client`)"
+        whose, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
+    parts = parts_of(experiment, made, shape, rows=rows)
+    require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy)
 
 
 def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
     """The bytes of memory and the seconds of computing that a node gives to a run at most, positive and finite."""
-    own = not of_one_person(node_config)
-    memory, seconds = (machine_memory() / 2, _DAY) if own else (machine_memory(), YEAR)
+    memory, seconds = (machine_memory(), YEAR) if of_one_person(node_config) else (machine_memory() / 2, _DAY)
     if "max-memory" in node_config:
         memory = GIB * _positive(node_config["max-memory"], "max-memory")
     if "max-seconds" in node_config:
@@ -118,11 +112,10 @@ def _batch(experiment: Experiment, records: int, cells: int) -> int:
 
 def choice_of(node_config: Mapping[str, Any]) -> str:
     """What a node's operator chose to take part in, in words."""
-    agreed, limit = _agreed(node_config), _limit(node_config)
-    known = f"trust {', '.join(agreed)}" if agreed else ""
-    keys = said_of_roster(node_config)
-    most = "" if limit is None else f"up to a guaranteed epsilon of {upward(limit, 6)}"
-    chosen = " ".join(filter(None, (known, most))) or "whatever the server asks (trust any)"
+    agreed, limit, keys = _agreed(node_config), _limit(node_config), said_of_roster(node_config)
+    known = [f"trust {', '.join(agreed)}"] if agreed else []
+    known += [] if limit is None else [f"up to a guaranteed epsilon of {upward(limit, 6)}"]
+    chosen = " ".join(known) or "whatever the server asks (trust any)"
     return f"{chosen}, with the {keys}" if keys else chosen
 
 
@@ -187,11 +180,9 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
     A simulation's clients find their data where the experiment says. On a client's machine that path would be the
     server's word, and could name anything there: what is read is for the node's operator to say.
     """
-    if not node_config.get("own-data") or node_config.get("data-dir"):
-        return
     folder, files = experiment.data.data_dir, experiment.data.source == "files"
-    if files and node_config.get("data-path"):
-        return  # of named data sets a file is not looked at, and the folder would be
+    if not node_config.get("own-data") or node_config.get("data-dir") or (files and node_config.get("data-path")):
+        return  # a file is looked at where records are files; of named data sets the folder would be
     if folder is not None or files:
         raise ExperimentError(
             f"this node reads only what it was started with, and data.data_dir is {folder!r}, the server's word; start "

@@ -22,9 +22,8 @@ class Participation:
 
     Attributes:
         epsilon: infinite without noise, and None where it follows from a noise multiplier.
-        rounds: how many rounds, or stages of a sketch, with an answer of clients are planned.
-        answered: how many rounds this node answered in.
-        last: number of the last of them; 0 before the first.
+        rounds, answered, last: how many rounds (stages of a sketch) with an answer of clients are planned; how many
+            this node answered in; the number of the last of these, 0 before the first.
         agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
         heard: when the node was last asked something, in seconds since 1970, by the file system.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own import numbered
-from fedsw.experiment.sources import client_records, declared_columns, load_dataset, owners, shared_tables
+from fedsw.experiment.own import client_records, numbered
+from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables
 from fedsw.federation.node.sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.tasks.problem import Problem
@@ -51,23 +51,18 @@ def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[
         raise ExperimentError(
             f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
         ) from None
-    clients = _clients(experiment, node_config, parts)
+    clients = experiment.federation.clients
+    if not is_simulated(node_config):
+        agreed = int(node_config.get("num-clients", parts))
+        if "num-clients" in node_config and agreed != clients:
+            raise ExperimentError(
+                f"federation.clients is {clients}, and this node takes part in a federation of {agreed} (num-clients) "
+                "only"
+            )
+        clients = agreed
     if parts >= clients:
         return range(part, part + 1), parts
     return range(part * clients // parts, (part + 1) * clients // parts), clients
-
-
-def _clients(experiment: Experiment, node_config: Mapping[str, Any], parts: int) -> int:
-    """How many clients the federation has, as far as this node takes the server's word for it."""
-    clients = experiment.federation.clients
-    if is_simulated(node_config):
-        return clients
-    agreed = int(node_config.get("num-clients", parts))
-    if "num-clients" in node_config and agreed != clients:
-        raise ExperimentError(
-            f"federation.clients is {clients}, and this node takes part in a federation of {agreed} (num-clients) only"
-        )
-    return agreed
 
 
 def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
@@ -99,38 +94,20 @@ def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 
 def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
-    clients, total = clients_of(task.experiment, node_config)
-    experiment = task.experiment
-    if experiment.data.source == "files":
-        return _gathered(
-            clients,
-            total,
-            experiment,
-            lambda client: own_records(
-                task, declared_columns(experiment), node_config, client, total, alone=len(clients) == 1
-            ),
-        )
-    if experiment.data.own:
-        alone, several = bool(node_config.get("own-data")), len(clients) > 1
-        return _gathered(
-            clients,
-            total,
-            experiment,
-            lambda client: client_records(experiment, client, total, alone=alone, several=several),
-        )
-    everybody = load_dataset(experiment, node_config.get("data-dir")).train
-    held = _part(everybody, experiment, clients, total)
-    _validate(task, held)
-    return held
-
-
-def _gathered(
-    clients: range, total: int, experiment: Experiment, of_client: Callable[[int], tuple[Records, bool]]
-) -> Held:
     """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
-    found = []
+    experiment, found = task.experiment, list[Records]()
+    clients, total = clients_of(experiment, node_config)
+    if experiment.data.source != "files" and not experiment.data.own:
+        held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
+        _validate(task, held)
+        return held
     for client in clients:
-        records, everybodys = of_client(client)
+        if experiment.data.source == "files":
+            records, everybodys = _own_records(task, node_config, client, clients, total)
+        else:
+            source, columns = experiment.data.source, declared_columns(experiment)
+            alone, several = bool(node_config.get("own-data")), len(clients) > 1
+            records, everybodys = client_records(source, columns, client, total, alone=alone, several=several)
         if everybodys:
             return _part(records, experiment, clients, total)
         found.append(records)
@@ -162,10 +139,10 @@ def _validate(task: Problem, held: Held) -> None:
         raise
 
 
-def own_records(
-    task: Problem, columns: Columns, node_config: Mapping[str, Any], client: int, clients: int, *, alone: bool
+def _own_records(
+    task: Problem, node_config: Mapping[str, Any], client: int, clients: range, total: int
 ) -> tuple[Records, bool]:
-    """Records of a file that this node brings for a client, or everybody's, of which each client holds a part.
+    """Records of a file that this node brings for one of its clients, or everybody's, of which each holds a part.
 
     `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
     A simulation has neither: there the experiment's data.data_dir holds one file that is split among the clients, or
@@ -174,16 +151,17 @@ def own_records(
     Ids interleave those of all clients, so that no two records of a federation share one. Where a node holds several
     clients its folder has one for each, named by its number. Returns whether the records are everybody's, too.
     """
+    alone, columns = len(clients) == 1, declared_columns(task.experiment)
     if named := node_config.get("data-path"):
         if not alone:
             raise ExperimentError(
                 f"this node holds several clients, {client} among them, and its data-path {named} is one file; start "
                 "it with --data-dir, a folder with a folder for each client in it, named by the client's number"
             )
-        return _own_table(Path(str(named)), task, columns, client, clients), False
+        return _own_table(Path(str(named)), task, columns, client, total), False
     if folder := node_config.get("data-dir"):
         own = Path(str(folder)) if alone else Path(str(folder)) / str(client)
-        return _own_table(find_table(own), task, columns, client, clients), False
+        return _own_table(find_table(own), task, columns, client, total), False
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
@@ -192,9 +170,8 @@ def own_records(
     shared = Path(task.experiment.data.data_dir).expanduser()
     if tables_in(shared):
         return shared_tables([find_table(shared)], columns)[0], True
-    held, _ = clients_of(task.experiment, node_config)
-    tables = shared_tables([find_table(shared / str(each)) for each in held], columns)
-    return numbered(tables[held.index(client)], client, clients), False
+    tables = shared_tables([find_table(shared / str(each)) for each in clients], columns)
+    return numbered(tables[clients.index(client)], client, total), False
 
 
 def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:

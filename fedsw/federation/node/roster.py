@@ -123,9 +123,8 @@ def read_mask_key(path: Path) -> MaskKey:
     try:
         content, mode = path.read_bytes(), path.stat().st_mode
     except OSError as fault:
-        raise ExperimentError(
-            f"no key for masks at {path} ({fault.strerror}); `fedsw certs roster key` makes it on this machine"
-        ) from None
+        made = "`fedsw certs roster key` makes it on this machine"
+        raise ExperimentError(f"no key for masks at {path} ({fault.strerror}); {made}") from None
     if len(content) != 32:
         raise ExperimentError(f"{path} is no key for masks: it has {len(content)} bytes, not 32")
     if mode & 0o077:
@@ -135,9 +134,8 @@ def read_mask_key(path: Path) -> MaskKey:
 
 def simulated_key(run: str, site: int) -> MaskKey:
     """The key pair of a simulated site: whoever wrote the experiment runs all of them, and can know it."""
-    return MaskKey.of_bytes(
-        hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated").digest()
-    )
+    own = hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated")
+    return MaskKey.of_bytes(own.digest())
 
 
 def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedsw.accountants import accountant_named
+from fedsw.accountants import accountant_named, doubt
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours
@@ -304,15 +304,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
-    by = accountant_named(accountant)
-    if by.guarantee:
-        return words
-    if by.stated:
-        return (
-            f"No guarantee but by the user's word: that the accountant {accountant} gives an upper bound is stated by "
-            f"the user. It says {words}"
-        )
-    return f"No guarantee: what the accountant {accountant} says may fall below the truth. It says {words}"
+    return doubt(accountant) + words
 
 
 def _promise(plan: Plan, accountant: str, epsilon: float) -> str:

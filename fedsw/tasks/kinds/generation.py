@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from fedsw.experiment.sources import Shape
 
-_MOST_POINTS = 10_000
+MOST_POINTS = 10_000
+"""Samples, and records beside them, that are measured and drawn."""
 
 
 class Generation(Task):
@@ -51,11 +52,20 @@ class Generation(Task):
 
         target = held_out.inputs.features
         slices = held_out.slices(target.shape[1])
-        return {"sw2": sliced_w2_to(_generated(model, held_out), target, directions=slices)}
+        return {"sw2": sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples (m, p), and held-out records (n, p) to see them beside."""
-        return {"outputs": _generated(model, held_out), "reference": held_out.inputs.features[:_MOST_POINTS]}
+        return {"outputs": self.generated(model, held_out), "reference": held_out.inputs.features[:MOST_POINTS]}
+
+    def generated(self, model: nn.Module, held_out: HeldOut) -> Tensor:
+        """Samples (m, p) as records are; those that were compared in blocks stand beside their codes again."""
+        from fedsw.models import BlockedImages
+
+        count = min(MOST_POINTS, len(held_out.records))
+        if isinstance(model, BlockedImages):
+            return model.beside(held_out.samples(count // held_out.shape.classes))
+        return held_out.samples(count)
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
@@ -71,16 +81,6 @@ class Generation(Task):
         if alpha != 1:
             return f"objective.alpha is {alpha}; a generator has no loss but the distance: set it to 1"
         return None
-
-
-def _generated(model: nn.Module, held_out: HeldOut) -> Tensor:
-    """Samples (m, p) as records are; those that were compared in blocks stand beside their codes again."""
-    from fedsw.models import BlockedImages
-
-    count = min(_MOST_POINTS, len(held_out.records))
-    if isinstance(model, BlockedImages):
-        return model.beside(held_out.samples(count // held_out.shape.classes))
-    return held_out.samples(count)
 
 
 TASK = Generation

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.kinds import Facts
 from fedsw.experiment.registry import is_reference
-from fedsw.experiment.sections import Model
-from fedsw.tasks.task import HeldOut, Inputs, Raw, Task, part
+from fedsw.tasks.kinds.generation import MOST_POINTS, Generation
+from fedsw.tasks.task import HeldOut
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedsw.experiment.sources import Shape
 
-_MOST_POINTS = 10_000
-
-
-class Synthesis(Task):
+class Synthesis(Generation):
     """A class-conditional generator: what it makes of noise and a label looks like the records of that label."""
 
     facts = Facts(
@@ -30,18 +26,6 @@ class Synthesis(Task):
         other_side="generator",
         figures=("samples",),
     )
-
-    def dimension(self, shape: Shape, model: Model) -> int:
-        """The number of features of a record."""
-        return shape.features
-
-    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The samples (n, p) themselves."""
-        return part(raw, "outputs", 0)
-
-    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
-        """Zero (n,): a generator has no loss but the distance to the sketch."""
-        return 0 * part(raw, "outputs", 0).sum(dim=-1)
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Accuracy on held-out records of a classifier that saw generated ones only, and the sliced distance to them.
@@ -59,12 +43,11 @@ class Synthesis(Task):
             with enable_grad():
                 report["accuracy"] = classifier_accuracy(features, labels, target, held_out.inputs.target)
         slices = held_out.slices(target.shape[1])
-        return {**report, "sw2": sliced_w2_to(features[: _most(held_out)], target, directions=slices)}
+        return {**report, "sw2": sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
 
-    def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
-        """Samples (m, p), and held-out records (n, p) to see them beside."""
-        features, _ = held_out.labelled()
-        return {"outputs": features[: _most(held_out)], "reference": held_out.inputs.features[:_MOST_POINTS]}
+    def generated(self, model: nn.Module, held_out: HeldOut) -> Tensor:
+        """The first of the labelled samples (m, p)."""
+        return held_out.labelled()[0][: min(MOST_POINTS, len(held_out.records))]
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
@@ -88,10 +71,6 @@ class Synthesis(Task):
                 "numbers, or none"
             )
         return None
-
-
-def _most(held_out: HeldOut) -> int:
-    return min(_MOST_POINTS, len(held_out.records))
 
 
 TASK = Synthesis

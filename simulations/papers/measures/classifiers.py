@@ -6,8 +6,9 @@ import statistics
 import time
 
 import torch
+from torch import Tensor
 
-from fedsw.tasks.generation import accuracy_of, image_classifier, knn_labels
+from fedsw.tasks.generation import accuracy_of, image_classifier
 from simulations.papers.finished import Finished
 from simulations.papers.measures.autoencoders import decoded, encoded, inside, prior
 from simulations.papers.store import Measured
@@ -54,3 +55,22 @@ def accuracies(run: Finished) -> Measured:
             "classifier_seconds": time.perf_counter() - began,
         }
     )
+
+
+def knn_labels(codes: Tensor, reference: Tensor, labels: Tensor, *, neighbours: int = 5) -> Tensor:
+    """Labels (m,) int64 of generated codes (m, d): the majority among their nearest reference codes (n, d).
+
+    A tie goes to the smallest label. Labels found with private records are outside the guarantee and serve to judge a
+    generator. ValueError if there are fewer reference codes than neighbours, or not one label for each.
+    """
+    if not 1 <= neighbours <= len(reference):
+        raise ValueError(
+            f"neighbours = {neighbours}; with {len(reference)} reference codes it is 1 .. {len(reference)}"
+        )
+    if labels.shape != (len(reference),):
+        raise ValueError(f"labels of shape {tuple(labels.shape)} for {len(reference)} reference codes; each has one")
+    from sklearn.neighbors import KNeighborsClassifier
+
+    model = KNeighborsClassifier(n_neighbors=neighbours)
+    model.fit(reference.detach().double().cpu().numpy(), labels.cpu().numpy())
+    return torch.from_numpy(model.predict(codes.detach().double().cpu().numpy())).to(torch.int64)

@@ -17,7 +17,7 @@ from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import StatedPart
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import Learner, learner_of, public_side_of
+from fedsw.tasks.public_side import Learner, public_side_of
 from fedsw.transport.sliced import project
 
 
@@ -192,7 +192,7 @@ class Ranks:
         matching = task.objective if isinstance(task.objective, Matching) else None
         prior = matching is not None and matching.other_side == "prior"
         self._prior = public_side_of(task) if prior else None
-        self._learner: Learner | None = None if matching is None or prior else learner_of(task)
+        self._learner = None if matching is None or prior else Learner(task)
 
     def of(
         self,

@@ -32,7 +32,7 @@ from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs.observer import Outcome
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import Adversary, learner_of
+from fedsw.tasks.public_side import Adversary, Learner
 from fedsw.transport.denoise import wavelet_denoise
 from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 
@@ -104,7 +104,7 @@ class LocalRelease(LocalMethod):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._release = release_of(self._task.experiment, self._plan.delta)
-        self._learner = learner_of(self._task)
+        self._learner = Learner(self._task)
         self._adversary = Adversary(self._task) if self._task.experiment.own(ReleaseSettings).adversarial else None
         self._target: Tensor | None = None
 

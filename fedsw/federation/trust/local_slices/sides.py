@@ -34,7 +34,7 @@ from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import learner_of
+from fedsw.tasks.public_side import Learner
 from fedsw.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
 from fedsw.transport.sliced import project
 
@@ -161,7 +161,7 @@ class LocalSlices(LocalMethod):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._learner = learner_of(self._task)
+        self._learner = Learner(self._task)
         self._stored: list[Slices] = []
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
