@@ -21,8 +21,8 @@ class Accountant:
             the l1 sensitivity / scale of Laplace noise, which no other accountant means.
         renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
         stated: whether a user registered it, and says that its epsilon is an upper bound.
-        epsilon: of (steps, delta, device), none of which is without noise, costs nothing or is uncovered; a shipped
-            one's is the function of its name in `fedsw.accounting.epsilons`.
+        epsilon: of (steps, delta), none of which is without noise, costs nothing or is uncovered; a shipped one's is
+            the function of its name in `fedsw.accounting.epsilons`.
     """
 
     name: str

@@ -303,6 +303,10 @@ class _Direction:
         return np.asarray(total) / self.mu
 
 
+_Views = tuple[Sequence[View], Sequence[View]]
+"""Of one round, with the canary's value and without."""
+
+
 def _sizes(trials: int, singly: int) -> list[int]:
     """How many copies each release is of, after that of a real round: one, as often as asked for, then many."""
     alone = min(singly, trials)
@@ -312,37 +316,37 @@ def _sizes(trials: int, singly: int) -> list[int]:
 def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status: Status) -> AttackResult:
     """Tell the two data sets apart by all that is seen of a round: of those with the canary what shows least."""
     status.update("real rounds on both neighbours")
-    enough, present, least = 1 if claim.rate == 1.0 else 3, 0, None
-    seen: tuple[list[Sequence[View]], list[Sequence[View]]] = ([], [])
-    rounds = 0
-    for round_ in one.rounds(math.ceil(_ABSENT / claim.rate) + _ROUNDS):
-        rounds += 1
-        views = one.views(round_), other.views(round_)
-        direction = _Direction.between(*views)
-        if direction.mu > 0.01 * claim.mu:
-            present += 1
-            for each, own in zip(seen, views, strict=True):
-                each.append(own)
-            if least is None or direction.mu < least[1].mu:
-                least = views, direction
-        if rounds >= min(_ROUNDS, claim.rounds) and present >= enough:
-            break
-    if least is None:
-        raise ExperimentError(
-            f"the canary moved nothing in {rounds} rounds, and its rate is said to be {claim.rate:g}; raise "
-            "training.batch_fraction, or training.rounds where clients have ledgers"
-        )
+    present, rounds = _real_rounds(one, other, claim)
     status.update("releases with real noise")
-    views, direction = least
+    direction, views = min(present, key=lambda each: each[0].mu)
     repeated, scores = 0, []
-    for each, own in zip(seen, views, strict=True):
-        noises = [b"".join((view.held - view.exact).numpy().tobytes() for view in of_round) for of_round in each]
-        found, alone = _scores(own, direction, sizes)
+    for which in (0, 1):
+        noises = [b"".join((v.held - v.exact).numpy().tobytes() for v in seen[which]) for _, seen in present]
+        found, alone = _scores(views[which], direction, sizes)
         repeated += len(noises) - len(set(noises)) + len(alone) - len(set(alone))
         scores.append(found)
     judgement = judged(scores[0], scores[1], threshold=direction.mu / 2)
     shift = direction.mu * claim.sigma
-    return AttackResult(shift, rounds, present, judgement, None, repeated, (scores[0], scores[1]))
+    return AttackResult(shift, rounds, len(present), judgement, None, repeated, (scores[0], scores[1]))
+
+
+def _real_rounds(one: Trial, other: Trial, claim: Claim) -> tuple[list[tuple[_Direction, _Views]], int]:
+    """What was seen of both in rounds that the canary was in, until they are enough; how many rounds were made."""
+    enough, present, made = 1 if claim.rate == 1.0 else 3, [], 0
+    for round_ in one.rounds(math.ceil(_ABSENT / claim.rate) + _ROUNDS):
+        made += 1
+        views = one.views(round_), other.views(round_)
+        direction = _Direction.between(*views)
+        if direction.mu > 0.01 * claim.mu:
+            present.append((direction, views))
+        if made >= min(_ROUNDS, claim.rounds) and len(present) >= enough:
+            break
+    if not present:
+        raise ExperimentError(
+            f"the canary moved nothing in {made} rounds, and its rate is said to be {claim.rate:g}; raise "
+            "training.batch_fraction, or training.rounds where clients have ledgers"
+        )
+    return present, made
 
 
 def _scores(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Mapping
@@ -10,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedsw.baselines import pooled, reference
+from fedsw.baselines import fedavg, pooled, processed, reference
 from fedsw.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
-from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.trust import trust_model
@@ -25,19 +23,19 @@ from fedsw.text import nearest, upward
 
 
 class Baseline(NamedTuple):
-    """A function `train` of a file of `fedsw.baselines`, the arguments that it takes, and whether it needs Opacus."""
+    """What trains it, the arguments that it takes, and whether it needs Opacus."""
 
-    place: str
+    train: Train
     arguments: tuple[str, ...]
     opacus: bool = True
 
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
-        "opacus": Baseline("pooled:train", ("accountant",)),
-        "dp-fedavg": Baseline("fedavg:train", ("accountant",)),
-        "puffle": Baseline("fedavg:train_puffle", ("accountant", "target", "rate", "momentum")),
-        "barycentre": Baseline("processed:train", ("radius",), opacus=False),
+        "opacus": Baseline(pooled.train, ("accountant",)),
+        "dp-fedavg": Baseline(fedavg.train, ("accountant",)),
+        "puffle": Baseline(fedavg.train_puffle, ("accountant", "target", "rate", "momentum")),
+        "barycentre": Baseline(processed.train, ("radius",), opacus=False),
     }
 )
 """Every baseline by name."""
@@ -113,11 +111,9 @@ def train(
         raise ExperimentError(reason)
     records = load_dataset(experiment).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
-    file, _, name = baseline.place.partition(":")
-    function: Train = getattr(importlib.import_module(f"fedsw.baselines.{file}"), name)
     with pooled.quiet():
         problem = Problem.from_experiment(experiment)
-        return function(BaselineTask(problem, records, epsilon, asked_delta, seed, arguments, folder))
+        return baseline.train(BaselineTask(problem, records, epsilon, asked_delta, seed, arguments, folder))
 
 
 def run(
@@ -152,7 +148,7 @@ def run(
     if trained.processed is None:
         held_out = evaluator.write_outputs(model, folder)
     else:
-        held_out = write_processed(problem, model, trained.processed, folder)
+        held_out = processed.write_processed(problem, model, trained.processed, folder)
     summary = _summary(name, experiment, trained, held_out, delta, seconds) | {"begun": folder.begun()}
     folder.write_summary(summary)
     return Result(folder.read_summary(), directory)

@@ -88,8 +88,9 @@ def _along(folder: Folder, book: Book, faults: Faults) -> None:
 
 
 def _said(folder: Folder, said: float, cost: float) -> bool:
-    """Whether a run says what its rows cost here; where it accounted on another device, a little more is right too."""
-    most = _ELSEWHERE if folder.accounted_elsewhere else _SAME
+    """Whether a run says what its rows cost here; where it accounted on a device, a little more is right too."""
+    device = folder.privacy.get("device") or folder.experiment["training"].get("device") or "cpu"
+    most = _SAME if folder.local or device == "cpu" else _ELSEWHERE
     return said == cost or cost * (1 - _SAME) <= said <= cost * (1 + most)
 
 
