@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.stages import set_aside
+
 settings.register_profile("fedsw", deadline=None)  # how long an example takes says nothing but how busy the machine is
 settings.load_profile("fedsw")
 
@@ -55,8 +57,10 @@ LONG = (
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, the others in their order."""
+    """Long files first, the others in their order; what the slow stage runs is marked before a stage is chosen."""
+    set_aside(items)
     places = {name: place for place, name in enumerate(LONG)}
 
     def place(item: pytest.Item) -> int:

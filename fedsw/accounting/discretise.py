@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,13 +29,14 @@ class LossMoments:
     losses: Tensor
     mass: Tensor
 
-    @cached_property
+    @functools.cached_property
     def tails(self) -> Tensor:
         """(2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of :func:`rates`."""
         exponents = rates(self.mass.device)[:, None] * self.losses
         return torch.stack([torch.logsumexp(sign * exponents + self.mass.log(), dim=1) for sign in (1, -1)])
 
 
+@functools.lru_cache(maxsize=512)  # clients of one run, and their server, charge the same steps on the same grids
 def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> LossMoments:
     """Moments of one step, on an uneven grid whose nodes are multiples of the spacing (0: any losses).
 
@@ -223,7 +224,7 @@ class Harmonics:
         )
         return float(above), float(weighted - math.exp(epsilon - stop * self.spacing) * damped_end)
 
-    @cached_property
+    @functools.cached_property
     def _geometric(self) -> tuple[_Complex, _Complex, float, float]:
         """For k > 0, conjugates of 2 F / (N (1 - z)) and 2 F / (N (1 - z e^-spacing)); their sums at the end."""
         doubled = self.coefficients[1:] * (2.0 / self.size)
@@ -240,6 +241,6 @@ class Harmonics:
         phase: _Complex = np.exp(2j * math.pi / self.size * turns)
         return phase
 
-    @cached_property
+    @functools.cached_property
     def _numbers(self) -> NDArray[np.int64]:
         return np.arange(len(self.coefficients))

@@ -102,15 +102,11 @@ class Squares:
 class Numbers:
     """The public numbers that the rules read.
 
-    Attributes:
-        records: n, of all clients together.
-        parameters: r, the length of a released vector.
-        multiplier: noise multiplier sigma / Delta of one release of all records; 0 without noise.
-        loss: weight of the task loss in the objective.
-        penalty: how far one replaced record moves the penalties' gradient where Jacobians are clipped to 1 and outputs
-            to 1/2, weights included; it is large where a group is small.
-        parts: how many clients add noise, each of their own; 1 where the server does.
-        squares: of a release of moments; None where there can be none.
+    ``records`` n are those of all clients, ``parameters`` r a released vector's, ``multiplier`` is sigma / Delta of one
+    release of all records, 0 without noise, ``loss`` the task loss's weight. ``penalty`` is how far one replaced record
+    moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
+    group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments, None where there are
+    none.
     """
 
     records: int

@@ -18,7 +18,7 @@ from fedsw.columns.kinds import Feature
 from fedsw.data.cells import as_list
 from fedsw.data.containers import tabulated
 from fedsw.data.encoding import encoded
-from fedsw.data.formats import BadRecords, Chunk, format_of, require_file
+from fedsw.data.formats import BadRecords, Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.runs.quality import best_threshold
 from fedsw.runs.record import HeldOutOutputs
@@ -88,7 +88,6 @@ def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str,
     """What holds the cells, how its rows are counted, and its chunks."""
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
-        require_file(path)
         kind = format_of(path)
         return str(path), kind.counted, kind.read(path, reading, beside=frozenset(keep).__contains__)
     table = tabulated(source() if callable(source) else source)

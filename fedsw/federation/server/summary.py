@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import math
 import os
@@ -161,13 +162,15 @@ def _warnings(
 
 def versions(*others: str) -> dict[str, str]:
     """The versions of Python, of what every run computes with, and of other packages by name."""
-    found = {"python": platform.python_version()}
-    for package in (*_PACKAGES, *others):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {"python": platform.python_version()} | {package: _version(package) for package in (*_PACKAGES, *others)}
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def hardware(experiment: Experiment) -> dict[str, Any]:

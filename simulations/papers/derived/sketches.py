@@ -18,7 +18,7 @@ def price_of_trust(study: Study) -> list[Result]:
 
 
 def price_of_masks(study: Study) -> list[Result]:
-    """The same where the server sees one masked sum of all clients and is not trusted, both with the smaller network."""
+    """The same where the server sees one masked sum of all clients and is not trusted; both of the smaller network."""
     return _lost(study, "distributed", "smaller network")
 
 

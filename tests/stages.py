@@ -1,0 +1,302 @@
+"""Which cases of a test with many the quick stage runs; the slow stage runs the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+FEW: dict[str, dict[str, int]] = {
+    "accounting/test_calibration": {
+        "noise_and_steps_of_slices_meet_epsilon_and_waste_little": 2,
+        "the_papers_accountants_find_noise_for_slices_of_whole_images": 2,
+    },
+    "accounting/test_composition": {
+        "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 2,
+        "poisson_add_remove_agrees_with_dp_accounting": 2,
+    },
+    "accounting/test_triangle": {
+        "the_lower_end_is_never_above_the_guarantee": 12,
+    },
+    "attacks/test_lying_server": {
+        "no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim": 2,
+    },
+    "attacks/test_released_path": {
+        "no_record_moves_what_the_rounds_send_by_more_than_its_bound": 4,
+    },
+    "audit/test_guesses": {
+        "more_than_epsilon_is_shown_of_randomised_response_no_oftener_than_allowed": 3,
+    },
+    "baselines/test_baselines": {
+        "rows_name_their_guarantee_and_stand_apart_from_others": 0,
+    },
+    "baselines/test_reference": {
+        "the_more_the_penalty_weighs_the_fairer_it_is": 1,
+    },
+    "clients/test_messages": {
+        "only_what_the_table_allows_travels": 9,
+    },
+    "clients/test_subnormal": {
+        "clients_compute_with_flushing_and_protect_without": 4,
+    },
+    "clients/test_table": {
+        "a_message_decodes_and_encodes_again_to_the_same_fields": 9,
+        "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
+    },
+    "clipping/test_cut_precision": {
+        "one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width": 1,
+        "two_sites_that_cancel_leave_at_most_their_limit": 3,
+    },
+    "clipping/test_float32": {
+        "stretched_jacobians_stay_below_the_bound": 6,
+    },
+    "clipping/test_formed": {
+        "both_ways_equal_the_loop_over_samples": 50,
+        "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 19,
+    },
+    "clipping/test_layers": {
+        "clipped_sums_equal_the_loop_over_samples": 50,
+    },
+    "clipping/test_limits": {
+        "a_saturated_softmax_of_large_features_stays_below_the_bound": 4,
+    },
+    "data/test_declared": {
+        "importing_the_data_package_imports_no_library_of_containers": 0,
+    },
+    "data/test_images": {
+        "the_published_files_have_the_published_counts": 2,
+    },
+    "deploy/test_bundle": {
+        "a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_came": 0,
+    },
+    "deploy/test_connections": {
+        "a_stranger_s_body_that_trickles_is_cut_and_a_node_s_is_not": 0,
+    },
+    "distributed/test_canary": {
+        "a_broken_build_fails_the_audit": 2,
+        "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 2,
+    },
+    "distributed/test_sketches": {
+        "all_planned_attempts_at_all_stages_together_cost_what_was_asked_for": 0,
+    },
+    "distributed/test_tasks": {
+        "a_run_of_every_task_is_charged_as_planned_and_passes_its_audit": 3,
+        "with_little_noise_and_many_bins_a_round_of_any_task_is_the_trusted_servers": 1,
+    },
+    "fuzz/test_messages": {
+        "whatever_comes_is_a_message_of_the_table_or_malformed": 17,
+    },
+    "local/test_denoise": {
+        "pywavelets_is_imported_only_when_it_is_used": 0,
+    },
+    "local/test_slices": {
+        "squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile": 2,
+    },
+    "mutants/test_mutants": {
+        "tests_that_never_end_are_an_error": 0,
+    },
+    "owndata/test_choose": {
+        "what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_said": 8,
+    },
+    "owndata/test_evaluate": {
+        "a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers": 2,
+    },
+    "owndata/test_usefulness": {
+        "a_table_is_useful_or_not_by_what_a_model_learns_from_it": 2,
+        "screen_and_card_say_first_that_a_table_is_of_no_use": 0,
+    },
+    "papers/test_labels": {
+        "an_autoencoder_of_released_images_remakes_others_from_codes_near_its_prior": 0,
+    },
+    "papers/test_post_processing": {
+        "histograms_are_paid_for_once_and_measuring_again_spends_nothing": 0,
+    },
+    "papers/test_reproduce": {
+        "a_committed_page_says_what_the_stored_results_say": 2,
+    },
+    "papers/test_rrspf_pictures": {
+        "a_computed_figure_is_made_and_drawn": 2,
+        "a_figure_of_runs_is_drawn_from_what_its_measures_leave": 2,
+    },
+    "privacy/test_release": {
+        "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
+    },
+    "report/test_live": {
+        "the_page_follows_the_folder_through_a_restart_of_its_run": 0,
+    },
+    "report/test_page": {
+        "the_page_says_what_the_summary_says": 2,
+    },
+    "server/test_availability": {
+        "a_client_that_is_dead_costs_one_time_limit_not_one_a_round": 0,
+        "a_round_with_too_few_clients_waits_a_time_limit_for_those_greeted": 1,
+    },
+    "server/test_faults": {
+        "a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left": 1,
+    },
+    "server/test_garbage": {
+        "a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on": 5,
+    },
+    "server/test_ledgers_of_runs": {
+        "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
+    },
+    "server/test_local_gradient": {
+        "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
+    },
+    "server/test_local_sites": {
+        "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 4,
+    },
+    "server/test_local_slices": {
+        "a_release_is_asked_for_once_and_every_loss_learns_from_it": 2,
+    },
+    "server/test_moments_first": {
+        "a_run_that_goes_on_has_the_moments_that_it_had_and_ends_with_the_same_bits": 1,
+        "a_run_with_moments_passes_its_own_audit_and_fails_it_where_they_cost_less": 1,
+        "moments_and_all_rounds_compose_to_the_promised_epsilon": 4,
+        "moments_are_charged_once_and_whole_before_the_rounds": 1,
+    },
+    "server/test_promises": {
+        "a_run_goes_on_only_at_the_delta_that_its_rounds_were_paid_for": 2,
+    },
+    "server/test_requests": {
+        "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
+    },
+    "server/test_secrets": {
+        "a_seeded_run_would_have_been_noticed": 4,
+        "in_a_run_without_a_seed_nothing_secret_follows_from_a_number": 4,
+    },
+    "server/test_sites": {
+        "a_site_of_many_clients_ends_at_the_parameters_of_one_process_a_client": 3,
+    },
+    "server/test_sketch_runs": {
+        "restarts_are_chosen_by_the_sketch_and_change_no_message_and_no_charge": 1,
+    },
+    "server/test_sketch_shares": {
+        "chosen_shares_are_those_of_the_plan_the_ledgers_and_the_record_and_cost_what_was_asked_for": 2,
+    },
+    "server/test_sketch_stages": {
+        "a_run_that_breaks_off_between_stages_goes_on_as_if_it_had_not": 2,
+    },
+    "server/test_stored_bytes": {
+        "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 2,
+    },
+    "server/test_transfers": {
+        "a_run_ends_where_the_processors_ends": 2,
+    },
+    "simulations/test_audit_canary": {
+        "a_broken_build_fails_the_audit": 2,
+        "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
+    },
+    "simulations/test_audit_canary_sketches": {
+        "a_broken_build_fails_the_audit": 2,
+        "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 2,
+    },
+    "simulations/test_audit_held_out": {
+        "an_honest_release_of_kept_records_passes_every_check": 2,
+    },
+    "simulations/test_audit_recorded": {
+        "an_honest_folder_of_every_trust_model_passes_every_check": 5,
+    },
+    "simulations/test_audit_sketches": {
+        "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 2,
+    },
+    "simulations/test_chaos_deployed": {
+        "the_audit_finds": 5,
+    },
+    "simulations/test_deploy_processes": {
+        "a_killed_server_app_is_found_out_while_its_submission_waits": 0,
+    },
+    "simulations/test_ended_runs": {
+        "a_run_is_its_owners_alone_whatever_the_umask": 1,
+        "an_output_that_nobody_reads_is_no_traceback": 2,
+    },
+    "simulations/test_neighbours": {
+        "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 3,
+    },
+    "simulations/test_plots": {
+        "a_figure_without_its_data_is_left_out": 2,
+    },
+    "simulations/test_warm_executor": {
+        "a_worker_ends_with_its_node": 0,
+        "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
+    },
+    "single/test_agreement": {
+        "a_run_and_a_loop_at_one_seed_end_at_the_same_parameters": 2,
+        "several_penalties_are_the_same_in_a_federation_and_on_one_machine": 2,
+    },
+    "single/test_device": {
+        "a_gradient_is_the_hosts_and_comes_back_once_however_many_records_there_are": 3,
+    },
+    "single/test_own_penalties": {
+        "the_search_finds_a_bound_that_is_too_small": 1,
+    },
+    "single/test_trainer": {
+        "the_trainer_is_the_loop_that_one_would_write": 2,
+    },
+    "sketches/test_generators": {
+        "an_image_generator_learns_two_pictures_through_batchnorm": 1,
+        "of_restarts_the_nearest_to_the_sketch_goes_on_as_if_it_had_been_alone": 1,
+    },
+    "sketches/test_marginals": {
+        "where_nothing_drifts_intervals_hold_0_and_doubts_are_seldom_small": 0,
+    },
+    "sketches/test_safe_parts": {
+        "a_hostile_network_changes_nothing_but_the_result": 10,
+        "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
+        "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 5,
+    },
+    "sketches/test_scattering": {
+        "no_two_images_are_farther_apart_after_the_map_however_they_are_sought": 2,
+    },
+    "sketches/test_sums": {
+        "a_law_or_records_that_do_not_fit_are_named": 4,
+    },
+    "tasks/test_tally": {
+        "on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant": 2,
+        "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
+    },
+    "test_malformed": {
+        "a_malformed_input_is_named_and_nothing_is_spent": 32,
+    },
+    "test_matching": {
+        "replacing_one_private_record_never_exceeds_the_bound": 5,
+    },
+    "test_models": {
+        "contributions_of_image_models_are_those_of_materialised_jacobians": 2,
+    },
+    "test_python_page": {
+        "one_machine_and_its_federated_twin_end_at_the_same_parameters": 0,
+    },
+    "test_sensitivity": {
+        "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
+    },
+    "use/test_printed_texts": {
+        "no_verb_lets_a_text_of_a_folder_command_the_terminal": 6,
+    },
+    "use/test_private_files": {
+        "a_comparison_with_all_its_cells_is_private": 0,
+    },
+    "use/test_stored_code": {
+        "a_link_in_a_stored_run_is_not_followed": 2,
+        "a_verb_that_shows_a_stored_run_runs_no_code_that_its_settings_name": 2,
+        "no_setting_of_a_stored_run_names_code_that_runs": 9,
+    },
+}
+"""Of the tests that take longest, by file, without "test_": so many cases are quick, spread evenly over all of them."""
+
+
+def set_aside(items: Sequence[pytest.Item]) -> None:
+    """Mark as slow what the quick stage does not run; what is slow by itself is not counted."""
+    cases = [(_test_of(item), item) for item in items if item.get_closest_marker("slow") is None]
+    counts, met = Counter(test for test, _ in cases), Counter[str]()
+    for test, item in cases:
+        path, _, name = test.partition(".py::test_")
+        few = FEW.get(path.removeprefix("tests/"), {}).get(name, counts[test])
+        if met[test] * few % counts[test] >= few:
+            item.add_marker(pytest.mark.slow)
+        met[test] += 1
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
