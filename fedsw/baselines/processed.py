@@ -32,7 +32,7 @@ from fedsw.runs.evaluation import HeldOut, parts_of, subsample, worth_of
 from fedsw.runs.files import MODEL
 from fedsw.tasks.measures import Measurements, Measuring
 from fedsw.tasks.problem import Problem
-from fedsw.transport.barycentre import FairMaps, bins_of, distributions_of, fair_maps, uniform_edges
+from fedsw.transport.barycentre import FairMaps, bins_of, distributions_of, fair_maps
 
 SHARE = 0.1
 """Of epsilon, for the histograms."""
@@ -93,7 +93,7 @@ def train(asked: BaselineTask) -> Trained:
 def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
     """Fair maps from histograms of the private records' scores, released once."""
     problem, records = asked.problem, asked.records
-    edges = uniform_edges(0.0, 1.0, BINS)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
     bounded = bounded_histograms(_scores(asked, model), records.sensitive.numpy(), edges, count=len(problem.groups))
     account = asked.folder / "histograms.sqlite"
     with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant="laplace") as ledger:
