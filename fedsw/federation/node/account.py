@@ -173,24 +173,28 @@ class Promise:
         return f"run {self.run[:12]!r} at {guarantee}{', nominal' if self.nominal else ''}"
 
 
-def state_folder(node_config: Mapping[str, Any]) -> Path | None:
-    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; None if neither is set."""
+def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
+    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; refused where neither is set."""
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
-    return Path(str(named)) if named else None
+    if not named:
+        raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")
+    return Path(str(named))
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
     """The file of a client's ledger; refused without a folder: after a start it would forget what was spent."""
-    named = state_folder(node_config)
-    if named is None:
-        raise RuntimeError(
-            f"client {client} has no folder for its privacy ledger; {REMEDY}, and keep it until this run is over"
-        )
-    return named / f"client-{client}.sqlite"
+    return state_folder(node_config, client, "for its privacy ledger") / f"client-{client}.sqlite"
 
 
-def require_writable(path: Path) -> None:
-    """Check that a ledger can be written, and is no older copy of itself, before anything is spent."""
+def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
+    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
+
+    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
+
+    Raises:
+        RuntimeError: if it could not be written. LedgerDamaged, LedgerReplaced: if it is no newest copy of itself.
+        ValueError: if it accounts for something else.
+    """
     try:
         files.new_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -202,20 +206,8 @@ def require_writable(path: Path) -> None:
         ) from None
     with Ledger.open(path, read_only=True) if path.exists() else nullcontext() as ledger:
         _require_remembered(path, ledger)
-
-
-def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
-    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
-
-    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
-
-    Raises:
-        RuntimeError, LedgerDamaged: as `require_writable`. ValueError: if it accounts for something else.
-    """
-    require_writable(path)
-    if not path.exists():
-        return 0.0
-    with Ledger.open(path, read_only=True) as ledger:
+        if ledger is None:
+            return 0.0
         _require_same(path, ledger, promised(ledger.delta))
         return ledger.epsilon()
 
