@@ -207,6 +207,11 @@ class Ledger:
                 account.add(round, attempt, steps)
                 self._journal.append(f"{row['round']}/{row['attempt']}", row)
 
+    def require_fresh(self, round: int, attempt: int) -> None:
+        """Raise AlreadySpent if this (round, attempt) was charged before."""
+        with self._mutex, self._current() as account:
+            self._require_fresh(account, round, attempt)
+
     def _require_fresh(self, account: Account, round: int, attempt: int) -> None:
         if (round, attempt) in account.spent:
             raise AlreadySpent(
