@@ -28,12 +28,7 @@ Piece = TypeVar("Piece")
 
 @dataclass(frozen=True, kw_only=True)
 class GridRun:
-    """One run of a grid: an experiment, or a baseline that trains in its place.
-
-    Attributes:
-        baseline: its name; None for a run of fedsw's own.
-        arguments: the baseline's own.
-    """
+    """One run of a grid: an experiment, or a ``baseline`` with its ``arguments`` that trains in its place."""
 
     experiment: Experiment
     baseline: str | None = None
@@ -77,13 +72,8 @@ def finish(
 ) -> tuple[Mapping[str, Any], Path]:
     """Take the run that is finished in `folder`/<name>, go on with one that stopped there, or make a fresh one.
 
+    Its summary and its own folder are returned; ``is_enough`` says whether a run with that summary needs nothing more.
     A baseline that stopped begins afresh: nothing of it is kept.
-
-    Args:
-        is_enough: whether a run with that summary needs nothing more.
-
-    Returns:
-        Its summary, and its own folder.
     """
     begun = sorted(path.parent for path in folder.glob(f"{run.experiment.name}/*/{CONFIG}"))
     for directory in begun:
@@ -107,11 +97,7 @@ def finish(
 
 
 def attempt(make: Callable[[Piece], None], fail: Callable[[Piece, str], None], piece: Piece) -> bool:
-    """Make a piece of the grid, or keep why there is no result; the others go on.
-
-    Returns:
-        Whether there is a result.
-    """
+    """Make a piece of the grid, or keep why there is no result; the others go on. Whether there is one is returned."""
     try:
         make(piece)
     except Exception as fault:

@@ -46,52 +46,6 @@ def selection_rates(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, ou
     return table / table.sum(dim=1, keepdim=True)
 
 
-def disparate_impact(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, positive: int = 1) -> float:
-    """Smallest over largest rate of the positive class among the groups: 1 is parity. Classes and groups are (n,).
-
-    For two groups it is P(predicted = 1 | A = 0) / P(predicted = 1 | A = 1) or its inverse, whichever is
-    below 1; fairlearn's demographic_parity_ratio. If no group is ever positive, all are treated alike and it
-    is 1.
-    """
-    return _ratio(selection_rates((predicted == positive).long(), sensitive, groups=groups)[:, 1])
-
-
-def demographic_parity_difference(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, outcomes: int = 2) -> float:
-    """Largest gap between two groups in the rate of a class, over all classes; 0 is parity. Both are (n,).
-
-    For two classes it is fairlearn's demographic_parity_difference.
-    """
-    return float(_range(selection_rates(predicted, sensitive, groups=groups, outcomes=outcomes)).max())
-
-
-def equalized_odds_difference(
-    predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2
-) -> float:
-    """The largest of `equal_opportunity_differences`, shapes as there; for two classes, fairlearn's of this name."""
-    gaps = equal_opportunity_differences(predicted, target, sensitive, groups=groups, classes=classes)
-    return float(torch.tensor(gaps, dtype=torch.float64).amax())
-
-
-def equal_opportunity_differences(
-    predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2
-) -> tuple[float, ...]:
-    """For every true class y, the largest gap between two groups in P(predicted = c | Y = y, A), of (n,) all."""
-    odds = _odds(predicted, target, sensitive, groups, classes)
-    return tuple(float(_range(rates).max()) for rates in odds)
-
-
-def equal_opportunity_ratios(
-    predicted: Tensor, target: Tensor, sensitive: Tensor, *, groups: int = 2, classes: int = 2, positive: int = 1
-) -> tuple[float, ...]:
-    """(EO_0, EO_1, ...): for every true class y, the disparate impact among the records with Y = y.
-
-    EO_y is the smallest over the largest P(predicted = positive | Y = y, A = a) among the groups a; 1 is
-    equality of odds for that class, and EO_1 is equal opportunity. Classes and groups are (n,).
-    """
-    odds = _odds(predicted, target, sensitive, groups, classes)
-    return tuple(_ratio(rates[:, positive]) for rates in odds)
-
-
 def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, directions: Tensor | None = None) -> float:
     """Largest squared Wasserstein distance between the outputs of two groups, sliced for d > 1; 0 is parity.
 
@@ -119,24 +73,6 @@ def kolmogorov_smirnov(outputs: Tensor, sensitive: Tensor, *, groups: int = 2) -
     return _worst_pair(rows[:, 0].to(torch.float64), sensitive, groups, _largest_cdf_gap)
 
 
-def output_distances(
-    outputs: Tensor,
-    target: Tensor,
-    sensitive: Tensor,
-    *,
-    groups: int = 2,
-    classes: int = 2,
-    directions: Tensor | None = None,
-) -> tuple[float, ...]:
-    """(OD_0, OD_1, ...): for every true class y of `target` (n,), `w2_squared` among the records with Y = y."""
-    _require_columns(target=target, sensitive=sensitive)
-    _require_range("target", target, classes)
-    return tuple(
-        w2_squared(outputs[target == y], sensitive[target == y], groups=groups, directions=directions)
-        for y in range(classes)
-    )
-
-
 def classification(
     outputs: Tensor,
     predicted: Tensor,
@@ -147,40 +83,37 @@ def classification(
     classes: int = 2,
     directions: Tensor | None = None,
 ) -> dict[str, float]:
-    """Every metric of a fair classifier by name: eo_y and od_y for each class y, ks if outputs have d = 1.
+    """Every metric of a fair classifier by name, of outputs (n,) or (n, d) and of classes and groups (n,).
 
-    Disparate impact and eo_y are about being predicted class 1. Outputs, what the penalty compares, are (n,) or (n, d);
-    directions are as in `w2_squared`.
+    `disparate_impact` is the smallest over the largest rate of class 1 among the groups, fairlearn's
+    demographic_parity_ratio: 1 is parity, also where no group is ever in class 1. `eo_y` is the same among the records
+    of true class y; `demographic_parity_difference` the largest gap between two groups in the rate of a class, over all
+    classes, and `equalized_odds_difference` the largest among the records of one true class: 0 is parity, and for two
+    classes both are fairlearn's. `od_y` is `w2_squared`, with its ``directions``, among the records of true class y,
+    `ks` there if outputs have d = 1.
     """
-    of = {"groups": groups, "classes": classes}
-    odds = equal_opportunity_ratios(predicted, target, sensitive, **of)
-    distances = output_distances(outputs, target, sensitive, directions=directions, **of)
+    _require_columns(predicted=predicted, target=target, sensitive=sensitive)
+    _require_range("target", target, classes)
+    rates = selection_rates(predicted, sensitive, groups=groups, outcomes=classes)
+    parts = [target == y for y in range(classes)]
+    odds = [selection_rates(predicted[part], sensitive[part], groups=groups, outcomes=classes) for part in parts]
     report = {
         "accuracy": accuracy(predicted, target),
-        "disparate_impact": disparate_impact(predicted, sensitive, groups=groups),
-        "demographic_parity_difference": demographic_parity_difference(
-            predicted, sensitive, groups=groups, outcomes=classes
-        ),
-        "equalized_odds_difference": equalized_odds_difference(predicted, target, sensitive, **of),
+        "disparate_impact": _ratio(rates[:, 1]),
+        "demographic_parity_difference": float(_gaps(rates).amax()),
+        "equalized_odds_difference": float(torch.stack([_gaps(each) for each in odds]).amax()),
         "w2_squared": w2_squared(outputs, sensitive, groups=groups, directions=directions),
     }
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         report["ks"] = kolmogorov_smirnov(outputs, sensitive, groups=groups)
-    report |= {f"eo_{y}": value for y, value in enumerate(odds)}
-    return report | {f"od_{y}": value for y, value in enumerate(distances)}
+    report |= {f"eo_{y}": _ratio(each[:, 1]) for y, each in enumerate(odds)}
+    for y, part in enumerate(parts):
+        report[f"od_{y}"] = w2_squared(outputs[part], sensitive[part], groups=groups, directions=directions)
+    return report
 
 
 def _rows(outputs: Tensor) -> Tensor:
     return outputs.detach().unsqueeze(1) if outputs.ndim == 1 else outputs.detach()
-
-
-def _odds(predicted: Tensor, target: Tensor, sensitive: Tensor, groups: int, classes: int) -> list[Tensor]:
-    _require_columns(predicted=predicted, target=target, sensitive=sensitive)
-    _require_range("target", target, classes)
-    return [
-        selection_rates(predicted[target == y], sensitive[target == y], groups=groups, outcomes=classes)
-        for y in range(classes)
-    ]
 
 
 def _ratio(rates: Tensor) -> float:
@@ -188,7 +121,7 @@ def _ratio(rates: Tensor) -> float:
     return 1.0 if high == 0 else low / high
 
 
-def _range(rates: Tensor) -> Tensor:
+def _gaps(rates: Tensor) -> Tensor:
     return rates.amax(dim=0) - rates.amin(dim=0)
 
 

@@ -31,6 +31,12 @@ def tables(draw: st.DrawFn, groups: int = 2, classes: int = 2) -> tuple[torch.Te
     return predicted, target, sensitive
 
 
+def report(
+    predicted: torch.Tensor, target: torch.Tensor, sensitive: torch.Tensor, *, groups: int = 2, classes: int = 2
+) -> dict[str, float]:
+    return metrics.classification(predicted.double(), predicted, target, sensitive, groups=groups, classes=classes)
+
+
 def rate(event: list[bool]) -> float:
     return sum(event) / len(event) if event else math.nan
 
@@ -47,17 +53,13 @@ def test_two_groups_and_classes_agree_with_fairlearn(table: tuple[torch.Tensor, 
     predicted, target, sensitive = table
     arrays = [column.numpy() for column in (target, predicted)]
     by = {"sensitive_features": sensitive.numpy()}
-    assert metrics.demographic_parity_difference(predicted, sensitive) == pytest.approx(
-        fairlearn.demographic_parity_difference(*arrays, **by), abs=1e-12
-    )
-    assert metrics.equalized_odds_difference(predicted, target, sensitive) == pytest.approx(
-        fairlearn.equalized_odds_difference(*arrays, **by), abs=1e-12
-    )
+    found = report(predicted, target, sensitive)
+    for name in ("demographic_parity_difference", "equalized_odds_difference"):
+        assert found[name] == pytest.approx(getattr(fairlearn, name)(*arrays, **by), abs=1e-12)
     if predicted.any():
-        assert metrics.disparate_impact(predicted, sensitive) == pytest.approx(
-            fairlearn.demographic_parity_ratio(*arrays, **by), abs=1e-12
-        )
-    assert metrics.accuracy(predicted, target) == accuracy_score(*arrays)
+        expected = fairlearn.demographic_parity_ratio(*arrays, **by)
+        assert found["disparate_impact"] == pytest.approx(expected, abs=1e-12)
+    assert found["accuracy"] == metrics.accuracy(predicted, target) == accuracy_score(*arrays)
 
 
 @given(tables(groups=3))
@@ -67,57 +69,53 @@ def test_three_groups_agree_with_fairlearn(table: tuple[torch.Tensor, ...]) -> N
     predicted, target, sensitive = table
     arrays = [column.numpy() for column in (target, predicted)]
     by = {"sensitive_features": sensitive.numpy()}
-    assert metrics.demographic_parity_difference(predicted, sensitive, groups=3) == pytest.approx(
-        fairlearn.demographic_parity_difference(*arrays, **by), abs=1e-12
-    )
-    assert metrics.equalized_odds_difference(predicted, target, sensitive, groups=3) == pytest.approx(
-        fairlearn.equalized_odds_difference(*arrays, **by), abs=1e-12
-    )
+    found = report(predicted, target, sensitive, groups=3)
+    for name in ("demographic_parity_difference", "equalized_odds_difference"):
+        assert found[name] == pytest.approx(getattr(fairlearn, name)(*arrays, **by), abs=1e-12)
 
 
 @given(tables(groups=3, classes=4))
 @bounded
 def test_many_groups_and_classes_agree_with_a_loop(table: tuple[torch.Tensor, ...]) -> None:
     predicted, target, sensitive = table
-    of = {"groups": 3, "classes": 4}
+    found = report(predicted, target, sensitive, groups=3, classes=4)
     every = [rates_by_loop(predicted, sensitive, c, 3) for c in range(4)]
     torch.testing.assert_close(
         metrics.selection_rates(predicted, sensitive, groups=3, outcomes=4),
         torch.tensor(every, dtype=torch.float64).T,
     )
-    assert metrics.demographic_parity_difference(predicted, sensitive, groups=3, outcomes=4) == pytest.approx(
-        max(max(rates) - min(rates) for rates in every)
-    )
-    ratios = metrics.equal_opportunity_ratios(predicted, target, sensitive, **of)
-    gaps = metrics.equal_opportunity_differences(predicted, target, sensitive, **of)
+    gap = max(max(rates) - min(rates) for rates in every)
+    assert found["demographic_parity_difference"] == pytest.approx(gap)
+    assert found["disparate_impact"] == pytest.approx(min(every[1]) / max(every[1]) if max(every[1]) else 1.0)
+    gaps = []
     for y in range(4):
         here = target == y
         among = [rates_by_loop(predicted[here], sensitive[here], c, 3) for c in range(4)]
-        assert gaps[y] == pytest.approx(max(max(rates) - min(rates) for rates in among))
-        assert ratios[y] == pytest.approx(min(among[1]) / max(among[1]) if max(among[1]) else 1.0)
-    assert metrics.equalized_odds_difference(predicted, target, sensitive, **of) == max(gaps)
+        gaps.append(max(max(rates) - min(rates) for rates in among))
+        assert found[f"eo_{y}"] == pytest.approx(min(among[1]) / max(among[1]) if max(among[1]) else 1.0)
+    assert found["equalized_odds_difference"] == pytest.approx(max(gaps))
 
 
 def test_disparate_impact_is_the_ratio_of_the_less_to_the_more_selected_group() -> None:
     sensitive = torch.tensor([0] * 10 + [1] * 10)
     predicted = torch.tensor([1] * 2 + [0] * 8 + [1] * 8 + [0] * 2)
-    assert metrics.disparate_impact(predicted, sensitive) == pytest.approx(0.25)
-    assert metrics.disparate_impact(predicted, 1 - sensitive) == pytest.approx(0.25)
-    assert metrics.disparate_impact(1 - predicted, sensitive, positive=0) == pytest.approx(0.25)
-    assert metrics.disparate_impact(torch.zeros(20, dtype=torch.int64), sensitive) == 1.0
+    nobody = torch.zeros(20, dtype=torch.int64)
+    assert report(predicted, predicted, sensitive)["disparate_impact"] == pytest.approx(0.25)
+    assert report(predicted, predicted, 1 - sensitive)["disparate_impact"] == pytest.approx(0.25)
+    assert report(nobody, predicted, sensitive)["disparate_impact"] == 1.0
 
 
 def test_a_rate_over_no_records_is_nan_and_so_is_what_depends_on_it() -> None:
     predicted, target = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
     sensitive = torch.tensor([0, 0, 1])
-    assert math.isnan(metrics.equalized_odds_difference(predicted, target, sensitive))
-    assert math.isnan(metrics.equal_opportunity_ratios(predicted, target, sensitive)[1])
-    assert not math.isnan(metrics.equal_opportunity_ratios(predicted, target, sensitive)[0])
-    assert math.isnan(metrics.disparate_impact(predicted, torch.zeros(3, dtype=torch.int64)))
+    found = report(predicted, target, sensitive)
+    assert math.isnan(found["equalized_odds_difference"]) and math.isnan(found["eo_1"]) and math.isnan(found["od_1"])
+    assert not math.isnan(found["eo_0"])
+    assert math.isnan(report(predicted, target, torch.zeros(3, dtype=torch.int64))["disparate_impact"])
     outputs = torch.tensor([0.1, 0.2, 0.3])
     assert math.isnan(metrics.w2_squared(outputs, sensitive, groups=3))
-    assert math.isnan(metrics.output_distances(outputs, target, sensitive)[1])
-    assert all(map(math.isnan, metrics.output_distances(outputs, torch.full((3,), 2), sensitive, classes=4)[:2]))
+    absent = report(predicted, torch.full((3,), 2), sensitive, classes=4)
+    assert math.isnan(absent["od_0"]) and math.isnan(absent["od_1"])
     assert math.isnan(metrics.kolmogorov_smirnov(outputs, sensitive, groups=3))
 
 
@@ -142,9 +140,10 @@ def test_kolmogorov_smirnov_is_the_statistic_of_scipy_over_the_worst_pair(
 def test_kolmogorov_smirnov_is_the_worst_parity_gap_over_thresholds(first: list[float], second: list[float]) -> None:
     outputs = torch.tensor(first + second)
     sensitive = torch.tensor([0] * len(first) + [1] * len(second))
-    gaps = [
-        metrics.demographic_parity_difference((outputs > threshold).long(), sensitive) for threshold in outputs.tolist()
-    ]
+    gaps = []
+    for threshold in outputs.tolist():
+        above = (outputs > threshold).long()
+        gaps.append(report(above, above, sensitive)["demographic_parity_difference"])
     assert metrics.kolmogorov_smirnov(outputs, sensitive) == pytest.approx(max(gaps), abs=1e-12)
 
 
@@ -178,7 +177,8 @@ def test_a_shift_has_its_square_as_distance_sliced_by_the_dimension() -> None:
 def test_output_distances_are_distances_within_each_class() -> None:
     outputs = torch.tensor([0.0, 1.0, 0.0, 3.0], dtype=torch.float64)
     target, sensitive = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 0])
-    assert metrics.output_distances(outputs, target, sensitive) == pytest.approx((1.0, 9.0))
+    found = metrics.classification(outputs, target, target, sensitive)
+    assert (found["od_0"], found["od_1"]) == pytest.approx((1.0, 9.0))
     assert metrics.w2_squared(outputs, sensitive) == pytest.approx(((0 - 0) ** 2 + (3 - 1) ** 2) / 2)
 
 
@@ -193,19 +193,13 @@ def test_mean_squared_error_adds_over_columns_and_averages_over_records() -> Non
 def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor, ...]) -> None:
     predicted, target, sensitive = table
     outputs = predicted.double() / 3
-    report = metrics.classification(outputs, predicted, target, sensitive, classes=3)
-    odds = metrics.equal_opportunity_ratios(predicted, target, sensitive, classes=3)
-    distances = metrics.output_distances(outputs, target, sensitive, classes=3)
-    assert report == {
-        "accuracy": metrics.accuracy(predicted, target),
-        "disparate_impact": metrics.disparate_impact(predicted, sensitive),
-        "demographic_parity_difference": metrics.demographic_parity_difference(predicted, sensitive, outcomes=3),
-        "equalized_odds_difference": metrics.equalized_odds_difference(predicted, target, sensitive, classes=3),
-        "w2_squared": metrics.w2_squared(outputs, sensitive),
-        "ks": metrics.kolmogorov_smirnov(outputs, sensitive),
-        **{f"eo_{y}": odds[y] for y in range(3)},
-        **{f"od_{y}": distances[y] for y in range(3)},
-    }
+    found = metrics.classification(outputs, predicted, target, sensitive, classes=3)
+    names = "accuracy disparate_impact demographic_parity_difference equalized_odds_difference w2_squared ks"
+    assert list(found) == [*names.split(), *(f"eo_{y}" for y in range(3)), *(f"od_{y}" for y in range(3))]
+    assert found["w2_squared"] == metrics.w2_squared(outputs, sensitive)
+    assert found["ks"] == metrics.kolmogorov_smirnov(outputs, sensitive)
+    for y in range(3):
+        assert found[f"od_{y}"] == metrics.w2_squared(outputs[target == y], sensitive[target == y])
     theta = torch.eye(2, dtype=torch.float64)
     wide = torch.stack([outputs, -outputs], dim=1)
     assert "ks" not in metrics.classification(wide, predicted, target, sensitive, classes=3, directions=theta)

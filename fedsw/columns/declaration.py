@@ -164,16 +164,12 @@ _FINE = (5, 7, 10)
 
 @dataclass(frozen=True)
 class Coded:
-    """One column of a table, as codes 0 .. size - 1.
+    """One column of a table, as codes 0 .. size - 1: ``values`` (categories, groups), or parts of a ``number``.
 
-    Attributes:
-        role: "feature", "group" or "target": where it stands in records.
-        place: the position of its first input among the features of records, or of it among the targets; 0 for a group.
-        values: names of categories or groups, a code each; empty for numbers.
-        edges: of numbers, increasing, in the column's own units: code k holds edges[k] <= x < edges[k + 1], the last
-            one its upper edge as well.
-        number: the declaration of a column of numbers; None for one of values.
-        missing: the text of a missing cell, which has the last code; None if none may be missing.
+    The ``role`` is "feature", "group" or "target"; the ``place`` that of its first input among the features of records,
+    or of it among the targets. The ``edges`` of numbers increase, in the column's own units: code k holds
+    edges[k] <= x < edges[k + 1], the last one its upper edge as well. ``missing`` is the text of a missing cell, which
+    has the last code; None if none may be missing.
     """
 
     name: str

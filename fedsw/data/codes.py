@@ -19,7 +19,7 @@ from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
-from fedsw.data.formats import BadRecords, Chunk, format_of, readable, require_file
+from fedsw.data.formats import BadRecords, Chunk, format_of, readable
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
 
@@ -190,7 +190,6 @@ def what_is_in(folder: Path) -> str:
 
 def read_units(path: Path, columns: Columns) -> Tensor:
     """Whose the records of a file are, each once (units,), ascending, by the declared unit's column alone."""
-    require_file(path)
     kind = format_of(path)
     units = [np.empty(0, dtype=np.int64)]
     with readable(str(path)):
@@ -213,7 +212,6 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
     """Records of several files, one after the other in memory, so that `concatenate` copies nothing but ids."""
     gathered = Gathered(columns)
     for path in paths:
-        require_file(path)
         kind = format_of(path)
         with readable(str(path)):
             gathered.read(kind.read(path, columns), where=str(path), counted=kind.counted)

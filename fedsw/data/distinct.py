@@ -18,15 +18,12 @@ class Distinct:
     codes: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Number of cells."""
         return len(self.codes)
 
     def __getitem__(self, place: int) -> Any:
-        """The cell of a row."""
         return self.values[self.codes[place]]
 
     def __iter__(self) -> Iterator[Any]:
-        """Every cell."""
         return map(self.values.__getitem__, self.codes.tolist())
 
 
@@ -38,15 +35,12 @@ class Gaps:
     absent: NDArray[np.bool_]
 
     def __len__(self) -> int:
-        """Number of cells."""
         return len(self.values)
 
     def __getitem__(self, place: int) -> Any:
-        """The number of a row."""
         return self.values[place]
 
     def __iter__(self) -> Iterator[Any]:
-        """Every number."""
         return iter(self.values.tolist())
 
 
@@ -121,7 +115,6 @@ class Growing:
         self._dtype, self._rows = dtype, 0
 
     def __len__(self) -> int:
-        """How many rows there are."""
         return self._rows
 
     def append(self, rows: NDArray[Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature, Group, Label, Number, number_text
+from fedsw.columns.kinds import Feature, Group, Number, number_text
 from fedsw.data.cells import missing_among, read_numbers, shown, text_of
 from fedsw.data.distinct import CellFault, Distinct, Growing, Owned, by_value, mapped
 from fedsw.data.formats import BadRecords, Chunk
@@ -29,6 +29,8 @@ _DECIMAL = re.compile(r"-?\d+,\d+")
 _COMMA = '; for decimal commas set decimal = "," in [data.columns]'
 _CUT = 'outside = "cut" in the declaration counts such a value as the nearer bound'
 _LARGEST = float(np.finfo(np.float32).max)
+_Missing = NDArray[np.bool_] | np.bool_
+"""Which cells of a column are missing (rows,), or that none is."""
 
 
 def encoded(chunks: Iterable[Chunk], columns: Columns, *, where: str, counted: str) -> Records:
@@ -147,15 +149,11 @@ class Encoder:
         return encoded
 
     def target(self, columns: Columns) -> NDArray[Any]:
-        """What is predicted: numbers (rows, t), or classes (rows,)."""
-        return self.numbers(columns.targets) if columns.targets else self.label(columns.target)
-
-    def numbers(self, numbers: tuple[Number, ...]) -> NDArray[np.float32]:
-        """Numeric targets (rows, t)."""
-        return np.stack([self._numeric(number.name, number) for number in numbers], axis=1).astype(np.float32)
-
-    def label(self, label: Label | None) -> NDArray[np.int64]:
-        """Positions of the values among those declared (rows,); 0 where no column is."""
+        """What is predicted: numbers (rows, t) float32, or classes (rows,) by place; 0 where none is declared."""
+        if columns.targets:
+            numbers = [self._numeric(number.name, number) for number in columns.targets]
+            return np.stack(numbers, axis=1).astype(np.float32)
+        label = columns.target
         return np.zeros(self.rows, dtype=np.int64) if label is None else self._declared(label.name, label.values)
 
     def group(self, group: Group | None) -> NDArray[np.int64]:
@@ -205,10 +203,10 @@ class Encoder:
             part[absent, fill] = 1.0
 
     def _numeric(
-        self, column: str, number: Number, absent: NDArray[np.bool_] | None = None, fill: object = None
+        self, column: str, number: Number, absent: _Missing = np.False_, fill: object = None
     ) -> NDArray[np.float64]:
         values = self._finite(column, number, absent)
-        if absent is not None and isinstance(fill, int | float):
+        if isinstance(fill, int | float):
             values[absent] = fill
         if number.low is None or number.high is None:
             return values
@@ -216,16 +214,14 @@ class Encoder:
         return unit if number.scale == "unit" else 2 * unit - 1
 
     def _finite(
-        self, column: str, number: Number, absent: NDArray[np.bool_] | None = None, *, remedy: str = _CUT
+        self, column: str, number: Number, absent: _Missing = np.False_, *, remedy: str = _CUT
     ) -> NDArray[np.float64]:
         """A column's numbers as they are, within the bounds, or within float32's; its least one for faults."""
         cells = self._cells[column]
         values = read_numbers(cells, number, decimal=self._decimal)
         low, high = number.low, number.high
         least, most = (-_LARGEST, _LARGEST) if low is None or high is None else (low, high)
-        bad = ~((values >= least) & (values <= most))
-        if absent is not None:
-            bad &= ~absent
+        bad = ~((values >= least) & (values <= most)) & ~absent
         beyond = bad & np.isfinite(values)
         if number.outside == "cut" and beyond.any():
             self.cut[number.name] = self.cut.get(number.name, 0) + int(beyond.sum())
@@ -234,15 +230,13 @@ class Encoder:
         if bad.any():
             remedies = {} if low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
             self._note(column, bad, _expected(number, self._decimal), numeric=True, remedies=remedies)
-        values[bad if absent is None else bad | absent] = least
+        values[bad | absent] = least
         return values
 
-    def _declared(
-        self, column: str, values: tuple[str, ...], absent: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.int64]:
+    def _declared(self, column: str, values: tuple[str, ...], absent: _Missing = np.False_) -> NDArray[np.int64]:
         position: dict[str | None, int] = {value: index for index, value in enumerate(values)}
         codes: NDArray[np.int64] = mapped(self._cells[column], lambda cell: position.get(text_of(cell), -1), np.int64)
-        bad = codes < 0 if absent is None else (codes < 0) & ~absent
+        bad = (codes < 0) & ~absent
         if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
             self._note(column, bad, f"declared are {known}", numeric=False)

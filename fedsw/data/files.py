@@ -31,7 +31,6 @@ class Source:
 
     url: str
     sha256: Mapping[str, str]
-    licence: str
     folders: tuple[str, ...] = ()
     ambiguous: bool = False
 
@@ -43,7 +42,6 @@ SOURCES: Mapping[str, Source] = {
             "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
             "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
         },
-        licence="CC BY 4.0",
     ),
     "mnist": Source(
         url="https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -53,7 +51,6 @@ SOURCES: Mapping[str, Source] = {
             "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
-        licence="CC BY-SA 3.0",
         folders=("mnist", "MNIST/raw"),
         ambiguous=True,
     ),
@@ -65,7 +62,6 @@ SOURCES: Mapping[str, Source] = {
             "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
             "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
-        licence="MIT",
         folders=("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
         ambiguous=True,
     ),
@@ -73,13 +69,11 @@ SOURCES: Mapping[str, Source] = {
         url="https://raw.githubusercontent.com/niuers/Learning-From-Data-A-Short-Course/"
         "35684e893b63bf4039bafcc6d34fe935851baf9a/data/",
         sha256={"usps.h5": "734f88c541104a956d88be2c95d03b4a463ffd74ccc2ba9c80841fb98e3fcb36"},
-        licence="none stated; used for research",
     ),
     "law-school": Source(
         url="https://raw.githubusercontent.com/TheRohanVerma/CMPUT622_FairSMOTE_vs_FairClassBal/"
         "9462529654d17583f0e2c98ccbc04478ae976d67/data/",
         sha256={"bar_pass_prediction.csv": "76ebfdb0427ce8db038d53fa5943180ac77096bffb8264f000ed21e9f0ec82f2"},
-        licence="none stated; used for research",
         folders=("law_school", "law-school"),
     ),
     "communities": Source(
@@ -88,7 +82,6 @@ SOURCES: Mapping[str, Source] = {
             "communities.data": "d90d85bd66bad9a00fa0ed6c15ac017b5966d528e55ba2940ad028d071353f95",
             "communities.names": "80914f24ab37261fb0fbda7e417cad8001335dadda4a8d702c265601ef8434fc",
         },
-        licence="CC BY 4.0",
     ),
 }
 

@@ -81,7 +81,8 @@ class Format:
 
 
 def format_of(path: Path) -> Format:
-    """What reads a file, by its name."""
+    """What reads a file, by its name; of one that is there, and no larger than what is read."""
+    require_file(path)
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
     ends = "csv" if is_text(path) else path.suffix.lower().removeprefix(".")

@@ -17,7 +17,7 @@ Index = npt.NDArray[np.int64]
 _DIRICHLET_ATTEMPTS = 100
 
 
-def partition(
+def owners(
     records: Records,
     clients: int,
     scheme: Literal["iid", "group", "dirichlet"] = "iid",
@@ -25,8 +25,8 @@ def partition(
     concentration: float = 0.5,
     by: Literal["sensitive", "target"] = "sensitive",
     seed: int = 0,
-) -> list[Index]:
-    """Row indices of each client's records: disjoint, exhaustive, ascending, none empty.
+) -> Index:
+    """The number of the client that holds each record, (n,); every client has one, at least.
 
     "iid" deals the records at random into parts of equal size, up to one. "group" gives every client records of one
     group only, if there are at least as many clients as groups; with fewer clients, whole groups are put together.
@@ -40,21 +40,6 @@ def partition(
 
     Source: for the Dirichlet law, Hsu, Qi, Brown 2019, Measuring the effects of non-identical data distribution.
     """
-    owner = owners(records, clients, scheme, concentration=concentration, by=by, seed=seed)
-    order = np.argsort(owner, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
-
-
-def owners(
-    records: Records,
-    clients: int,
-    scheme: Literal["iid", "group", "dirichlet"] = "iid",
-    *,
-    concentration: float = 0.5,
-    by: Literal["sensitive", "target"] = "sensitive",
-    seed: int = 0,
-) -> Index:
-    """The number of the client that holds each record, (n,): the same law as `partition`, at a cost of the records'."""
     if clients < 1:
         raise ValueError(f"clients = {clients}; a federation has at least 1")
     if records.unit is not None:
@@ -90,7 +75,7 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
         library = importlib.import_module("datasets")
     except ModuleNotFoundError as fault:
         raise ModuleNotFoundError(
-            "flwr-datasets is not installed: `pip install flwr-datasets`, or use fedsw.data.partition, which "
+            "flwr-datasets is not installed: `pip install flwr-datasets`, or use fedsw.data.owners, which "
             "needs nothing more"
         ) from fault
     columns: dict[str, Any] = {"index": np.arange(len(records)), "sensitive": _column(records, "sensitive")}
@@ -105,7 +90,7 @@ def from_flwr_datasets(partitioner: Any, records: Records) -> list[Index]:
     unit = None if records.unit is None else records.unit.numpy()
     if unit is not None and sum(len(np.unique(unit[part])) for part in parts) > len(np.unique(unit)):
         raise ValueError(
-            f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.partition, which "
+            f"{type(partitioner).__name__} parts the rows of a unit among clients; use fedsw.data.owners, which "
             "keeps them together"
         )
     if (counts != 1).any():

@@ -37,7 +37,6 @@ class Records(Short):
     unit: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check shapes and dtypes, and flush subnormal numbers."""
         _require_tensor("features", self.features, torch.float32, columns=True)
         _require_tensor("sensitive", self.sensitive, torch.int64, columns=False)
         _require_tensor("ids", self.ids, torch.int64, columns=False)
@@ -61,7 +60,6 @@ class Records(Short):
             object.__setattr__(self, "target", flushed(self.target))
 
     def __len__(self) -> int:
-        """Number of records."""
         return self.ids.shape[0]
 
     @property
@@ -126,7 +124,6 @@ class Dataset:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validate both parts."""
         for part, records in (("train", self.train), ("test", self.test)):
             where = f"{self.name} ({part})"
             validate(records, where, groups=self.groups, classes=self.classes, feature_names=self.feature_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -39,9 +40,7 @@ def synthetic(
 
     Source: RLL, Appendix C.2, with its sizes and variances as defaults.
     """
-    for name, size in (("n", n), ("n_test", n_test), ("d_core", d_core), ("d_spurious + 1", d_spurious + 1)):
-        if size < 1:
-            raise ValueError(f"{name} = {size}; it must be at least 1")
+    _require_sizes(**{"n": n, "n_test": n_test, "d_core": d_core, "d_spurious + 1": d_spurious + 1})
     if not 0 <= p <= 1:
         raise ValueError(f"p = {p}; the probability that group and class agree lies in [0, 1]")
     for name, variance in (("var_core", var_core), ("var_spurious", var_spurious)):
@@ -77,6 +76,8 @@ def synthetic(
 
 
 Float64 = NDArray[np.float64]
+_Drawn = tuple[Float64, NDArray[np.int64]]
+"""Points (n, 2) and the class of each (n,)."""
 
 # Public facts of the two laws, fixed here and never estimated from a record.
 RING_RADIUS = 0.75
@@ -95,11 +96,10 @@ def ring(n: int = 100_000, n_test: int = 10_000, *, radius: float = RING_RADIUS,
     """
     _require(n, n_test, radius=radius)
 
-    def draw(size: int, stream: Stream) -> tuple[Float64, NDArray[np.int64]]:
+    def draw(size: int, stream: Stream) -> _Drawn:
         return _circle(2 * math.pi * stream.uniforms(size), radius), np.zeros(size, dtype=np.int64)
 
-    train, test = draw(n, _stream(seed, "ring", "train")), draw(n_test, _stream(seed, "ring", "test"))
-    return _dataset("ring", train, test, UNLABELLED)
+    return _dataset("ring", draw, (n, n_test), seed, UNLABELLED)
 
 
 def gaussians(
@@ -124,12 +124,11 @@ def gaussians(
     _require(n, n_test, modes=modes, radius=radius, std=std)
     centres = mode_centres(modes, radius=radius).numpy()
 
-    def draw(size: int, stream: Stream) -> tuple[Float64, NDArray[np.int64]]:
+    def draw(size: int, stream: Stream) -> _Drawn:
         mode = np.floor(modes * stream.uniforms(size)).astype(np.int64)
         return centres[mode] + std * stream.normals(2 * size).reshape(size, 2), mode
 
-    train, test = draw(n, _stream(seed, "gaussians", "train")), draw(n_test, _stream(seed, "gaussians", "test"))
-    return _dataset("gaussians", train, test, tuple(f"mode {index}" for index in range(modes)))
+    return _dataset("gaussians", draw, (n, n_test), seed, tuple(f"mode {index}" for index in range(modes)))
 
 
 def mode_centres(modes: int = 5, *, radius: float = MODE_CIRCLE) -> Tensor:
@@ -141,28 +140,26 @@ def _circle(angle: Float64, radius: float) -> Float64:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _stream(seed: int, law: str, part: str) -> Stream:
-    return Stream.seeded(seed, "data", law, part)
+def _require_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} = {size}; it must be at least 1")
 
 
 def _require(n: int, n_test: int, *, modes: int = 1, **lengths: float) -> None:
-    for name, size in (("n", n), ("n_test", n_test), ("modes", modes)):
-        if size < 1:
-            raise ValueError(f"{name} = {size}; it must be at least 1")
+    _require_sizes(n=n, n_test=n_test, modes=modes)
     for name, length in lengths.items():
         if not 0 < length < math.inf:
             raise ValueError(f"{name} = {length}; it must be finite and above 0")
 
 
 def _dataset(
-    name: str,
-    train: tuple[Float64, NDArray[np.int64]],
-    test: tuple[Float64, NDArray[np.int64]],
-    classes: tuple[str, ...],
+    name: str, draw: Callable[[int, Stream], _Drawn], sizes: tuple[int, int], seed: int, classes: tuple[str, ...]
 ) -> Dataset:
-    def part(drawn: tuple[Float64, NDArray[np.int64]], first_id: int) -> Part:
-        points, label = drawn
-        ids = torch.arange(first_id, first_id + len(points))
+    def part(which: str, size: int, first_id: int) -> Part:
+        points, label = draw(size, Stream.seeded(seed, "data", name, which))
+        ids = torch.arange(first_id, first_id + size)
         return torch.from_numpy(points.astype(np.float32)), torch.from_numpy(label), ids
 
-    return ungrouped(name, part(train, 0), part(test, len(train[0])), FEATURE_NAMES, classes)
+    n, n_test = sizes
+    return ungrouped(name, part("train", n, 0), part("test", n_test, n), FEATURE_NAMES, classes)

@@ -62,7 +62,6 @@ class Units:
         return dataclasses.replace(self, ids=clients[owner] + total * rank)
 
     def __len__(self) -> int:
-        """Number of units."""
         return len(self.starts) - 1
 
     @property

@@ -99,6 +99,7 @@ def run(
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
+    _require_known(engine)
     _require_reachable(engine, metrics)
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
@@ -294,12 +295,16 @@ def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> 
         )
 
 
+def _require_known(engine: str) -> None:
+    if engine not in get_args(Engine):
+        raise ValueError(f"engine {engine!r} is unknown; choose one of {', '.join(get_args(Engine))}")
+
+
 def _engine(name: str, directory: Path) -> Engine:
     if name in ELSEWHERE:
         command = command_for(directory)
         raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
-    if name not in get_args(Engine):
-        raise ValueError(f"engine {name!r} is unknown; choose one of {', '.join(get_args(Engine))}")
+    _require_known(name)
     return cast(Engine, name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import math
 import os
 from pathlib import Path
@@ -49,20 +48,22 @@ def public_autoencoder(dataset: Dataset, latent: int, epochs: int) -> UnitAutoen
 
     Adam at 1e-3 in batches of 128, binary cross-entropy of the pixels; the order of the records is seeded.
     """
+    import pooch
+
     images = public_half(dataset).features
-    path = _place(images, latent, epochs)
+    model = UnitAutoencoder(math.isqrt(images.shape[1]), latent)
+    folder = Path(os.environ.get("FEDSW_CACHE") or pooch.os_cache("fedsw")) / "autoencoders"
+    path = folder / f"{_digest(images, latent, epochs)}.safetensors"
     if path.is_file():
-        model = UnitAutoencoder(_side(images), latent)
         model.load_state_dict(load(path.read_bytes()))
         return model.eval()
-    model = _trained(images, latent, epochs)
+    _train(model, images, epochs)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, save(model.state_dict()))
-    return model
+    return model.eval()
 
 
-def _trained(images: Tensor, latent: int, epochs: int) -> UnitAutoencoder:
-    model = UnitAutoencoder(_side(images), latent)
+def _train(model: UnitAutoencoder, images: Tensor, epochs: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     for epoch in range(epochs):
         order = torch.from_numpy(Stream.seeded(0, "public autoencoder", epoch).uniforms(len(images))).argsort()
@@ -71,22 +72,9 @@ def _trained(images: Tensor, latent: int, epochs: int) -> UnitAutoencoder:
             optimizer.zero_grad()
             torch.autograd.backward(F.binary_cross_entropy(made, images[rows]))
             optimizer.step()
-    return model.eval()
-
-
-def _place(images: Tensor, latent: int, epochs: int) -> Path:
-    import pooch
-
-    folder = Path(os.environ.get("FEDSW_CACHE") or pooch.os_cache("fedsw")) / "autoencoders"
-    return folder / f"{_digest(images, latent, epochs)}.safetensors"
 
 
 @functools.lru_cache(maxsize=4)
 def _digest(images: Tensor, latent: int, epochs: int) -> str:
-    content = io.BytesIO(images.numpy().tobytes())
-    settings = f"{latent} {epochs} {_BATCH} {_LEARNING_RATE} {UnitAutoencoder.__name__}"
-    return hashlib.sha256(content.getbuffer()).hexdigest()[:16] + "-" + settings.replace(" ", "-")
-
-
-def _side(images: Tensor) -> int:
-    return math.isqrt(images.shape[1])
+    content = hashlib.sha256(images.numpy().tobytes()).hexdigest()[:16]
+    return f"{content}-{latent}-{epochs}-{_BATCH}-{_LEARNING_RATE}-{UnitAutoencoder.__name__}"

@@ -24,13 +24,11 @@ class Facts:
     Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
     odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
 
-    Attributes:
-        models, penalties, sources: shipped ones, the first model the one to begin with; one's own go with every task.
-        target: what a record's target must be.
-        unit: what must lie in [0, 1], since outputs between 0 and 1 are compared with it.
-        other_side: what the private outputs are matched to; None where groups are compared with each other.
-        figures: the pictures of its held-out arrays, as `fedsw.report.plots.PICTURES` names them.
-        sketched: whether its records leave once, as a sum by label, before anything is learnt from them.
+    The ``models``, ``penalties`` and ``sources`` are shipped ones, the first model the one to begin with; one's own go
+    with every task. The ``unit`` must lie in [0, 1], since outputs between 0 and 1 are compared with it. Private
+    outputs are matched to the ``other_side``; None where groups are compared with each other. The ``figures`` of its
+    held-out arrays are named as in `fedsw.report.plots.PICTURES`. Where it is ``sketched`` its records leave once, as a
+    sum by label, before anything is learnt from them.
     """
 
     models: tuple[str, ...] = ("logistic", "mlp")
@@ -65,16 +63,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of model: whether it has layers to choose, takes square images, makes rows of tables or labelled samples.
+    """A kind of model: whether it has layers to choose, takes square images, or makes rows of tables.
 
-    ``points`` are moved by a flow, and no record passes through them, nor through what is ``conditional`` or ``mixes``
-    the samples of a batch. Where it is ``fixed``, a private record is compared as it is, and public ones are moved.
+    ``points`` are moved by a flow, and no record passes through them, nor through what ``mixes`` a batch's samples.
+    Where it is ``fixed``, a private record is compared as it is, and public ones are moved.
     """
 
     layered: bool = True
     square: bool = False
     points: bool = False
-    conditional: bool = False
     mixes: bool = False
     table: bool = False
     fixed: bool = False
@@ -91,10 +88,10 @@ MODELS: Mapping[str, ModelKind] = MappingProxyType(
         "adversarial-dcgan": ModelKind(square=True, mixes=True),
         "particles": ModelKind(points=True),
         "adaptor": ModelKind(layered=False, square=True),
-        "image-generator": ModelKind(square=True, conditional=True),
-        "residual-generator": ModelKind(square=True, conditional=True),
-        "vector-generator": ModelKind(conditional=True),
-        "table-generator": ModelKind(conditional=True, table=True),
+        "image-generator": ModelKind(square=True),
+        "residual-generator": ModelKind(square=True),
+        "vector-generator": ModelKind(),
+        "table-generator": ModelKind(table=True),
         "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
         "published-adaptor": ModelKind(layered=False, square=True),
         "labelled-images": ModelKind(layered=False),

@@ -187,15 +187,8 @@ class Words:
     @property
     def names(self) -> set[str]:
         """Every column that is spoken of."""
-        lists = (self.booleans, self.integers, self.drop)
-        return {
-            *self.bounds,
-            *self.categories,
-            *self.dates,
-            *self.edges,
-            *self.book,
-            *(n for each in lists for n in each),
-        }
+        mappings = (self.bounds, self.categories, self.dates, self.edges, self.book)
+        return set().union(*mappings, self.booleans, self.integers, self.drop)
 
 
 def read_bounds(text: str) -> tuple[str, tuple[str, str]]:

@@ -18,7 +18,7 @@ from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import CellFault, Distinct, by_value
-from fedsw.data.formats import Chunk, format_of, require_file
+from fedsw.data.formats import Chunk, format_of
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sources import declared_columns, load_held_out
@@ -257,7 +257,6 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
     odds = experiment.objective.penalty == "equality-of-odds"
     repeats = Repeats(table, columns)
     try:
-        require_file(table)
         kind = format_of(table)
         counted = kind.counted
         chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))

@@ -75,13 +75,8 @@ def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 
 
 def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
     raw = experiment.model_dump(mode="json")
-    raw["data"] |= {
-        "source": "object",
-        "data_dir": None,
-        "held_out": None,
-        "held_out_overlap": "refuse",
-        "account": None,
-    }
+    nothing = dict.fromkeys(("data_dir", "held_out", "account"))
+    raw["data"] |= {"source": "object", "held_out_overlap": "refuse", **nothing}
     raw["training"]["rounds"] = rounds
     raw["federation"]["clients"] = clients
     raw["metrics"] = []
@@ -107,10 +102,9 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
 
 def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | None) -> dict[str, Any]:
     """The same as plain values."""
-    files = [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files]
     return {
         "fits": found.fits,
-        "files": files,
+        "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files],
         "together": list(found.together),
         "warnings": [line for file in found.files for line in file.warnings],
         "public": list(public_words(experiment)),

@@ -39,22 +39,21 @@ def require_per_record(model: nn.Module, given: Inputs, compared: Compared) -> N
     only in batches that are larger than the one given.
 
     The model stays as it is. ``given`` are at least two distinct made-up records; ``compared`` is the user's own code:
-    outputs (n, d) and losses (n,).
-
-    Raises:
-        UnsupportedModule: naming what differs.
-        ValueError: if the values are not finite. Whatever the user's own code raises on these records.
+    outputs (n, d) and losses (n,). UnsupportedModule names what differs; ValueError if the values are not finite, and
+    whatever the user's own code raises.
     """
     with unmoved_generators([given.features]):
         try:
-            _examined(model, given, compared, double=True)
-        except UnsupportedModule as fault:
-            raise _refused(fault) from None
-        except Exception:  # code of the user's own that takes no float64, or is at fault in every type
             try:
+                _examined(model, given, compared, double=True)
+            except UnsupportedModule:
+                raise
+            except Exception:  # code of the user's own that takes no float64, or is at fault in every type
                 _examined(model, given, compared, double=False)
-            except UnsupportedModule as fault:
-                raise _refused(fault) from None
+        except UnsupportedModule as fault:
+            raise UnsupportedModule(
+                f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}"
+            ) from None
 
 
 def made_up_features(seed: int, width: int) -> Tensor:
@@ -100,15 +99,10 @@ def _examined(model: nn.Module, given: Inputs, compared: Compared, *, double: bo
     examine(probed, values, probed.heads, EXACT if double else ROUNDED)
 
 
-def _refused(fault: UnsupportedModule) -> UnsupportedModule:
-    return UnsupportedModule(f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}")
-
-
 def task_of(experiment: Experiment) -> Task:
     """The task that an experiment names, made: ExperimentError if it cannot be, or does not fit the other settings."""
     goal = experiment.objective
-    found = shipped_task(goal.task) or load_object(goal.task, what="objective.task")
-    task = _made(found, goal)
+    task = _made(shipped_task(goal.task) or load_object(goal.task, what="objective.task"), goal)
     if is_reference(goal.task) and (refused := misfit(experiment, task)):
         raise ExperimentError(f"experiment: {refused}")
     return task

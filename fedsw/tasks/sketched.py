@@ -8,12 +8,13 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.columns.declaration import Coded, Columns, coded_columns, ranges
+from fedsw.columns.declaration import Coded, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.registry import load_object
 from fedsw.experiment.sections import Sketch, SketchPart
@@ -106,14 +107,14 @@ def marks_of(chosen: Sequence[tuple[int, int]], columns: int) -> Tensor:
 
 def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
     """The pairs that a server marked, whatever it sent; all of them where it marked none."""
-    pairs = list(itertools.combinations(range(columns), 2))
+    pairs = tuple(itertools.combinations(range(columns), 2))
     marks = np.frombuffer(weights, dtype="<f4") if weights else np.zeros(len(pairs))
     if not pairs or len(marks) != len(pairs):
         raise ExperimentError(
             f"a later stage of a table of {columns} columns came with {len(marks)} numbers; it measures pairs, one "
             f"number for each of {len(pairs)}: leave sketch.stages out where there is no pair"
         )
-    return tuple(pair for pair, mark in zip(pairs, marks, strict=True) if mark > 0.5) or tuple(pairs)
+    return tuple(pair for pair, mark in zip(pairs, marks, strict=True) if mark > 0.5) or pairs
 
 
 @functools.lru_cache(maxsize=8)
@@ -125,17 +126,15 @@ def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
         raise ExperimentError(f"sketch: {fault}") from None
 
 
+_coded = functools.lru_cache(maxsize=8)(coded_columns)
+
+
 def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     """How the declared columns are written as codes, where that is what is measured; None where it is not."""
     sketch, columns = experiment.sketch, experiment.data.columns
     if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
         return None
-    return _coded(columns, sketch.bins, sketch.groups)
-
-
-@functools.lru_cache(maxsize=8)
-def _coded(columns: Columns, bins: int, group_in_cell: bool) -> tuple[Coded, ...]:
-    return coded_columns(columns, bins=bins, group_in_cell=group_in_cell)
+    return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)
 
 
 def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
@@ -153,34 +152,19 @@ def _groups(experiment: Experiment, shape: Shape) -> int:
 
 
 def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
-    columns = spec.columns or None
     if spec.kind == "code":
         return Indicators(spec.columns, weight=spec.weight)
     looked_at = feature_map(spec, learnt)
+    about: dict[str, Any] = {"columns": spec.columns or None, "weight": spec.weight}
     if spec.kind == "features":
         signed = spec.map not in ("convolutions", "scattering", "learnt")
-        return Features(looked_at, spec.radius, signed, columns=columns, weight=spec.weight)
+        return Features(looked_at, spec.radius, signed, **about)
     if spec.kind == "moments":
-        return Moments(looked_at, spec.radius, spec.projected, columns=columns, weight=spec.weight)
+        return Moments(looked_at, spec.radius, spec.projected, **about)
+    about |= {"scheme": spec.scheme, "map": looked_at}
     if spec.kind == "cramer":
-        return SlicedCramer(
-            spec.directions,
-            spec.harmonics,
-            spec.period,
-            scheme=spec.scheme,
-            map=looked_at,
-            columns=columns,
-            weight=spec.weight,
-        )
-    return GaussianKernel(
-        spec.bandwidths,
-        spec.pairs,
-        fractions=spec.fractions,
-        scheme=spec.scheme,
-        map=looked_at,
-        columns=columns,
-        weight=spec.weight,
-    )
+        return SlicedCramer(spec.directions, spec.harmonics, spec.period, **about)
+    return GaussianKernel(spec.bandwidths, spec.pairs, fractions=spec.fractions, **about)
 
 
 def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
@@ -240,22 +224,16 @@ def of_waves(
     """
     width = float(feature_map(part, learnt).width(features))
     gaussian = part.kind == "gaussian"
-    name = "pairs" if gaussian else "directions"
-    waves = float(part.pairs if gaussian else part.directions * part.harmonics)
+    name, count = ("pairs", part.pairs) if gaussian else ("directions", part.directions)
+    waves = float(count if gaussian else count * part.harmonics)
     held = min(rows, chunk_of(int(2 * waves)))
-    normals = getattr(part, name) * width
-    drawn = normals * NORMAL_SECONDS + waves * width * _PLACED_SECONDS
-    drawn += len(part.bandwidths) * _BANDWIDTH_SECONDS if gaussian else 0.0
-    decomposed = 4 * normals * min(width, getattr(part, name)) / FLOPS if part.scheme == "orthogonal" else 0.0
-    setting, value = (name, getattr(part, name))
+    normals = count * width
+    seconds = normals * NORMAL_SECONDS + waves * width * (_PLACED_SECONDS + 2 * rows / FLOPS)
+    seconds += len(part.bandwidths) * _BANDWIDTH_SECONDS if gaussian else 0.0
+    seconds += 4 * normals * min(width, count) / FLOPS if part.scheme == "orthogonal" else 0.0
     if not gaussian and part.harmonics > part.directions:
-        setting, value = "harmonics", part.harmonics
-    yield SettingCost(
-        f"sketch.{setting}",
-        value,
-        24.0 * waves * width + 32.0 * (cells + held) * waves,
-        drawn + decomposed + 2 * rows * waves * width / FLOPS,
-    )
+        name, count = "harmonics", part.harmonics
+    yield SettingCost(f"sketch.{name}", count, 24.0 * waves * width + 32.0 * (cells + held) * waves, seconds)
     yield from _of_map(part, features, rows, held)
 
 
@@ -264,13 +242,13 @@ def of_codes(
 ) -> Iterator[SettingCost]:
     """What a part of a sketch takes that measures features of a map, or their moments; see `of_waves`."""
     width = float(feature_map(part, learnt).width(features))
-    setting, value, directions, coordinates = "kind", part.kind, 0.0, 2 * width
+    directions, coordinates = 0.0, 2 * width
     if part.kind == "moments":
         mapped = float(part.projected or width) + 1
         directions, coordinates = 16.0 * part.projected * width, mapped * (mapped + 1) / 2
     held = min(rows, chunk_of(int(coordinates)))
     numbers = 32.0 * (cells + held) * coordinates
-    yield SettingCost(f"sketch.{setting}", value, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
+    yield SettingCost("sketch.kind", part.kind, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
     yield from _of_map(part, features, rows, held)
 
 

@@ -42,7 +42,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
-    source = Source(f"http://127.0.0.1:{server.server_port}/", sha256, "none")
+    source = Source(f"http://127.0.0.1:{server.server_port}/", sha256)
     monkeypatch.setattr(files, "SOURCES", {"adult": source})
     yield folder
     server.shutdown()
@@ -51,7 +51,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source("http://127.0.0.1:9/", files.SOURCES["adult"].sha256, "none")
+    source = Source("http://127.0.0.1:9/", files.SOURCES["adult"].sha256)
     monkeypatch.setattr(files, "SOURCES", {"adult": source})
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw.data import Records, from_flwr_datasets, partition
+from fedsw.data import Records, from_flwr_datasets, owners
 
 DIRICHLET_DRAWS = 100
 
@@ -22,6 +22,12 @@ def make(sensitive: Any, target: Any = None) -> Records:
     n = len(groups)
     classes = torch.zeros(n, dtype=torch.int64) if target is None else torch.as_tensor(np.asarray(target))
     return Records(torch.zeros(n, 1), groups, classes, torch.arange(n))
+
+
+def partition(records: Records, clients: int, *scheme: Any, **settings: Any) -> list[Any]:
+    """The rows of every client, ascending."""
+    owner = owners(records, clients, *scheme, **settings)
+    return [np.flatnonzero(owner == client) for client in range(clients)]
 
 
 def halves(n: int) -> Records:
