@@ -187,7 +187,6 @@ class Encoder:
         return np.arange(self.rows) + self._first
 
     def _absent(self, feature: Feature) -> NDArray[np.bool_]:
-        """Which cells of a column are missing (rows,); none where the declaration allows none."""
         if not feature.missing:
             return np.zeros(self.rows, dtype=bool)
         absent = missing_among(self._cells[feature.name], feature.missing)
@@ -263,7 +262,6 @@ def _unit_name(cell: Any) -> str | None:
 
 
 def _expected(number: Number, decimal: str) -> str:
-    """What a column's declaration asks of a cell."""
     if number.kind == "boolean":
         return "a truth value is declared: true, false, yes, no, t, f, y, n, 1 or 0"
     if number.kind == "date":

@@ -157,7 +157,6 @@ def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
 
 
 def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> ColumnLayout:
-    """Where the columns are, by the first row of a file."""
     names = [name.strip() for name in header]
     if not names:
         raise BadRecords(f"{path} is empty; its first row must name the columns")

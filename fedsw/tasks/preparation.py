@@ -117,7 +117,6 @@ def _calming(square: float, noise: float, most: float) -> float:
 
 
 def _most_shaken(moments: Moments) -> float:
-    """The most that noise may shake outputs before the last sigmoid."""
     if moments.layout.classes:
         return SHAKEN
     deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), LEAST_RESIDUAL**2))

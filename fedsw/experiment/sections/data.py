@@ -208,7 +208,6 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _read_by_its_source(self) -> Data:
-        """Refuse a setting that nothing of a run would look at."""
         drawn, source = self.drawn, f"of source {self.source!r}"
         if not drawn and (name := self.changed("records", "test_records")):
             raise ValueError(
