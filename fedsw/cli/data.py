@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _Columns = list[str] | None
+_MEASURED = ("distance", "of these records", "of their populations", "differ")
 
 
 def init_command(
@@ -135,10 +137,7 @@ def _ask(question: str) -> str:
 
 
 def _name(path: Path) -> str:
-    letters = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem
-    )
-    return letters.lstrip("._-") or "own"
+    return re.sub("[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "own"
 
 
 def check_command(
@@ -224,13 +223,11 @@ def _view(found: list[Between], confidence: float, *, by_column: bool) -> Render
 
     subject = "each column's values" if by_column else "records"
     view = Table(title=f"Distances of {subject}; all intervals hold together with {confidence:.1%}")
-    headings = ("between", "and", *(("column",) if by_column else ()))
-    for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
+    for heading in ("between", "and", *["column"] * by_column, *_MEASURED):
         view.add_column(heading)
     for each in found:
-        drift = each.found
+        drift, verdict = each.found, "yes" if each.found.differ else "not shown"
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
-        verdict = "yes" if drift.differ else "not shown"
         view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
     return Group(
         view,

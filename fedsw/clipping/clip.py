@@ -30,7 +30,6 @@ class Safety:
     shrink: float = 1.0001
 
     def __post_init__(self) -> None:
-        """Refuse margins that would loosen the clip."""
         if not (0 <= self.eta < 1 and self.shrink >= 1):
             raise ValueError(
                 f"Safety(eta={self.eta}, shrink={self.shrink}): eta must be in [0, 1) and shrink at least 1. "

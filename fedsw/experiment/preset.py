@@ -54,7 +54,9 @@ _SHARE, _LEAST_SHARE = 0.2, 0.02
 _WELL = 0.002
 """What noise may show where moments tell enough, also of columns that use 4 % of their bounds; below, less."""
 _SEEN = 2.9
-"""What noise may show in a direction, in what an average one can vary: above it moments tell too little."""
+"""What noise may show in a direction, in what an average one can vary: above it moments tell too little ..."""
+_SEEN_OF_MANY, _MANY = 4.8, 1000
+"""... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
 _PREPARED_LOSS = 0.7
 """The clip of loss gradients on prepared inputs, in the scale that moments give."""
 _PREPARED_RATE = 0.6
@@ -86,6 +88,7 @@ class Squares:
     bound: float
     radius: float
     cells: int
+    classes: bool = False
 
     def hidden(self, multiplier: float, records: int, parts: int) -> float:
         """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
@@ -127,7 +130,8 @@ class Numbers:
             return 0.0
         hidden = self.squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts)
         beside = hidden / self.squares.spread
-        if beside > _SEEN:
+        many = self.squares.classes and self.records >= _MANY
+        if beside > (_SEEN_OF_MANY if many else _SEEN):
             return 0.0
         return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
 

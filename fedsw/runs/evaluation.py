@@ -19,10 +19,9 @@ from fedsw.experiment.registry import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals
-from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
-from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers, units_of
+from fedsw.runs.quality import Quality, by_group, quality_of_classes, quality_of_numbers, units_of
 from fedsw.runs.telemetry import LOGGER, event
 from fedsw.tasks.measures import Measurements, measure
 from fedsw.tasks.problem import Problem
@@ -40,22 +39,15 @@ def subsample(records: Records, most: int) -> Records:
     n = len(records)
     if n <= most:
         return records
-    strata = _strata(records)
-    keys = Stream.seeded(0, "held-out subsample").words(n)
+    number = records.sensitive
+    if records.is_classification:
+        number = number * (int(records.target.max()) + 1) + records.target
+    strata, keys = number.numpy(), Stream.seeded(0, "held-out subsample").words(n)
     rows = []
     for stratum in np.unique(strata):
         (members,) = np.nonzero(strata == stratum)
         rows.append(members[smallest_keys(keys[members], -(-len(members) * most // n))])
     return records.take(torch.from_numpy(np.sort(np.concatenate(rows))))
-
-
-def _strata(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of every record's stratum (n,)."""
-    number: Tensor = records.sensitive
-    if records.is_classification:
-        number = number * (int(records.target.max()) + 1) + records.target
-    strata: np.ndarray[tuple[int], np.dtype[np.int64]] = number.numpy()
-    return strata
 
 
 Metric = Callable[[Tensor, Records], float | Mapping[str, float]]
@@ -68,15 +60,18 @@ under the metric's name, or numbers by name, recorded as `metric.name`."""
 class OwnMetrics:
     """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
 
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        require_names(metrics)
-        for name, metric in metrics.items():
+    def __init__(self, *metrics: Mapping[str, Metric]) -> None:
+        require_names([name for each in metrics for name in each])
+        self._metrics = {name: metric for each in metrics for name, metric in each.items()}
+        self._failed = set[str]()
+        for name, metric in self._metrics.items():
             if not callable(metric):
                 raise ExperimentError(f"metric {name!r} is a {type(metric).__name__} and cannot be called")
-        self._metrics, self._failed = dict(metrics), set[str]()
 
-    def __len__(self) -> int:
-        return len(self._metrics)
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return sorted(self._metrics)
 
     def attempt(self, outputs: Tensor, records: Records) -> None:
         """Try every metric on outputs (n, d), before anything is spent; what raises, or changes records, is named."""
@@ -190,30 +185,25 @@ class Evaluator:
     def __init__(
         self, task: Problem, metrics: Mapping[str, Metric] | None = None, *, records: Records | None = None
     ) -> None:
-        everything = load_held_out(task.experiment) if records is None else records
-        evaluation = task.experiment.evaluation
-        if everything is not None and len(everything) == 0:
+        self._task, self._model = task, task.build_model()
+        self._records = load_held_out(task.experiment) if records is None else records
+        self._own = OwnMetrics(load_metrics(task.experiment.metrics), metrics or {})
+        if self._records is None:
+            if self._own.names:
+                raise ExperimentError(
+                    f"metrics {self._own.names} are measured on held-out records, and data.held_out names none at the "
+                    "server; name a file there, or leave the metrics out"
+                )
+            return
+        self._all = len(self._records)
+        if not self._all:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
-        self._task, self._records, self._all = task, everything, 0 if everything is None else len(everything)
-        if everything is not None and evaluation.mode == "auto":
-            self._records = subsample(everything, evaluation.records)
-        self._there = None if self._records is None else self._records.to(task.device)
-        self._model = task.build_model()
-        self._start: float | None = None
-        self._losses: Tensor | None = None
-        named, given = load_metrics(task.experiment.metrics), metrics or {}
-        require_names([*named, *given])
-        self._own = OwnMetrics({**named, **given})
-        if self._records is not None and self._there is not None:
-            initial = measure(task, self._there, self._model)
-            outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
-            self._losses = initial.losses
-            self._own.attempt(outputs, self._records)
-        elif self._own:
-            raise ExperimentError(
-                f"metrics {sorted({**named, **given})} are measured on held-out records, and data.held_out names none "
-                "at the server; name a file there, or leave the metrics out"
-            )
+        if task.experiment.evaluation.mode == "auto":
+            self._records = subsample(self._records, task.experiment.evaluation.records)
+        self._there = self._records.to(task.device)
+        initial = measure(task, self._there, self._model)
+        self._start, self._losses = initial.report.get("loss"), initial.losses
+        self._own.attempt(initial.arrays["outputs"], self._records)
 
     def metrics(self, theta: Tensor) -> dict[str, float]:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
@@ -221,31 +211,30 @@ class Evaluator:
 
     def metrics_of(self, model: nn.Module) -> dict[str, float]:
         """Metrics of a model, buffers and all; none without held-out records."""
-        if self._records is None or self._there is None:
+        if self._records is None:
             return {}
-        measured = measure(self._task, self._there, model, arrays=len(self._own) > 0)
+        measured = measure(self._task, self._there, model, arrays=bool(self._own.names))
         return self._with_own(measured, self._records)
 
     def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
-        if self._records is None or self._there is None:
+        if self._records is None:
             return HeldOut()
         measured = measure(self._task, self._there, model, parts=parts_of(self._records))
         directory.write_outputs(measured.arrays)
         measured = replace(measured, report=self._with_own(measured, self._records))
         worth = worth_of(self._task, self._records, measured, of=self._all)
-        return replace(worth, start=self._start, rise=self._rise(measured))
+        return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
 
-    def _rise(self, measured: Measurements) -> Gain | None:
+    def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
         """How much larger the loss is than before training, record by record; None where that is no number."""
-        if self._losses is None or measured.losses is None or self._records is None:
+        if self._losses is None or losses is None:
             return None
-        risen = (measured.losses - self._losses).numpy()
-        finite = bool(torch.isfinite(measured.losses).all() and torch.isfinite(self._losses).all())
-        return intervals.paired_mean(risen, units_of(self._records)) if finite else None
+        finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())
+        return intervals.paired_mean((losses - self._losses).numpy(), units_of(records)) if finite else None
 
     def _with_own(self, measured: Measurements, records: Records) -> dict[str, float]:
-        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
+        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own.names else {})
 
 
 def parts_of(records: Records) -> Tensor:
@@ -266,18 +255,16 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
     """What a model's metrics are worth; those without a law of their own, a user's excepted, by leaving out a tenth."""
     report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
-    intervals_by_name = dict(quality.intervals)
+    around = dict(quality.intervals)
     if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
-        intervals_by_name["loss"] = intervals.mean(measured.losses.numpy(), units)
-    for name in report.keys() - intervals_by_name.keys():
+        around["loss"] = intervals.mean(measured.losses.numpy(), units)
+    for name in report.keys() - around.keys():
         if name == "accuracy":
             count = len(np.unique(units))
-            intervals_by_name[name] = intervals.share(report[name] * count, count)
+            around[name] = intervals.share(report[name] * count, count)
         elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in measured.without]):
-            intervals_by_name[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
-    quality = replace(
-        quality, intervals={name: intervals_by_name[name] for name in report if name in intervals_by_name}
-    )
+            around[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+    quality = replace(quality, intervals={name: around[name] for name in report if name in around})
     made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 

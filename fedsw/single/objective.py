@@ -183,15 +183,11 @@ class Objective:
         self._require_per_record(model, batch.records)
         thetas = [self._directions(number, d, batch) for number, d in enumerate(self.dimensions)]
         spreads = [1.0 if d == 1 else spread(theta) for d, theta in zip(self.dimensions, thetas, strict=True)]
-        bounds = [
-            SLACK * each
-            for each in self.composite.sensitivities(
-                batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
-            )
-        ]
-        charges = [
-            Charge(name, rate, bound.value) for name, rate, bound in zip(self.strata, batch.rates, bounds, strict=True)
-        ]
+        sensitivities = self.composite.sensitivities(
+            batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
+        )
+        bounds = [SLACK * each for each in sensitivities]
+        charges = [Charge(*each) for each in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)]
         total = self._clipped(model, batch, clip, thetas)
         return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
 
@@ -203,52 +199,43 @@ class Objective:
         features, target = made_up_features(0, width), made_up_targets(self.classes, targets)
         target = target.float() if targets else target
         made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
-        require_per_record(
-            model,
-            self._inputs(model, made_up),
-            lambda raw, inputs: [*self._selected(raw, inputs), self._losses(raw, inputs)],
-        )
+
+        def made(raw: Raw, inputs: Inputs) -> list[Tensor]:
+            return [*self._selected(raw, inputs), self._losses(raw, inputs)]
+
+        require_per_record(model, self._inputs(model, made_up), made)
         self._tried.add(model)
 
     @flushing_to_zero
     def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
         """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
         chunks = list(self._chunks(batch.records))
-        tapes: list[Tape | None] = [None] * len(chunks)
         outputs: list[list[Tensor]] = [[] for _ in self.penalties]
-        for number, chunk in enumerate(chunks):
+        for chunk in chunks:
             inputs = self._inputs(model, chunk)
             tape = record(model, inputs.features)
-            if len(chunks) == 1:
-                tapes[number] = tape
-            for place, head in enumerate(self._selected(tape.raw, inputs)):
-                radius = (self.penalties[place].clip or clip).output
-                outputs[place].append(project(head.detach(), radius))
+            for penalty, parts, head in zip(self.penalties, outputs, self._selected(tape.raw, inputs), strict=True):
+                parts.append(project(head.detach(), (penalty.clip or clip).output))
         by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
         device = outputs[0][0].device
-        cotangents = self._cotangents(by_stratum, [theta.to(device) for theta in thetas], batch, clip)
+        cotangents = self.composite.cotangents(
+            by_stratum,
+            [theta.to(device) for theta in thetas],
+            lambda number, count: self._sample(number, count, batch).to(device),
+            ties=self.ties,
+            memory_limit=self.memory_limit,
+        )
         pulled = [torch.cat(list(parts)) for parts in cotangents]
         total = torch.zeros(count_parameters(model), dtype=torch.float64, device=device)
         weight, start = self.composite.task_weight(len(batch)), 0
-        for tape_, chunk in zip(tapes, chunks, strict=True):
-            inputs = self._inputs(model, chunk)
-            tape = record(model, inputs.features) if tape_ is None else tape_
+        for chunk in chunks:
+            if len(chunks) > 1:
+                inputs = self._inputs(model, chunk)
+                tape = record(model, inputs.features)
             part = slice(start, start + len(chunk))
             total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight))
             start += len(chunk)
         return total.cpu()
-
-    def _cotangents(
-        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
-    ) -> Sequence[Sequence[Tensor]]:
-        """Gradients of the penalties in their outputs, which are within the clip, by penalty and stratum."""
-        return self.composite.cotangents(
-            by_stratum,
-            thetas,
-            lambda number, count: self._sample(number, count, batch).to(by_stratum[0][0].device),
-            ties=self.ties,
-            memory_limit=self.memory_limit,
-        )
 
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         pulled = [

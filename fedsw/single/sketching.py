@@ -14,7 +14,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
 from fedsw.sketches.law import MOST_RECORDS, Law, Sketcher
-from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, noised_sketch, sketch_sensitivity
+from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, sketch_sensitivity
 from fedsw.text import upward
 
 
@@ -130,4 +130,4 @@ def release_sketch(
     with counting(ledger, named, plan.reserved(), about):
         bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
         released = release(bounded, plan, ledger)
-    return noised_sketch(plan.law, released, plan.records)
+    return NoisedSketch(plan.law, released.value, released.sigma, plan.records)

@@ -12,8 +12,8 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,24 @@ def write(folder: Path, key: str, stored: Stored) -> None:
     files.replace(path, (json_text(_content(stored, _encode), indent=1) + "\n").encode())
 
 
-def pack(folder: Path) -> list[Path]:
+def pack(folder: Path, *, without: Collection[tuple[str, str]] = ()) -> list[Path]:
     """Put results that have a file of their own into the compact files of their experiments, bit for bit.
+
+    Args:
+        without: arrays that are left out, by the key of their result and their name.
 
     Returns:
         The compact files that were written.
     """
     own = sorted(path.stem for path in folder.glob("*.json"))
     written: list[Path] = []
-    for name in sorted({_experiment(key) for key in own}):
+    for name in sorted({_experiment(key) for key in (*own, *(key for key, _ in without))}):
         before = _parts(folder, name)
         results = dict(_packed(folder, name))
         results |= {key: stored for key in own if _experiment(key) == name and (stored := read(folder, key))}
+        results = {
+            key: _lighter(stored, {array for of, array in without if of == key}) for key, stored in results.items()
+        }
         parts = {folder / f"{name}.{number}.xz": content for number, content in enumerate(_packs(results))}
         for path, content in parts.items():
             files.replace(path, content)
@@ -110,6 +116,21 @@ def pack(folder: Path) -> list[Path]:
     for key in own:
         _file(folder, key).unlink()
     return written
+
+
+def packed(folder: Path) -> dict[str, Stored]:
+    """All results in the compact files of a folder, by their keys."""
+    names = sorted({path.name.rsplit(".", 2)[0] for path in folder.glob("*.xz")})
+    return {key: stored for name in names for key, stored in _packed(folder, name).items()}
+
+
+def _lighter(stored: Stored, without: Collection[str]) -> Stored:
+    """A result without some of its arrays."""
+    measures = {
+        name: replace(part, arrays={each: array for each, array in part.arrays.items() if each not in without})
+        for name, part in stored.measures.items()
+    }
+    return replace(stored, measures=measures)
 
 
 def _packs(results: Mapping[str, Stored]) -> list[bytes]:

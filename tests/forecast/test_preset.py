@@ -15,7 +15,7 @@ from fedsw.data import as_records
 from fedsw.engines.driver import resume, run
 from fedsw.engines.records import at_hand
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.preset import CHOSEN, Numbers, left_open
+from fedsw.experiment.preset import CHOSEN, Numbers, Squares, left_open
 from fedsw.federation.server.preset import multiplier_of_one, numbers_of, settled, sizes_at_hand
 from fedsw.planning import words
 from fedsw.planning.plan import planned
@@ -128,6 +128,16 @@ def test_moments_are_bought_where_noise_leaves_them_to_be_seen_and_not_for_few_r
     alone = asked(privacy={"moments": "auto"}, training={"preset": "none"})
     assert left_open(alone) == {"privacy": ("moments",)} and settled(alone, many).privacy.moments == many.moments
     assert settled(alone, many).training == alone.training
+
+
+@pytest.mark.parametrize(("records", "classes", "most"), [(1_000, True, 4.8), (999, True, 2.9), (1_000, False, 2.9)])
+def test_moments_of_a_thousand_records_that_are_classified_may_show_more_noise(records, classes, most):
+    """Measured on sets of 10 to 120 columns: beginning with them is better there at most noise that passes."""
+    squares = Squares(side=100, features=97, bound=4.0, radius=3.0, cells=1, classes=classes)
+    beside = squares.hidden(1 / math.sqrt(0.2), records, 1) / squares.spread
+    for share, bought in ((0.99, True), (1.01, False)):
+        assert (Numbers(records, 100, share * most / beside, squares=squares).moments > 0) == bought
+    assert numbers_of(asked(), SIZES).squares.classes
 
 
 def test_the_strength_is_n_over_the_noise_of_one_release():

@@ -133,6 +133,11 @@ def test_packed_results_are_the_same_bit_for_bit_and_newer_ones_take_their_place
         assert newer is not None and newer.about == {"epsilon": 7.0}
         assert other is not None and other.about == results["ring-2"].about
         pack(tmp_path)
+    pack(tmp_path, without=[("ring-2", "b"), ("ring-1", "a")])
+    lighter, other = read(tmp_path, "ring-2"), read(tmp_path, "ring-0")
+    assert lighter is not None and set(lighter.measures["m"].arrays) == {"a", "c"}
+    assert other is not None and set(other.measures["m"].arrays) == {"a", "b", "c"}
+    written = sorted(tmp_path.glob("*.xz"))
     assert read(tmp_path, "ring-9") is None
     written[-1].write_bytes(written[-1].read_bytes()[:40])
     with pytest.raises(ValueError, match=r"rll\.0\.xz is damaged"):

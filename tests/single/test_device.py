@@ -23,6 +23,6 @@ def test_a_gradient_is_the_hosts_and_comes_back_once_however_many_records_there_
             found = value(asked.gradient(moved, batch, CLIP))
     torch.testing.assert_close(found, here, rtol=1e-9, atol=1e-12)
     samples = sum(penalty.between().__class__.__name__ == "Matching" for penalty in SETS[name])
-    # directions and samples of the penalties, features and targets of either pass, the terms' bounds
-    assert len(seen.up) == len(SETS[name]) + samples + 2 * 2 + 1
+    # directions and samples of the penalties, features and targets, the terms' bounds
+    assert len(seen.up) == len(SETS[name]) + samples + 2 + 1
     assert (seen.down, seen.reads, seen.waits) == ([tuple(here.shape)], [], [])

@@ -19,7 +19,7 @@ from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
-from fedsw.tasks.measures import law_of_problem, sketcher_of
+from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
 
@@ -139,8 +139,7 @@ def sketch_budget(
     profile of the Gaussian mechanism at mu = 1 / m, as stage i has m_i = m / sqrt(share_i), and the shares have sum 1.
     Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
 
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    ValueError for an epsilon or a delta that cannot be reached.
     """
     privacy = experiment.privacy
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
@@ -176,12 +175,9 @@ def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
 
 def planned_stages(task: Problem, delta: float) -> Counts:
     """What an account sets aside for a sketch with noise: all planned attempts at every stage, as they are charged."""
-    experiment, found = task.experiment, Counter[Step]()
-    attempts = experiment.privacy.model.attempts(experiment)
-    for number in range(1, 1 + len(experiment.sketch.shares)):
-        law = law_of_problem(task, Stage(number))
-        multiplier = sketch_budget(experiment, law, delta, number, attempts=attempts).multiplier
-        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts))
+    attempts, found = task.experiment.privacy.model.attempts(task.experiment), Counter[Step]()
+    for stage in stage_costs(task, delta):
+        found.update(lifetime.planned(Step(1.0, 1 / stage.multiplier), attempts))
     return found
 
 

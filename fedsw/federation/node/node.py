@@ -46,10 +46,8 @@ class Batch:
 class Node:
     """A process with the records of one client or of many, by cell, its task, and the batch between two exchanges.
 
-    With several clients it is a site: it answers one message for all of them, with one forward pass and one clipped
-    sum over their batches together.
-
-    What is drawn, and counted, are units (`fedsw.data.units`): where none is declared, every record is one.
+    With several clients it is a site. What is drawn, and counted, are units (`fedsw.data.units`): where none is
+    declared, every record is one.
 
     Attributes:
         cells: numbers of the units of every cell, client after client.
@@ -249,9 +247,8 @@ class Node:
         """A batch under the model `theta` (r,), recorded where it is one piece; nothing of it is compared."""
         model = self.task.prepared(self.model, theta)
         whole = len(list(self.task.chunks(records))) == 1
-        return Batch(
-            round_, attempt, records, model, record(model, self.task.given(records).features) if whole else None
-        )
+        tape = record(model, self.task.given(records).features) if whole else None
+        return Batch(round_, attempt, records, model, tape)
 
     @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
@@ -270,6 +267,16 @@ class Node:
         return self.batch, torch.cat(parts).cpu() if parts else self.task.no_outputs()
 
     @flushing_to_zero
+    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
+        """What `forward` returns, without another pass where the attempt's batch is still there; theta (r,)."""
+        batch = self.batch
+        if batch is None or batch.tape is None or (batch.round, batch.attempt) != (round_, attempt):
+            return self.forward(theta, records, round_, attempt)
+        if not torch.equal(batch.records.ids, records.ids):
+            return self.forward(theta, records, round_, attempt)
+        return batch, self.task.projected(batch.tape.raw, self.task.given(batch.records))
+
+    @flushing_to_zero
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 
@@ -279,8 +286,9 @@ class Node:
         Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
         Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
         """
-        weights = torch.full((len(batch.records),), task_weight, dtype=torch.float64, device=self.task.device)
-        total, loss = self._clipped(batch, cotangents, weights if task_weight > 0 else None, None)
+        count = len(batch.records)
+        weights = torch.full((count,), task_weight, dtype=torch.float64, device=self.task.device)
+        (total,), loss = self._clipped(batch, cotangents, weights if task_weight > 0 else None, [count])
         return total, loss
 
     @flushing_to_zero
@@ -296,11 +304,10 @@ class Node:
         return self._clipped(batch, cotangents, task_weights, runs)[0]
 
     def _clipped(
-        self, batch: Batch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int] | None
+        self, batch: Batch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int]
     ) -> tuple[Tensor, float]:
-        """The clipped sum (r,), or (S, r) by runs of records, and the mean task loss for the unsafe metrics."""
+        """The clipped sums (S, r) of runs of records, and the mean task loss for the unsafe metrics."""
         clip, mode = self.task.clip, self.task.experiment.clip.of_jacobians
-        rows = () if runs is None else (len(runs),)
         total: Tensor | None = None
         start, q = 0, cotangents.to(self.task.device)
         summed = torch.zeros((), dtype=torch.float64, device=q.device)
@@ -316,13 +323,13 @@ class Node:
                 pulled = self._pulled(heads, part)
             own = None if weights is None else weights[here]
             terms = terms_of(pulled, losses, own, clip.loss, mode)
-            found = clipped_sum(tape, terms, runs=None if runs is None else _within(runs, here))
+            found = clipped_sum(tape, terms, runs=_within(runs, here))
             total = found if total is None else total + found
             if self.task.experiment.unsafe_metrics:
                 summed += losses.detach().sum()
             start += len(chunk)
         if total is None:
-            total = torch.zeros((*rows, self.task.parameters), dtype=torch.float64)
+            total = torch.zeros((len(runs), self.task.parameters), dtype=torch.float64)
         loss = float(summed) if self.task.experiment.unsafe_metrics else 0.0
         return total.cpu(), loss / max(1, start)
 

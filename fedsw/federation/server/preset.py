@@ -100,7 +100,7 @@ def squares_of(problem: Problem) -> Squares | None:
     layout = layout_of(problem)
     if layout is None or not foldable(problem.build_model(), problem.features):
         return None
-    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells)
+    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells, layout.classes)
 
 
 def _penalty(problem: Problem, sizes: Sequence[int]) -> float:

@@ -63,22 +63,6 @@ class Prepared(Side, Protocol):
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
 
 
-class OneRelease(Side, Protocol):
-    """A side whose one round releases what a generator is then trained on: an `Outcome` with its numbers, flat."""
-
-    @property
-    def records(self) -> NDArray[int64]:
-        """Records in what was released, by cell, (c,); public. Known after `round`."""
-
-    @property
-    def records_by_client(self) -> Mapping[int, int]:
-        """The same of every client whose own release is there; empty where the server has their sum alone."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether who was missing can still be added to what was released."""
-
-
 class OnceSide(Protocol):
     """How a sum is released once beside the rounds: an `Outcome` with the noised sum (blocks, width), flat."""
 
@@ -88,6 +72,18 @@ class OnceSide(Protocol):
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange, at the model `theta` (r,)."""
+
+
+class OneRelease(Side, OnceSide, Protocol):
+    """A side whose one round releases what a generator is then trained on: an `Outcome` with its numbers, flat."""
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Records of every client whose own release is there; empty where the server has their sum alone."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether who was missing can still be added to what was released."""
 
 
 def _nothing(*given: object) -> Any:
@@ -102,10 +98,10 @@ class Sides:
         plan: what is fixed before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
         server: what asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
-        moments: what releases the moments of all records before the rounds; for one with `gradients`.
-        tally: what measures the records that clients kept out of training; for one with `gradients`.
-        epsilon: what a client's own ledger accounts for in a run, at a delta; for one that is `local`.
-        planned: what a run costs a client's records at most; for one that is `local`.
+        moments, tally: what releases the moments of all records before the rounds, and measures the records that
+            clients kept out of training; for one with `gradients`.
+        epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
+            records at most; for one that is `local`.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; for one that is `local`.
     """
 

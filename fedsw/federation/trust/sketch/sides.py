@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -46,18 +46,12 @@ class SketchSum(Sum):
     Whatever weights (z,) of the stage a server sends, what is made of a record is bounded.
     """
 
-    part, purpose, step = PART, "sketch", STEP
+    part, purpose, step, weights = PART, "sketch", STEP, "learnt"
 
     def __init__(self, task: Problem, stage: Stage, weights: Tensor | None = None) -> None:
         super().__init__(task)
         self.stage, self._weights, self._sketcher = stage, weights, sketcher_of(task, stage)
         self.sizes, self.known = {"w": self._sketcher.coordinates + 1}, {"classifier": stage.weights}
-
-    @classmethod
-    def asked(cls, task: Problem, request: Any) -> Self:
-        """See `Sum`; the round is the stage."""
-        weights = b"" if request.learnt is None or request.round == 1 else flat_bytes(request.learnt.tensor())
-        return cls(task, Stage(request.round, weights))
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
