@@ -8,14 +8,15 @@ import resource
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.accounting import Ledger, LedgerReplaced
+from fedsw.accounting import BudgetExhausted, Charge, Ledger, LedgerReplaced
+from fedsw.accounting.charges import as_steps
 from fedsw.accounting.journal import memory_of, remember, remembered
 from fedsw.accounting.lifetime import (
     About,
@@ -27,9 +28,11 @@ from fedsw.accounting.lifetime import (
     bind,
     bound_in,
     bound_to,
+    one_cost,
     settle,
     unbind,
 )
+from fedsw.accounting.lifetime.composing import counted
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
 from fedsw.federation.budgets.local import local_accountant
@@ -79,6 +82,23 @@ def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experime
         account.settle(run, steps, None)
         return
     bind(place, account, run)
+
+
+def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:
+    """Raise BudgetExhausted for a release beyond what a run was planned to release, although epsilon may allow it.
+
+    Whoever could have more releases of one kind in place of others would choose between them by what came before, and
+    the composed profiles that epsilon is read off are those of fixed ones. Of planned ones it chooses the order alone.
+    """
+    if most is None:
+        return
+    planned, steps = one_cost(most).counted(), as_steps(charges, sigma, ledger.groups)
+    for group, taken in ledger.steps_by_group().items():
+        if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
+            raise BudgetExhausted(
+                f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
+                f"{group}; nothing was charged"
+            )
 
 
 def give_back(folder: Path) -> None:
