@@ -73,8 +73,11 @@ def show_command(
         account = read_ledger(directory)
         answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
+        from fedsw import files
         from fedsw.use.export import write_card
 
+        if output is not None:
+            files.new_folder(output.parent)
         _answer_path("card", write_card(directory, output), as_json=as_json)
     else:
         from fedsw.cli.execution import print_run
@@ -221,6 +224,8 @@ def report_command(
     from fedsw.report.page.page import write_entry, write_page
     from fedsw.runs.files import find_run
 
+    if output is not None:
+        files.new_folder(output.parent)
     if found := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or follow or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")

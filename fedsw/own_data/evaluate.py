@@ -111,7 +111,6 @@ def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:
 
 
 def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:
-    """The configuration of a node that holds the client, or all of them."""
     clients = experiment.federation.clients
     if client is None:
         return {"partition-id": 0, "num-partitions": 1}
