@@ -29,9 +29,7 @@ class Plan(Short):
 
     Attributes:
         strata: names of the strata of sampling; each is accounted for on its own.
-        sizes: records of every stratum.
-        batch: of these in every batch.
-        rates: sampling rate of every stratum.
+        sizes, batch, rates: records of every stratum, of these in every batch, and its sampling rate.
         rounds: how many releases.
         epsilon, delta: of all rounds together, for the replacement of one record within its stratum.
         multiplier: noise multiplier sigma / Delta; 0 without noise.
@@ -102,10 +100,9 @@ class Plan(Short):
         whole = "" if self.unit is None else "of all of its records "
         return (
             f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
-            f"each {one} replacement "
-            f"{whole}by "
-            f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
-            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
+            f"each {one} replacement {whole}by any other within its stratum, against everybody who sees all "
+            f"{self.rounds} released gradients and everything computed from them. Public: "
+            f"{', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
@@ -154,10 +151,8 @@ def calibrated(
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
     Guarantee: that many releases at this sampling rate, composed with those `beside` them, satisfy (epsilon, delta) for
-    the replacement of one record of any stratum (docs/guarantees/sampling.md).
-
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    the replacement of one record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta
+    that cannot be reached.
     """
     require_noise(accountant, "gaussian")
     if multiplier is not None:

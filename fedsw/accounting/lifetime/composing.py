@@ -6,6 +6,7 @@ Source: docs/guarantees/ledger.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -238,10 +239,9 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
 
     Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
     """
-    total: dict[Step, int] = {}
+    total = Counter[Step]()
     for own in steps:
-        for step, times in own.items():
-            total[step] = total.get(step, 0) + times
+        total.update(own)
     return _epsilon(frozenset(total.items()), delta)
 
 

@@ -137,6 +137,10 @@ class Served(TrustModel):
 
         return Promise.of(node.task.experiment, node.run, self.sides.epsilon(node, delta), delta)
 
+    def most(self, node: Node, delta: float) -> Counts | Cost | None:
+        """What a client releases at most, where a run has releases of several kinds; None where there is one."""
+        return self.sides.planned(node, delta) if node.task.experiment.privacy.moments else None
+
 
 def served(experiment: Experiment) -> Served:
     """The trust model of an experiment."""
