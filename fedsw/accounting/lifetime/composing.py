@@ -59,12 +59,15 @@ def counted(steps: Iterable[tuple[Step, int]]) -> dict[Step, int]:
 
 
 def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
-    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most."""
+    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most.
+
+    A step is covered by the least that does: one that costs little leaves what covers a larger one to that.
+    """
     left = dict(reserved)
     rest: dict[Step, int] = {}
     for step, times in spent.items():
-        fitting = sorted((each for each in left if _covers(each, step)), key=lambda each: each != step)
-        for each in fitting:
+        covering = [each for each in left if _covers(each, step)]
+        for each in sorted(covering, key=lambda each: (each != step, each.mu, each.sampling_rate)):
             used = min(times, left[each])
             left[each] -= used
             times -= used
