@@ -237,7 +237,7 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
         return experiment
     in_process = settings.clients if settings.masks == "real" else 1
     sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
-    return experiment.model_copy(update={"federation": settings.model_copy(update={"sites": sites})})
+    return experiment.with_sections(federation={"sites": sites})
 
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
@@ -262,8 +262,7 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
             f"{account.path} is not in {accounts_folder()}, where runs keep their accounts; set FEDSW_ACCOUNTS to "
             f"{account.folder}"
         )
-    data = experiment.data.model_copy(update={"account": account.data})
-    return experiment.model_copy(update={"data": data})
+    return experiment.with_sections(data={"account": account.data})
 
 
 def _result(directory: Path, experiment: Experiment) -> RunResult:
