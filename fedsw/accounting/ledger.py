@@ -213,14 +213,20 @@ class Ledger:
             steps = as_steps(charges, sigma, self.groups)
             row = as_row(round, attempt, charges, sigma) | ({"lost": True} if lost else {})
             with self._current() as account:
-                if (round, attempt) in account.spent:
-                    raise AlreadySpent(
-                        f"round {round}, attempt {attempt} is charged in {self.path}; make a fresh attempt."
-                    )
+                self._require_fresh(account, round, attempt)
                 account.add(round, attempt, steps)
                 total = math.nan if lost else self._affordable(account, round, sigma)
                 self._journal.append(f"{row['round']}/{row['attempt']}", row, synced=synced)
             return total
+
+    def require_fresh(self, round: int, attempt: int) -> None:
+        """Raise AlreadySpent if this (round, attempt) was charged before."""
+        with self._mutex, self._current() as account:
+            self._require_fresh(account, round, attempt)
+
+    def _require_fresh(self, account: Account, round: int, attempt: int) -> None:
+        if (round, attempt) in account.spent:
+            raise AlreadySpent(f"round {round}, attempt {attempt} is charged in {self.path}; make a fresh attempt.")
 
     def _affordable(self, account: Account, round: int, sigma: float) -> float:
         """Epsilon of an account with its last release; refused beyond the budget, or by whoever limits the ledger."""

@@ -279,8 +279,7 @@ class Trial:
         files.new_folder(folder.parent)
         folder.mkdir(mode=files.PRIVATE_FOLDER)
         clients = experiment.federation.clients
-        alone = experiment.federation.model_copy(update={"sites": clients})
-        experiment = experiment.model_copy(update={"federation": alone})
+        experiment = experiment.with_sections(federation={"sites": clients})
         self._configs = node_configs(clients, folder)
         self._grid = InProcessGrid(client_app, self._configs)
         self._name = RunDirectory(folder).name()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsw.cli.options import RunInterrupted, RunStopped, echo
+from fedsw.cli.options import RunInterrupted, RunStopped, echo, of_system
 from fedsw.experiment.choices import modules_of
 from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
@@ -105,10 +105,16 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
         raise RunInterrupted from None
     except Exception as fault:
+        from fedsw.runs.recovery import StorageFault
         from fedsw.settings import FederationError
 
         if command := go_on():
             raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
+        if isinstance(fault, StorageFault) and fault.__cause__ is not None:
+            raise RunRefused(
+                f"the disk does not take what a run must keep: {of_system(fault.__cause__)}. Nothing had begun; --runs "
+                "and $FEDSW_ACCOUNTS say where runs and accounts are kept"
+            ) from fault
         if isinstance(fault, FederationError):
             raise RunRefused(str(fault)) from fault
         raise

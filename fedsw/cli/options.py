@@ -22,6 +22,7 @@ import typer
 from rich.console import RenderableType
 
 from fedsw.engines import Engine
+from fedsw.files import PART
 from fedsw.report.console import Screen
 from fedsw.text import harmless, json_text
 
@@ -163,6 +164,12 @@ _EXTRAS = {
 _LONGEST_PATH = 80
 _INTERRUPTED = 128 + signal.SIGINT
 
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that can be written to"),
+}
+"""What helps where the system does not take a file."""
+
 
 class RunStopped(RuntimeError):
     """A run that had begun and could not end; the message says what was kept and how to go on."""
@@ -251,10 +258,19 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         )
     bad_input = isinstance(fault, ValueError | FileNotFoundError)
     plain = bad_input or isinstance(fault, RunStopped | OSError)
-    echo(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
+    echo(f"fedsw: {of_system(fault)}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
     if not plain:
         echo("fedsw: --debug shows where it happened", err=True)
     return 2 if bad_input else 1
+
+
+def of_system(fault: BaseException) -> str:
+    """What the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
+    if not isinstance(fault, OSError) or fault.errno is None or fault.strerror is None:
+        return str(fault)
+    name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
+    remedy = _REMEDIES.get(fault.errno)
+    return f"{name}{fault.strerror}" + (f"; {remedy}" if remedy else "")
 
 
 @contextmanager

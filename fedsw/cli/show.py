@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -21,7 +21,7 @@ from fedsw.text import json_text, number, upward
 if TYPE_CHECKING:
     from fedsw.report.accounts import ClientStatus
     from fedsw.report.facts import Status
-    from fedsw.report.page.page import Document
+    from fedsw.report.page.page import Document, WhatIfs
 
 
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
@@ -73,10 +73,12 @@ def show_command(
         account = read_ledger(directory)
         answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
+        from fedsw import files
         from fedsw.use.export import write_card
 
-        path = write_card(directory, output)
-        echo(json_text({"card": str(path)}) if as_json else str(path))
+        if output is not None:
+            files.new_folder(output.parent)
+        _answer_path("card", write_card(directory, output), as_json=as_json)
     else:
         from fedsw.cli.execution import print_run
 
@@ -222,13 +224,14 @@ def report_command(
     from fedsw.report.page.page import write_entry, write_page
     from fedsw.runs.files import find_run
 
+    if output is not None:
+        files.new_folder(output.parent)
     if found := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or follow or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
         document, place = found
-        path = output or place
-        files.replace(path, document.page().encode(), durable=False)
-        echo(json_text({"report": str(path)}) if as_json else str(path))
+        files.replace(output or place, document.page().encode(), durable=False)
+        _answer_path("report", output or place, as_json=as_json)
         return
     folders = [find_run(each, runs) for each in run]
     if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
@@ -240,14 +243,16 @@ def report_command(
             host, chosen = serving.server_address[:2]
             echo(f"http://{host!s}:{chosen}/ shows {folders[0]} until Ctrl-C; only this machine can open it")
             serving.serve_forever()
-        return
-    if registry:
-        path = write_entry(folders[0], output)
-        echo(json_text({"entry": str(path)}) if as_json else str(path))
-        return
-    plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
-    path = write_page(folders, output, operator=operator, plans=plans)
-    echo(json_text({"report": str(path)}) if as_json else str(path))
+    elif registry:
+        _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
+    else:
+        forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
+        path = write_page(folders, output, operator=operator, what_ifs=forecast)
+        _answer_path("report", path, as_json=as_json)
+
+
+def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
+    echo(json_text({what: str(path)}) if as_json else path)
 
 
 def _document(name: str) -> tuple[Document, Path] | None:
@@ -267,10 +272,10 @@ def _document(name: str) -> tuple[Document, Path] | None:
     return None
 
 
-def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
     from fedsw.planning.after_moments import sizes_of
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain
+    from fedsw.report.page.page import WhatIfs
 
-    experiment, by_group = sizes_of(folder, allow_modules)
-    return as_plain(planned(experiment, by_group))
+    return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))

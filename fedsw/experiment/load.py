@@ -162,7 +162,6 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
 
 
 def _beside(raw: dict[str, Any], folder: Path) -> None:
-    """Read relative paths of [data] from the folder of the file that they are in."""
     section = raw.get("data")
     if not isinstance(section, dict):
         return

@@ -93,7 +93,6 @@ def of_each(confidence: float, count: int) -> float:
 def _released_sides(
     directory: Path, reference: Path | None, allow_modules: Collection[str]
 ) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None]:
-    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one."""
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if not experiment.privacy.sketch:
         raise ExperimentError(

@@ -21,7 +21,7 @@ from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
-from fedsw.runs.quality import Quality, by_group, quality_of_classes, quality_of_numbers, units_of
+from fedsw.runs.quality import GroupTable, Quality, by_group, quality_of_classes, quality_of_numbers, units_of
 from fedsw.runs.telemetry import LOGGER, event
 from fedsw.tasks.measures import Measurements, measure
 from fedsw.tasks.problem import Problem
@@ -141,18 +141,16 @@ class HeldOut:
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
     training. `missing` says in words why there is nothing where a release of kept records was planned, `rise` how much
-    larger than before training the loss is on the same records, and `by_group_intervals` where what is in the table
-    lies.
+    larger than before training the loss is on the same records.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    by_group: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_group: GroupTable = GroupTable({}, {})
     measured_on: Mapping[str, int] = field(default_factory=dict)
     quality: Quality = field(default_factory=Quality)
     start: float | None = None
     missing: str = ""
     rise: Gain | None = None
-    by_group_intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
 
     def said(self) -> dict[str, Any]:
         """What a summary says of it."""
@@ -161,8 +159,8 @@ class HeldOut:
             "held_out": dict(self.metrics),
             "held_out_intervals": plain(quality.intervals),
             "held_out_standard_errors": quality.standard_errors,
-            "held_out_by_group": {group: dict(numbers) for group, numbers in self.by_group.items()},
-            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group_intervals.items()},
+            "held_out_by_group": self.by_group.numbers,
+            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group.around.items()},
             "held_out_measured_on": dict(self.measured_on),
             "constant": dict(quality.constant),
             "constant_intervals": plain(quality.constant_intervals),
@@ -245,10 +243,9 @@ def parts_of(records: Records) -> Tensor:
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
     """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
-    outputs, directions = measured.arrays["outputs"], {"directions": measured.directions}
-    numbers, around = by_group(task, outputs, records)
-    size = {"records": len(records), "of": of} | (directions if measured.directions else {})
-    return HeldOut(measured.report, numbers, size, _with_intervals(task, records, measured), by_group_intervals=around)
+    table = by_group(task, measured.arrays["outputs"], records)
+    size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
+    return HeldOut(measured.report, table, size, _with_intervals(task, records, measured))
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:

@@ -175,14 +175,12 @@ def _of_classes(
         others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
         noised=tallied.sigma > 0,
     )
-    numbers, around = _by_group(tallied, groups, [table.of_group(group) for group in range(tally.groups)])
-    return HeldOut(metrics, numbers, size, quality, by_group_intervals=around)
+    by_group = [table.of_group(group) for group in range(tally.groups)]
+    return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)
 
 
 def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
-    """What was measured of each group, by its name; empty for one group."""
-    if len(found) < 2:
-        return GroupTable({}, {})
+    """What was measured of each group, by its name."""
     counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
     return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
 
@@ -268,8 +266,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...]
     for group, own in enumerate(map(int, tallied.records)):
         each = _Errors.of(t, values[group], own, tallied.sigma) if own else None
         found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
-    numbers, by_group_around = _by_group(tallied, groups, found)
-    return HeldOut(metrics, numbers, size, quality, by_group_intervals=by_group_around)
+    return HeldOut(metrics, _by_group(tallied, groups, found), size, quality)
 
 
 def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:

@@ -269,7 +269,9 @@ class GroupTable(NamedTuple):
 
     @classmethod
     def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
-        """Of how many records each group has, and what was measured on them; what was not is nan."""
+        """Of how many records each group has, and what was measured, nan where it was not; empty for one group."""
+        if len(found) < 2:
+            return cls({}, {})
         columns = dict.fromkeys(column for each in found.values() for column in each)
         numbers = {
             name: {"count": counts[name], **{column: each.get(column, (math.nan, WHOLE))[0] for column in columns}}

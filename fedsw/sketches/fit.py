@@ -32,7 +32,7 @@ from fedsw.sketches.drift import (
     sketch_distance,
     sketcher_like,
 )
-from fedsw.sketches.law import Measuring, Sketcher
+from fedsw.sketches.law import DrawnParts, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 
 __all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance", "tried_in"]
@@ -308,7 +308,7 @@ def _step(
     estimate = drawn_distance_of_sums if cells.fixed is None else distance_of_sums
     loss = torch.zeros((), device=like.device)
     for stage in targets:
-        module: Measuring = stage.drawn
+        module: DrawnParts = stage.drawn
         compared = stage.target
         if settings.fraction < 1:
             module, places, factors = stage.drawn.some(settings.fraction, generator)

@@ -89,7 +89,7 @@ class Law:
         return Sketcher(self, dtype)
 
 
-class Measuring(nn.Module):
+class DrawnParts(nn.Module):
     """The parts of a law, all of it or at some of their coordinates, with their public numbers."""
 
     def __init__(self, law: Law, parts: Sequence[DrawnPart]) -> None:
@@ -117,7 +117,7 @@ class Measuring(nn.Module):
         return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
 
 
-class Sketcher(Measuring):
+class Sketcher(DrawnParts):
     """A law with its public numbers: the vectors of records, of F ``coordinates``, and their sum."""
 
     def __init__(self, law: Law, dtype: torch.dtype = torch.float32) -> None:
@@ -172,7 +172,7 @@ class Sketcher(Measuring):
             total[:, -1] += members.sum(dim=0) * count_steps(self.law)
         return total * STEP
 
-    def some(self, fraction: float, generator: torch.Generator) -> tuple[Measuring, Tensor, Tensor]:
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnParts, Tensor, Tensor]:
         """The law on a fraction of the frequencies of every part, drawn at random, of at least one each.
 
         Squared distances have those of the whole as their mean. With the module come its places (m,) among the
@@ -186,7 +186,7 @@ class Sketcher(Measuring):
             places.append(place + start)
             factors.append(torch.full((len(place),), factor, dtype=torch.float64))
             start += part.coordinates
-        return Measuring(self.law, taken), torch.cat(places), torch.cat(factors)
+        return DrawnParts(self.law, taken), torch.cat(places), torch.cat(factors)
 
     def _require_precision(self, features: Tensor) -> None:
         for part in self.parts:

@@ -52,7 +52,6 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
 
 
 def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable[..., nn.Module]:
-    """What makes a model of a shipped kind, given a seed."""
     kind, hidden, latent = spec.kind, spec.hidden, spec.latent
     side, drawn, mlp = math.isqrt(features), math.isqrt(outputs), partial(models.mlp, activation=spec.activation)
     if kind in ("image-generator", "residual-generator"):
@@ -131,7 +130,6 @@ def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
 
 
 def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
-    """What of the offered arguments a function takes by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -300,7 +298,6 @@ def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> It
 
 
 def _named(experiment: Experiment) -> tuple[str, object]:
-    """The setting of a model that decides on its size."""
     spec = experiment.model
     if model_kind(spec.kind).points:
         return "model.particles", spec.particles

@@ -129,19 +129,17 @@ class SketchBudget(SumBudget):
     whole: float
 
 
-def sketch_budget(
-    experiment: Experiment, law: Law, delta: float, number: int = 1, *, attempts: int = 1
-) -> SketchBudget:
-    """The release of a stage that an experiment asks for: the same at every client, and at a server that is trusted.
+def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 1) -> SketchBudget:
+    """An attempt at the release of a stage: the same at every client, and at a server that is trusted.
 
     Guarantee: one release of every stage, each with its noise, together satisfy (epsilon, delta) for the replacement of
     one record, label and group included, also where what a stage measures depends on the releases before: the exact
     profile of the Gaussian mechanism at mu = 1 / m, as stage i has m_i = m / sqrt(share_i), and the shares have sum 1.
-    Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
+    Where a trust model charges each of several attempts at a stage, every one of them has an equal part of its share.
 
     ValueError for an epsilon or a delta that cannot be reached.
     """
-    privacy = experiment.privacy
+    privacy, attempts = experiment.privacy, experiment.privacy.model.attempts(experiment)
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
     multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
@@ -168,7 +166,7 @@ def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
     attempts = experiment.privacy.model.attempts(experiment)
     for number, share in enumerate(experiment.sketch.shares, start=1):
         sketcher = sketcher_of(task, Stage(number))
-        multiplier = sketch_budget(experiment, sketcher.law, delta, number, attempts=attempts).multiplier
+        multiplier = sketch_budget(experiment, sketcher.law, delta, number).multiplier
         found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
     return tuple(found)
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from fedsw.experiment.trust import TrustModel, trust_model
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy import int64
     from numpy.typing import NDArray
     from torch import Tensor
@@ -51,9 +49,7 @@ class Side(Protocol):
 
     def __enter__(self) -> Side: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *failure: object) -> None: ...
 
 
 class Prepared(Side, Protocol):
@@ -140,6 +136,10 @@ class Served(TrustModel):
         from fedsw.federation.node.account import Promise
 
         return Promise.of(node.task.experiment, node.run, self.sides.epsilon(node, delta), delta)
+
+    def most(self, node: Node, delta: float) -> Counts | Cost | None:
+        """What a client releases at most, where a run has releases of several kinds; None where there is one."""
+        return self.sides.planned(node, delta) if node.task.experiment.privacy.moments else None
 
 
 def served(experiment: Experiment) -> Served:

@@ -174,7 +174,8 @@ def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, fede
     delta, experiment = node.delta(federation), node.task.experiment
     budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
-    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
+    most = served(experiment).most(node, delta)
+    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
 
 
 def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:

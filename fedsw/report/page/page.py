@@ -113,16 +113,15 @@ def write_page(
     path: Path | None = None,
     *,
     operator: bool = False,
-    plans: Mapping[Path, Mapping[str, Any]] | None = None,
+    what_ifs: Sequence[WhatIfs | None] = (),
 ) -> Path:
     """Write the page of one run or several; returns where: by default into the first one's folder.
 
     Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
     shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
-    Of plans by their runs' folders, as plain values, the what-ifs are shown. ValueError if one is no run.
+    What-ifs of the runs, in their order, are shown. ValueError if one is no run.
     """
     records = [read_run(directory) for directory in directories]
-    what_ifs = [WhatIfs.of_plan((plans or {}).get(each, {})) for each in directories]
     place = directories[0] / REPORT if path is None else path
     files.replace(place, page(records, operator=operator, what_ifs=what_ifs).encode(), durable=False)
     return place

@@ -72,10 +72,10 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
     here = checked(node, asked, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
-    promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
-    agreed = here.attempt
+    trust, delta = served(node.task.experiment), delta_of(node.task.experiment, here.cohort.records)
+    promise, most, agreed = trust.promise(node, delta), trust.most(node, delta), here.attempt
     dues = [
-        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts)
+        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts, most)
         for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)

@@ -175,6 +175,7 @@ def _begin(
             [each.noise.charge(each.divided.rate), *idle(node.task.experiment)],
             each.noise.contribution,
             each.parts,
+            _cost_of(node, each.divided, each.delta) if each.divided.moments else None,
         )
         for each in members.values()
     ]
@@ -341,8 +342,11 @@ answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 def planned(node: Node, delta: float) -> Counts | Cost:
     """What all planned rounds cost this client's records at that delta, or a smaller one."""
-    experiment, divided = node.task.experiment, split.budget_of(node.task.experiment, node.sizes, delta)
-    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
+    return _cost_of(node, split.budget_of(node.task.experiment, node.sizes, delta), delta)
+
+
+def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | Cost:
+    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
     training = lifetime.added(rounds, planned_moments(divided.moments))
     return covering(node.task, training, divided.epsilon, delta)
 
