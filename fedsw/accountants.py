@@ -107,10 +107,9 @@ def accountant_named(name: str) -> Accountant:
 
 
 def require_noise(name: str, mechanism: str) -> None:
-    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round.
+    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round: ValueError.
 
-    Raises:
-        ValueError: naming both: the same sensitivity / scale costs another epsilon. As `accountant_named`.
+    The same sensitivity / scale costs another epsilon.
     """
     laplace = accountant_named(name).covers == "laplace"
     if mechanism == ("gaussian" if laplace else "laplace"):
@@ -121,11 +120,7 @@ def require_noise(name: str, mechanism: str) -> None:
 
 
 def doubt(name: str) -> str:
-    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven.
-
-    Raises:
-        ValueError: as `accountant_named`.
-    """
+    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven."""
     by = accountant_named(name)
     if by.guarantee:
         return ""

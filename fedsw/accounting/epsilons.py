@@ -81,6 +81,8 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     if own.renyi and any(step.sampling == "poisson" for step, _ in counts):
         raise ValueError(f"{accountant} bounds sampling without replacement; a Poisson step has no epsilon there.")
     counts = [(step, times) for step, times in counts if times and not step.costless]
+    if len(relations := sorted({step.relation for step, _ in counts})) > 1:
+        raise ValueError(f"steps for {' and '.join(relations)} neighbours: the two relations bound different things.")
     if not counts:
         return 0.0
     if any(math.isinf(step.mu) for step, _ in counts):

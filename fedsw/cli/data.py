@@ -219,18 +219,19 @@ def _sides(found: Between) -> dict[str, str]:
 
 def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
+
+    from fedsw.report.console import table_of
 
     subject = "each column's values" if by_column else "records"
-    view = Table(title=f"Distances of {subject}; all intervals hold together with {confidence:.1%}")
-    for heading in ("between", "and", *["column"] * by_column, *_MEASURED):
-        view.add_column(heading)
+    sides = ("between", "and", *["column"] * by_column)
+    rows = []
     for each in found:
         drift, verdict = each.found, "yes" if each.found.differ else "not shown"
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
-        view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
+        rows.append([*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict])
     return Group(
-        view,
+        f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
+        table_of((*sides, *_MEASURED), rows, left=sides),
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
         "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
     )

@@ -200,5 +200,6 @@ def tried_view(record: Mapping[str, Any]) -> RenderableType:
     table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
     best = "  ".join(record["best"]) or "as written"
     note = Text(f"best on public twins: {best}\n", style="bold")
+    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
     note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
     return Group(table, note)

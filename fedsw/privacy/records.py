@@ -39,8 +39,7 @@ class RecordRelease:
         delta: failure probability of Gaussian noise, in [1e-100, 1); Laplace noise does not use it.
         radius: rho of the ball, in the units of the features.
         norm: the ball's norm. Laplace noise needs "l1".
-        mechanism: "gaussian" or "laplace".
-        calibration: of Gaussian noise, see `fedsw.privacy.noise.gaussian_sigma`.
+        calibration: of Gaussian noise, see `gaussian_sigma`.
         diameter: "replacement" (2 rho) or "paper" (rho, not a guarantee).
         dct: release cosine coefficients; the features are then square images, row by row.
         keep: the part of a record's coordinates, those of largest magnitude, that is released; the others count as 0

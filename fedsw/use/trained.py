@@ -22,6 +22,7 @@ from fedsw.experiment.sources import load_class_names
 from fedsw.runs.files import MODEL, find_run
 from fedsw.runs.record import read_run
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import table_of
 from fedsw.tasks.task import Inputs, part
 from fedsw.text import Short, run_facts
 from fedsw.use.predictions import Asked, Given, Thresholds, read_given, settle
@@ -79,9 +80,12 @@ def require_answers(problem: Problem) -> None:
         ExperimentError: saying what it makes instead.
     """
     if problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS:
+        made = "what it makes is in the run's outputs.npz"
+        if table_of(problem.experiment) is not None:
+            made = "`fedsw synthesize RUN --rows N` draws rows of it, at no cost"
         raise ExperimentError(
             f"the run {problem.experiment.name!r} learnt a generator, which makes records and predicts nothing of a "
-            "table; what it makes is in the run's outputs.npz, and `fedsw.load(run).model` is the generator itself"
+            f"table; {made}, and `fedsw.load(run).model` is the generator itself"
         )
 
 

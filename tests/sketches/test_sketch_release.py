@@ -104,7 +104,7 @@ def test_a_plan_out_of_range_is_named(given, words):
 def test_what_a_bounded_sketch_states_is_the_laws_bound_and_its_value_is_hidden():
     bounded = bounded_sketch(SKETCHER, ROWS, CELLS)
     assert bounded.sensitivity == sketch_sensitivity(LAW) and bounded.shape == tuple(SUM.shape)
-    assert bounded.relation == "replace-one, label and group included"
+    assert bounded.sensitivity.relation == "replace-one, label and group included"
     assert [charge.sensitivity for charge in bounded.charges] == [sketch_sensitivity(LAW).value]
     assert "hidden" in repr(bounded)
 
