@@ -42,39 +42,24 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
-    "Bounded": "privacy.release",
-    "BudgetExhausted": "accounting",
-    "Clip": "objectives",
-    "EqualizedOdds": "objectives.penalties",
-    "Experiment": "experiment",
-    "Ledger": "accounting",
-    "Objective": "single.objective",
-    "Parity": "objectives.penalties",
-    "Penalty": "objectives.penalties",
-    "Plan": "single.plan",
-    "PrivateTrainer": "single.trainer",
-    "Released": "privacy.release",
-    "Sensitivity": "privacy.sensitivity",
-    "Stated": "objectives.penalties",
-    "Task": "tasks.task",
-    "ToSample": "objectives.penalties",
-    "TrainedModel": "use.trained",
-    "SketchPlan": "single.sketching",
-    "as_records": "data",
-    "fit_generator": "sketches.fit",
-    "generate": "sketches.fit",
-    "load": "use.trained",
-    "load_experiment": "experiment",
-    "plan": "single.plan",
-    "plan_sketch": "single.sketching",
-    "release": "privacy.release",
-    "release_sketch": "single.sketching",
-    "require_bound": "objectives.penalties",
-    "resume": "engines.driver",
-    "run": "engines.driver",
-    "set_gradient": "single.trainer",
+_NAMES = {
+    "accounting": ("BudgetExhausted", "Ledger"),
+    "data": ("as_records",),
+    "engines.driver": ("resume", "run"),
+    "experiment": ("Experiment", "load_experiment"),
+    "objectives": ("Clip",),
+    "objectives.penalties": ("EqualizedOdds", "Parity", "Penalty", "Stated", "ToSample", "require_bound"),
+    "privacy.release": ("Bounded", "Released", "release"),
+    "privacy.sensitivity": ("Sensitivity",),
+    "single.objective": ("Objective",),
+    "single.plan": ("Plan", "plan"),
+    "single.sketching": ("SketchPlan", "plan_sketch", "release_sketch"),
+    "single.trainer": ("PrivateTrainer", "set_gradient"),
+    "sketches.fit": ("fit_generator", "generate"),
+    "tasks.task": ("Task",),
+    "use.trained": ("TrainedModel", "load"),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)
 

@@ -14,7 +14,6 @@ class Accountant:
     """A way to turn steps into epsilon.
 
     Attributes:
-        name: as in experiments and on the command line.
         guarantee: whether its epsilon is proven to be an upper bound for the sampling it is used with.
         note: where it comes from and what it takes as noise multiplier.
         covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
@@ -22,8 +21,8 @@ class Accountant:
             the l1 sensitivity / scale of Laplace noise, which no other accountant means.
         renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
         stated: whether a user registered it, and says that its epsilon is an upper bound.
-        epsilon: of (steps, delta, device), none of which is without noise, costs nothing or is uncovered; a shipped
-            one's is the function of its name in `fedsw.accounting.epsilons`.
+        epsilon: of (steps, delta), none of which is without noise, costs nothing or is uncovered; a shipped one's is
+            the function of its name in `fedsw.accounting.epsilons`.
     """
 
     name: str
@@ -99,11 +98,7 @@ ACCOUNTANTS = {each.name: each for each in _SHIPPED}
 
 
 def accountant_named(name: str) -> Accountant:
-    """An accountant by its name.
-
-    Raises:
-        ValueError: if there is none, naming those that there are.
-    """
+    """An accountant by its name; ValueError, naming those that there are, if there is none."""
     if name not in ACCOUNTANTS:
         raise ValueError(
             f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
@@ -112,10 +107,9 @@ def accountant_named(name: str) -> Accountant:
 
 
 def require_noise(name: str, mechanism: str) -> None:
-    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round.
+    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round: ValueError.
 
-    Raises:
-        ValueError: naming both: the same sensitivity / scale costs another epsilon. As `accountant_named`.
+    The same sensitivity / scale costs another epsilon.
     """
     laplace = accountant_named(name).covers == "laplace"
     if mechanism == ("gaussian" if laplace else "laplace"):
@@ -126,11 +120,7 @@ def require_noise(name: str, mechanism: str) -> None:
 
 
 def doubt(name: str) -> str:
-    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven.
-
-    Raises:
-        ValueError: as `accountant_named`.
-    """
+    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven."""
     by = accountant_named(name)
     if by.guarantee:
         return ""

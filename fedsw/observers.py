@@ -179,7 +179,6 @@ class MlflowObserver:
         self._client.set_terminated(self._run, "KILLED" if status == "interrupted" else "FAILED")
 
     def _before(self, folder: str) -> str | None:
-        """The MLflow run of a folder; None if it has none."""
         quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
         found = self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1)
         return found[0].info.run_id if found else None

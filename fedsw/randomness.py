@@ -135,8 +135,7 @@ def smallest_keys(keys: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     probability below N^2 / 2^65). Samples drawn from parts of one set of keys fit together: the smallest keys of
     the union are the smallest keys of its parts.
     """
-    if not 0 <= size <= len(keys):
-        raise ValueError(f"{size} records asked from {len(keys)}; a sample without replacement cannot exceed its group")
+    _require_size(size, len(keys))
     if size == len(keys):
         return np.arange(size, dtype=np.int64)
     if size == 0:
@@ -157,11 +156,8 @@ def split_sample(keys: NDArray[np.uint64], ends: NDArray[np.int64], size: int) -
     """How many of the `size` smallest keys each holder has, (holders,).
 
     With uniform keys the counts follow the multivariate hypergeometric law of the holders' sizes: jointly with a
-    uniform sample of that many records at each holder, one sample without replacement of the union (RLL §5.3).
-
-    Args:
-        keys: of all holders, one holder after the other.
-        ends: where each holder's keys end, ascending.
+    uniform sample of that many records at each holder, one sample without replacement of the union (RLL §5.3). Keys are
+    those of all holders, one after the other; ``ends`` say where each holder's end, ascending.
     """
     return _by_holder(smallest_keys(keys, size), ends)
 
@@ -171,20 +167,21 @@ def hypergeometric(stream: Stream, held: NDArray[np.int64], size: int) -> NDArra
 
     The law is that of `split_sample` with fresh keys. Where few things of many are drawn, it costs as much as is drawn
     and not as much as there is: uniform places are drawn until that many different ones came, in their order, which is
-    a uniform sample without replacement.
-
-    Args:
-        held: how many things each holder has, (holders,).
+    a uniform sample without replacement. ``held`` says how many things each holder has.
     """
     ends = np.cumsum(held)
     total = int(ends[-1]) if len(ends) else 0
-    if not 0 <= size <= total:
-        raise ValueError(f"{size} records asked from {total}; a sample without replacement cannot exceed its group")
+    _require_size(size, total)
     if len(held) == 1:
         return np.array([size], dtype=np.int64)
     if size * _SPARSE > total:
         return split_sample(stream.words(total), ends, size)
     return _by_holder(np.sort(_different(stream, total, size)), ends)
+
+
+def _require_size(size: int, total: int) -> None:
+    if not 0 <= size <= total:
+        raise ValueError(f"{size} records asked from {total}; a sample without replacement cannot exceed its group")
 
 
 def _different(stream: Stream, total: int, size: int) -> NDArray[np.int64]:

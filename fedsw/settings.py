@@ -100,7 +100,6 @@ def explain_all(errors: Sequence[Any], schema: type[BaseModel]) -> list[str]:
 
 
 def _explain(error: Any, schema: type[BaseModel]) -> str:
-    """One line for one pydantic error of `schema`: the key, what is wrong with it, what it got."""
     where = ".".join(str(part) for part in error["loc"]) or "experiment"
     if error["type"] == "extra_forbidden":
         return _explain_unknown(where, schema)

@@ -34,20 +34,18 @@ def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream)
 
 
 def privatise(features: Tensor, release: RecordRelease, stream: Stream) -> Tensor:
-    return release.released(through(release.bounded(features), release.part, stream))
+    return through(release.bounded(features), release.part, stream).value
 
 
 def release_slices(
-    features: Tensor, *, radius, k, scheme, sigma, directions_stream: DirectionStream, noise_stream: Stream, centre=0.0
+    features: Tensor, *, radius, k, scheme, sigma, directions_stream: DirectionStream, noise_stream: Stream
 ) -> Slices:
-    bounded = fresh_slices(
-        features, radius=radius, k=k, scheme=scheme, directions_stream=directions_stream, centre=centre
-    )
+    bounded = fresh_slices(features, radius=radius, k=k, scheme=scheme, directions_stream=directions_stream)
     return _noised(bounded, sigma, noise_stream)
 
 
-def release_on(features: Tensor, directions: Tensor, *, radius, sigma, noise_stream: Stream, centre=0.0) -> Slices:
-    return _noised(slices_on(features, directions, radius=radius, centre=centre), sigma, noise_stream)
+def release_on(features: Tensor, directions: Tensor, *, radius, sigma, noise_stream: Stream) -> Slices:
+    return _noised(slices_on(features, directions, radius=radius), sigma, noise_stream)
 
 
 def _noised(slices: BoundedSlices, sigma: float, stream: Stream) -> Slices:

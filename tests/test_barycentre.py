@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from fedsw.transport.barycentre import bins_of, distributions_of, fair_maps, frontier, uniform_edges
+from fedsw.transport.barycentre import bins_of, distributions_of, fair_maps
 
-EDGES = uniform_edges(0.0, 1.0, 12)
+EDGES = np.linspace(0.0, 1.0, 13)
 MIDDLES = (EDGES[:-1] + EDGES[1:]) / 2
 
 
@@ -80,7 +80,8 @@ def test_the_cost_is_that_of_the_program_written_entry_by_entry(seed, radius):
 def test_results_are_distributions_within_the_radius_that_the_maps_make_of_the_groups(groups):
     distributions, weights = drawn(5, groups)
     costs = []
-    for radius, maps in zip((0.0, 0.2, 0.5), frontier(distributions, weights, EDGES, (0.0, 0.2, 0.5)), strict=True):
+    for radius in (0.0, 0.2, 0.5):
+        maps = fair_maps(distributions, weights, EDGES, radius)
         assert largest_gap(maps.distributions) <= radius + 1e-9
         assert maps.maps.sum(axis=2) == pytest.approx(np.ones((groups, 12)))
         assert np.einsum("ai,aij->aj", distributions, maps.maps) == pytest.approx(maps.distributions, abs=1e-8)
@@ -137,8 +138,3 @@ def test_what_does_not_fit_is_refused(change, words):
     distributions, weights = drawn(0)
     with pytest.raises(ValueError, match=words):
         fair_maps(**{"distributions": distributions, "weights": weights, "edges": EDGES, "radius": 0.1, **change})
-
-
-def test_bins_need_a_number_and_a_width():
-    with pytest.raises(ValueError, match="0 bins"):
-        uniform_edges(0, 1, 0)

@@ -253,7 +253,7 @@ def test_a_module_without_trainable_parameters_has_no_vector() -> None:
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (lambda: logistic(0), "features = 0; a layer has at least 1 unit"),
+        (lambda: logistic(0), "features = 0; it must be at least 1"),
         (lambda: logistic(3, 0), "outputs = 0"),
         (lambda: mlp(3, (4, 0)), r"hidden\[1\] = 0"),
         (lambda: mlp(3, (4,), activation="relus"), "activation 'relus' is unknown: did you mean 'relu'?"),

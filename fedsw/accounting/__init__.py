@@ -6,15 +6,15 @@ and mu = Delta / sigma is its inverse.
 """
 
 from fedsw.accountants import ACCOUNTANTS
-from fedsw.accounting.calibration import budget_report, noise_multiplier, steps
+from fedsw.accounting.budget import budget_report
+from fedsw.accounting.calibration import noise_multiplier, steps
 from fedsw.accounting.charges import Charge, Entry
 from fedsw.accounting.composition import Composition, DeltaTooSmall, epsilon, epsilon_bracket, lower_epsilon
 from fedsw.accounting.epsilons import accountant, epsilon_by
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger
+from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger, Spending, spend_together
 from fedsw.accounting.profiles import Step, joint, step_profile
 from fedsw.accounting.slicing import Slicing
-from fedsw.accounting.together import Spending, spend_together
 
 __all__ = [
     "ACCOUNTANTS",

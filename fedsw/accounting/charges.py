@@ -26,13 +26,8 @@ from fedsw.text import installed_version
 class Charge:
     """What one release costs one group: the sampling rate of its records, and how far one of them moves the sum.
 
-    Attributes:
-        group: one of the ledger's groups.
-        sampling_rate: p in [0, 1]; 0 where no record of the group was sampled.
-        sensitivity: full sensitivity Delta >= 0 of the released sum, in the units of sigma; for slices the diameter
-            of the features, before slicing.
-        sampling: ``"without-replacement"`` (a record replaced) or ``"poisson"`` (added or removed).
-        slicing: the random directions through which features were released; None for a sum.
+    The rate p is in [0, 1], 0 where no record of the group was sampled. The sensitivity is the full Delta >= 0 of the
+    released sum, in the units of sigma; for slices the diameter of the features, before slicing. See `Step`.
     """
 
     group: str
@@ -90,7 +85,9 @@ def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> 
                 f"sensitivity of group {charge.group} is {charge.sensitivity}; it must be >= 0 and finite."
             )
     return {
-        charge.group: Step(float(charge.sampling_rate), _mu(charge, sigma), charge.sampling, charge.slicing)
+        charge.group: Step(
+            float(charge.sampling_rate), mu_of(charge.sensitivity, sigma), charge.sampling, charge.slicing
+        )
         for charge in charges
     }
 
@@ -104,13 +101,7 @@ def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -
         "attempt": index(attempt),
         "sigma": float(sigma),
         "charges": [
-            {
-                "group": charge.group,
-                "sampling_rate": float(charge.sampling_rate),
-                "sensitivity": float(charge.sensitivity),
-                "sampling": charge.sampling,
-                "slicing": None if charge.slicing is None else asdict(charge.slicing),
-            }
+            asdict(charge) | {"sampling_rate": float(charge.sampling_rate), "sensitivity": float(charge.sensitivity)}
             for charge in charges
         ],
     }
@@ -132,10 +123,11 @@ def charges_of(row: Mapping[str, Any]) -> list[Charge]:
     ]
 
 
-def _mu(charge: Charge, sigma: float) -> float:
-    if charge.sensitivity == 0.0:
+def mu_of(sensitivity: float, sigma: float) -> float:
+    """Sensitivity / sigma: 0 where nothing moves, infinite where something does and there is no noise."""
+    if sensitivity == 0.0:
         return 0.0
-    return float(charge.sensitivity) / float(sigma) if sigma > 0.0 else math.inf
+    return float(sensitivity) / float(sigma) if sigma > 0.0 else math.inf
 
 
 _Steps = tuple[tuple[str, Step], ...]

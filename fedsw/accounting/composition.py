@@ -32,6 +32,11 @@ class DeltaTooSmall(ValueError):
 StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
 
 
+def counts_of(steps: StepCounts) -> list[tuple[Step, int]]:
+    """Steps, and how often each is taken."""
+    return list(steps.items() if isinstance(steps, Mapping) else steps)
+
+
 class Composition:
     """Steps taken so far, in any order, and what they cost together.
 
@@ -42,12 +47,10 @@ class Composition:
     (mu > 100), whose losses no grid holds that finely, cost about a millionth of their longest loss for every step of
     the composition, at most; low-noise slices half a percent.
 
-    Args:
-        steps: steps and how often each is taken.
-        device: where losses are put on grids and composed, in float64: on the processor instead of a device that has
-            none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below
-            the processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor.
-        sides: the pairs to compose instead of the steps' dominating ones; what is then found is about these alone.
+    Losses are put on grids and composed on the ``device``, in float64: on the processor instead of a device that has
+    none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below the
+    processor's (`fedsw.accounting.pld`). Windows and spacings are chosen on the processor. ``sides`` are pairs to
+    compose instead of the steps' dominating ones; what is then found is about these alone.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Composition:
         self._spreads: dict[tuple[Orientation, float], Spread] = {}
         self._spectra: dict[tuple[Orientation, float, int], Spectrum] = {}
         self._last: dict[Orientation, float] = {}  # epsilon at the last reading: where the next search begins
-        for step, times in steps.items() if isinstance(steps, Mapping) else steps:
+        for step, times in counts_of(steps):
             self.add(step, times)
 
     def add(self, step: Step, times: int = 1) -> None:
@@ -104,10 +107,8 @@ class Composition:
             return None
         return (
             f"delta is {upward(delta, 6)}, and {aside:.2g} of it is set aside for the floating-point round-off of "
-            f"{count} steps "
-            f"({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of "
-            f"{upward(2 * aside, 2)} or "
-            "more, or fewer steps."
+            f"{count} steps ({aside / count:.1g} a step), so that no epsilon can be vouched for. Use a delta of "
+            f"{upward(2 * aside, 2)} or more, or fewer steps."
         )
 
     def lower_epsilon(self, delta: float) -> float:
@@ -229,7 +230,7 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
     return found
 
 
-def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> tuple[float, float]:
+def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:
     """Bound what the steps cost at least and at most, knowing only their sampling rates and noise multipliers.
 
     It is (lower, upper). Upper is the guarantee. Lower is the larger epsilon of two pairs that mechanisms of these
@@ -240,23 +241,21 @@ def epsilon_bracket(steps: StepCounts, delta: float, *, device: torch.device | s
     sampling, where it is the first).
     For Poisson steps the first pair is the dominating one, and the bracket closes up to the discretisation.
     """
-    counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
-    upper = epsilon(counts, delta, device=device)
-    lower = lower_epsilon(counts, delta, device=device)
+    counts = counts_of(steps)
+    upper, lower = epsilon(counts, delta), lower_epsilon(counts, delta)
     if all(_forms_triangle(step) for step, _ in counts) and any(step.sampling_rate < 1.0 for step, _ in counts):
-        lower = max(lower, Composition(counts, device=device, sides=("triangle",)).lower_epsilon(delta))
+        lower = max(lower, Composition(counts, sides=("triangle",)).lower_epsilon(delta))
     return min(upper, lower), upper
 
 
-def lower_epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
+def lower_epsilon(steps: StepCounts, delta: float) -> float:
     """Compute epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
 
     What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
     """
-    counts = list(steps.items()) if isinstance(steps, Mapping) else list(steps)
-    met = [(replace(step, sampling="poisson"), times) for step, times in counts]
-    return Composition(met, device=device).lower_epsilon(delta)
+    met = [(replace(step, sampling="poisson"), times) for step, times in counts_of(steps)]
+    return Composition(met).lower_epsilon(delta)
 
 
 def _forms_triangle(step: Step) -> bool:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 
 from fedsw.accountants import ACCOUNTANTS, Accountant, Covers, accountant_named
-from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, epsilon, lower_epsilon
+from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, counts_of, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 
@@ -24,8 +24,6 @@ _LEAST_MU = 1e-7
 Counts = Sequence[tuple[Step, int]]
 """Steps, and how often each is taken."""
 
-Device = torch.device | str
-Computed = Callable[[Counts, float, Device], float]
 Own = Callable[[Counts, float], float]
 """(steps, delta) to epsilon."""
 
@@ -40,12 +38,9 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
     proves that its epsilon is an upper bound: the record of a run says whose word it is, a client with a limit on
     epsilon refuses it, and an audit recomputes nothing for it.
 
-    Args:
-        name: as in `privacy.accountant`, and in ledgers, which open where it is registered alone.
-        note: where it comes from, and what it takes as noise multiplier.
-        upper_bound: whether you state that its epsilon is one. It is then compared with what is known from below:
-            ValueError where it is smaller.
-        covers: see `fedsw.accountants.Accountant`.
+    Its name is that of `privacy.accountant`, and in ledgers, which open where it is registered alone; for ``note`` and
+    ``covers`` see `fedsw.accountants.Accountant`. Whoever states that its epsilon is an ``upper_bound`` has it compared
+    with what is known from below: ValueError where it is smaller.
     """
 
     def registered(function: Own) -> Own:
@@ -53,9 +48,7 @@ def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Cover
             raise ValueError(f"there is an accountant {name!r}; give yours another name")
         if upper_bound and covers in ("plain", "both"):
             _require_above(name, function)
-        ACCOUNTANTS[name] = Accountant(
-            name, False, note, covers, stated=upper_bound, epsilon=lambda counts, delta, device: function(counts, delta)
-        )
+        ACCOUNTANTS[name] = Accountant(name, False, note, covers, stated=upper_bound, epsilon=function)
         return function
 
     return registered
@@ -71,16 +64,15 @@ def _require_above(name: str, function: Own) -> None:
             )
 
 
-def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Device = "cpu") -> float:
+def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
     """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
     Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
     sampling without replacement.
 
-    Raises:
-        DeltaTooSmall: for "pld", if the round-off of so many steps uses delta up.
-        ValueError: for an unknown accountant, a delta outside [1e-10, 1), steps that it does not cover.
-        ModuleNotFoundError: for "rdp-wor" and what uses it, without dp_accounting.
+    DeltaTooSmall for "pld", if the round-off of so many steps uses delta up; ValueError for an unknown accountant, a
+    delta outside [1e-10, 1), or steps that it does not cover; ModuleNotFoundError for "rdp-wor" and what uses it,
+    without dp_accounting.
     """
     check_delta(delta)
     own, counts = accountant_named(accountant), _reduced(steps)
@@ -89,12 +81,14 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: Devi
     if own.renyi and any(step.sampling == "poisson" for step, _ in counts):
         raise ValueError(f"{accountant} bounds sampling without replacement; a Poisson step has no epsilon there.")
     counts = [(step, times) for step, times in counts if times and not step.costless]
+    if len(relations := sorted({step.relation for step, _ in counts})) > 1:
+        raise ValueError(f"steps for {' and '.join(relations)} neighbours: the two relations bound different things.")
     if not counts:
         return 0.0
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
     assert own.epsilon is not None
-    stated = float(own.epsilon(counts, delta, device))
+    stated = float(own.epsilon(counts, delta, **({"device": device} if accountant == "pld" else {})))
     if not stated >= 0.0:
         raise ValueError(f"accountant {accountant} says epsilon = {stated}; an epsilon is at least 0, or infinite.")
     return stated
@@ -144,7 +138,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _reduced(steps: StepCounts) -> list[tuple[Step, int]]:
-    return [(step.reduced, times) for step, times in (steps.items() if isinstance(steps, Mapping) else steps)]
+    return [(step.reduced, times) for step, times in counts_of(steps)]
 
 
 def _not_covered(accountant: Accountant, counts: Counts) -> str:
@@ -157,15 +151,15 @@ def _not_covered(accountant: Accountant, counts: Counts) -> str:
     return ""
 
 
-def _sliced_epsilon(counts: Counts, delta: float, share: Callable[[int, int], float]) -> float:
-    """Slices as normal laws at mu sqrt(share(d, k)), the other half of delta set aside for larger shares."""
+def _sliced_epsilon(counts: Counts, delta: float, share: Callable[[int, int, float], float], failure: float) -> float:
+    """Slices as normal laws at mu sqrt(share(d, k, failure)), the other half of delta set aside for larger shares."""
     if not any(step.slicing for step, _ in counts):
         return _rdp_epsilon(counts, delta)
 
     def bounded(step: Step) -> Step:
         if step.slicing is None:
             return step
-        return replace(step, mu=step.mu * math.sqrt(share(step.slicing.d, step.slicing.k)), slicing=None)
+        return replace(step, mu=step.mu * math.sqrt(share(step.slicing.d, step.slicing.k, failure)), slicing=None)
 
     return _rdp_epsilon([(bounded(step), times) for step, times in counts], delta / 2)
 
@@ -208,27 +202,26 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
 
 def _bernstein(counts: Counts, delta: float) -> float:
     sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
-    return _sliced_epsilon(counts, delta, lambda d, k: bernstein_share(d, k, delta / 2 / max(1.0, sampled)))
+    return _sliced_epsilon(counts, delta, bernstein_share, delta / 2 / max(1.0, sampled))
 
 
-_SHIPPED: Mapping[str, Computed] = {
-    "pld": lambda counts, delta, device: epsilon(counts, delta, device=device),
-    "gdp-clt-uniform": lambda counts, delta, device: gaussian_epsilon(
-        _clt_mu(counts, lambda mu: 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)),
-        delta,
-    ),
-    "gdp-clt-poisson": lambda counts, delta, device: gaussian_epsilon(
-        _clt_mu(counts, lambda mu: math.expm1(mu * mu)), delta
-    ),
-    "rdp-wor": lambda counts, delta, device: _rdp_epsilon(counts, delta),
-    "bernstein": lambda counts, delta, device: _bernstein(counts, delta),
-    "bernstein-published": lambda counts, delta, device: _sliced_epsilon(
-        counts, delta, lambda d, k: bernstein_share(d, k, delta / 2)
-    ),
-    "clt": lambda counts, delta, device: _sliced_epsilon(
-        counts, delta, lambda d, k: central_limit_share(d, k, delta / 2)
-    ),
-    "laplace": lambda counts, delta, device: sum(times * step.mu for step, times in counts),
+def _uniform_variance(mu: float) -> float:
+    return 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)
+
+
+def _poisson_variance(mu: float) -> float:
+    return math.expm1(mu * mu)
+
+
+_SHIPPED: Mapping[str, Callable[..., float]] = {
+    "pld": epsilon,
+    "gdp-clt-uniform": lambda counts, delta: gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta),
+    "gdp-clt-poisson": lambda counts, delta: gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta),
+    "rdp-wor": _rdp_epsilon,
+    "bernstein": _bernstein,
+    "bernstein-published": lambda counts, delta: _sliced_epsilon(counts, delta, bernstein_share, delta / 2),
+    "clt": lambda counts, delta: _sliced_epsilon(counts, delta, central_limit_share, delta / 2),
+    "laplace": lambda counts, delta: sum(times * step.mu for step, times in counts),
 }
 for _name, _computed in _SHIPPED.items():
     ACCOUNTANTS[_name] = replace(ACCOUNTANTS[_name], epsilon=_computed)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,6 +52,11 @@ class Head:
 
     sequence: int
     digest: str
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Head:
+        """What files keep of it; ValueError, LookupError or TypeError if it is not that."""
+        return cls(int(kept["sequence"]), str(kept["digest"]))
 
 
 class Journal:
@@ -101,26 +106,20 @@ class Journal:
             raise FileNotFoundError(f"{path} does not exist; create the ledger first, or correct the path.")
         return cls(path, None if read_only else _hold(path))
 
-    def append(self, key: str, row: dict[str, Any]) -> None:
-        """Add one row and wait until the disk has it.
-
-        Raises:
-            LedgerBusy: if this process does not hold the journal, or somebody else wrote to it.
-            sqlite3.Error: if the disk refuses, or the key exists; the row is then there in full or not at all.
-        """
-        self._write(key, row, "FULL")
-
-    def append_unsynced(self, key: str, row: dict[str, Any]) -> None:
-        """Add one row without a wait for the disk: it is on disk when a later :func:`sync_together` says so."""
-        self._write(key, row, "NORMAL")
-
     @property
     def log(self) -> Path:
         """The file that the rows since the last checkpoint are in; a checkpoint waits for the disk by itself."""
         return _companions(self.path)[0]
 
-    def _write(self, key: str, row: dict[str, Any], synchronous: str) -> None:
+    def append(self, key: str, row: dict[str, Any], *, synced: bool = True) -> None:
+        """Add one row and wait until the disk has it; if not ``synced``, it is there once the `log` was synced.
+
+        Raises:
+            LedgerBusy: if this process does not hold the journal, or somebody else wrote to it.
+            sqlite3.Error: if the disk refuses, or the key exists; the row is then there in full or not at all.
+        """
         self.require_writer()
+        synchronous = "FULL" if synced else "NORMAL"
         if self._synchronous != synchronous:
             self._open_database().execute(f"PRAGMA synchronous = {synchronous}")
             self._synchronous = synchronous
@@ -226,11 +225,6 @@ class Journal:
         return self._database
 
 
-def sync_together(journals: Sequence[Journal]) -> list[OSError | None]:
-    """Wait once until the disk has all rows of `Journal.append_unsynced`; None, or the fault, for each journal."""
-    return files.sync_all([journal.log for journal in journals])
-
-
 def _hold(path: Path) -> int:
     """Take the lock that one process holds for as long as it may write; the kernel frees it when the process dies."""
     beside = path.with_name(path.name + ".lock")
@@ -309,7 +303,6 @@ def remember(path: Path, head: Head) -> None:
 def remembered(path: Path) -> Head | None:
     """The row that is remembered; None without one, or where a machine that died emptied the file."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        kept = json.loads(memory_of(path).read_text(encoding="ascii"))
-        head = Head(int(kept["sequence"]), str(kept["digest"]))
+        head = Head.of(json.loads(memory_of(path).read_text(encoding="ascii")))
         return head if head.sequence else None
     return None

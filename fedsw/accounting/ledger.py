@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 from uuid import uuid4
 
@@ -119,13 +117,9 @@ class Ledger:
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
 
-        Groups, delta, epsilon, accountant and ``nominal`` are the plan's if there is one.
-
-        Raises:
-            ValueError: for no, an empty or a repeated group, a delta, epsilon or accountant out of range, or an
-                (epsilon, delta) that is not the selection's.
-            FileExistsError: if there is a file already.
-            LedgerBusy: if another process is making it.
+        Groups, delta, epsilon, accountant and ``nominal`` are the plan's if there is one. ValueError for no, an empty
+        or a repeated group, numbers out of range, or an (epsilon, delta) that is not the selection's; FileExistsError;
+        LedgerBusy if another process is making it.
         """
         if plan is not None:
             groups, delta, epsilon = plan.strata, plan.delta, plan.epsilon
@@ -174,11 +168,9 @@ class Ledger:
     def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
         """Charge one release before it is made; returns the epsilon spent so far, this release included.
 
-        Args:
-            round, attempt: of the release, >= 0; every attempt has its own batch, directions and noise.
-            charges: one for every group of the ledger.
-            sigma: standard deviation of the noise in each coordinate, in the units of the sensitivities; 0 costs an
-                infinite epsilon.
+        ``charges`` are one for every group of the ledger; ``sigma`` is the noise's standard deviation in each
+        coordinate, in the units of the sensitivities; 0 costs an infinite epsilon. Every attempt, a number >= 0 as its
+        round is, has its own batch, directions and noise.
 
         Raises:
             BudgetExhausted: if the total would exceed the ledger's epsilon.
@@ -189,7 +181,7 @@ class Ledger:
                 released for it.
         """
         with self._mutex:
-            total = self._spend(round, attempt, charges, sigma, self._journal.append)
+            total = self._charge(round, attempt, charges, sigma)
             self._announce()
         return total
 
@@ -198,50 +190,56 @@ class Ledger:
 
         Nothing may be released for it. The row is marked. Raises as `spend`, except BudgetExhausted.
         """
-        with self._mutex:
-            self._journal.require_writer()
-            steps = as_steps(charges, sigma, self.groups)
-            row = {**as_row(round, attempt, charges, sigma), "lost": True}
-            with self._current() as account:
-                self._require_fresh(account, round, attempt)
-                account.add(round, attempt, steps)
-                self._journal.append(f"{row['round']}/{row['attempt']}", row)
-
-    def _require_fresh(self, account: Account, round: int, attempt: int) -> None:
-        if (round, attempt) in account.spent:
-            raise AlreadySpent(
-                f"round {round}, attempt {attempt} is charged in {self._journal.path}; make a fresh attempt."
-            )
+        self._charge(round, attempt, charges, sigma, lost=True)
 
     def _announce(self) -> None:
         """Let whoever limits this ledger know its last row, before anything is released for it."""
         if self.limiter is not None:
             self.limiter.charged(self)
 
-    def _spend(
-        self, round: int, attempt: int, charges: Sequence[Charge], sigma: float, append: Callable[..., None]
+    def _charge(
+        self,
+        round: int,
+        attempt: int,
+        charges: Sequence[Charge],
+        sigma: float,
+        *,
+        lost: bool = False,
+        synced: bool = True,
     ) -> float:
-        """`spend`, with what puts the row into the journal."""
+        """Write the row of a release; unless it is lost, within the budget, and returns the epsilon spent then."""
         with self._mutex:
             self._journal.require_writer()
             steps = as_steps(charges, sigma, self.groups)
-            row = as_row(round, attempt, charges, sigma)
+            row = as_row(round, attempt, charges, sigma) | ({"lost": True} if lost else {})
             with self._current() as account:
                 self._require_fresh(account, round, attempt)
                 account.add(round, attempt, steps)
-                total = account.epsilon(self.delta)
-                if total > self._limit:
-                    used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
-                    raise BudgetExhausted(
-                        f"round {round} would bring epsilon to {upward(total, 5)} at delta "
-                        f"{upward(self.delta, 6)}{used_up}; the "
-                        f"budget is {upward(self.budget, 6)}. Stop here, or plan a new run with more noise or fewer "
-                        "rounds."
-                    )
-                if self.limiter is not None:
-                    self.limiter.admit(account.steps_by_group())
-                append(f"{row['round']}/{row['attempt']}", row)
+                total = math.nan if lost else self._affordable(account, round, sigma)
+                self._journal.append(f"{row['round']}/{row['attempt']}", row, synced=synced)
             return total
+
+    def require_fresh(self, round: int, attempt: int) -> None:
+        """Raise AlreadySpent if this (round, attempt) was charged before."""
+        with self._mutex, self._current() as account:
+            self._require_fresh(account, round, attempt)
+
+    def _require_fresh(self, account: Account, round: int, attempt: int) -> None:
+        if (round, attempt) in account.spent:
+            raise AlreadySpent(f"round {round}, attempt {attempt} is charged in {self.path}; make a fresh attempt.")
+
+    def _affordable(self, account: Account, round: int, sigma: float) -> float:
+        """Epsilon of an account with its last release; refused beyond the budget, or by whoever limits the ledger."""
+        total = account.epsilon(self.delta)
+        if total > self.budget * (1 + _TOLERANCE):
+            used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
+            raise BudgetExhausted(
+                f"round {round} would bring epsilon to {upward(total, 5)} at delta {upward(self.delta, 6)}{used_up}; "
+                f"the budget is {upward(self.budget, 6)}. Stop here, or plan a new run with more noise or fewer rounds."
+            )
+        if self.limiter is not None:
+            self.limiter.admit(account.steps_by_group())
+        return total
 
     def epsilon(self) -> float:
         """Epsilon spent so far at the ledger's delta by the worst group; 0 before the first release."""
@@ -260,7 +258,7 @@ class Ledger:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Where it is."""
         return self._journal.path
 
     @property
@@ -312,31 +310,11 @@ class Ledger:
             if not self._journal.passes(head):
                 now = self._journal.head
                 raise LedgerReplaced(
-                    f"{self._journal.path} ends at release {now.sequence} (digest {now.digest[:12]}), but {by} "
-                    f"remembers release {head.sequence} (digest {head.digest[:12]}): an older copy or another run's "
-                    "ledger is in its place, and would forget what was spent. Put the newest ledger back; if it is "
-                    "lost, so is the account of this run, and nothing more may be released from its records on its "
-                    "budget."
+                    f"{self.path} ends at release {now.sequence} (digest {now.digest[:12]}), but {by} remembers "
+                    f"release {head.sequence} (digest {head.digest[:12]}): an older copy or another run's ledger is in "
+                    "its place, and would forget what was spent. Put the newest ledger back; if it is lost, so is the "
+                    "account of this run, and nothing more may be released from its records on its budget."
                 )
-
-    def export(self, path: Path | str) -> None:
-        """Write the whole account as JSON, atomically: header, entries, epsilon by group, head; infinity as "inf"."""
-        with self._mutex:
-            spent = self.epsilon_by_group()
-            record = {
-                **self._journal.header,
-                "guarantee": self.guarantee,
-                "convention": "mu = sensitivity / sigma, with the full sensitivity; noise multiplier = 1 / mu",
-                "spent": _number(max(spent.values())),
-                "spent_by_group": {group: _number(value) for group, value in spent.items()},
-                "head": asdict(self._journal.head),
-                "entries": [asdict(entry) for entry in self.entries()],
-            }
-        target = Path(path)
-        draft = target.with_name(f"{target.name}.{os.getpid()}{files.PART}")  # others may write it at the same time
-        with files.opened(draft, "w") as file:
-            file.write(json.dumps(record, indent=1, allow_nan=False) + "\n")
-        files.settle(draft, target)
 
     def close(self) -> None:
         """Let another process write."""
@@ -346,14 +324,8 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
-
-    @property
-    def _limit(self) -> float:
-        return self.budget * (1 + _TOLERANCE)
 
     def _replayed(self) -> Account:
         account = (
@@ -374,6 +346,58 @@ class Ledger:
             account = self._replayed()
         yield account
         self._account = account
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one ledger is charged; see :meth:`Ledger.spend`."""
+
+    ledger: Ledger
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+
+
+def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
+    """:meth:`Ledger.spend` for many ledgers with one wait for the disk.
+
+    Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that
+    refuses, or that the disk does not take, keeps nobody else from spending. Where the disk failed, the ledger is
+    closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
+
+    Returns, for each, in their order, epsilon or what `spend` raises (OSError where the disk failed). ValueError if a
+    ledger is named twice; nothing is then written.
+    """
+    if len({id(each.ledger) for each in spendings}) < len(spendings):
+        raise ValueError("a ledger is named twice; one release is charged to each at a time")
+    found: list[float | Exception] = []
+    for each in spendings:
+        try:
+            found.append(each.ledger._charge(each.round, each.attempt, each.charges, each.sigma, synced=False))
+        except Exception as fault:
+            found.append(fault)
+    written = [place for place, spent in enumerate(found) if not isinstance(spent, Exception)]
+    synced = files.sync_all([spendings[place].ledger._journal.log for place in written])
+    for place, lost in zip(written, synced, strict=True):
+        if lost is not None:
+            spendings[place].ledger.close()  # its file is read again before anything more is charged to it
+            found[place] = lost
+    limited = [p for p in written if not isinstance(found[p], Exception) and spendings[p].ledger.limiter is not None]
+    with ThreadPoolExecutor(min(files.AT_ONCE, len(limited)) or 1) as waiting:
+        refusals = waiting.map(_refusal, [spendings[place].ledger for place in limited])
+        for place, refusal in zip(limited, refusals, strict=True):
+            found[place] = refusal or found[place]
+    return found
+
+
+def _refusal(ledger: Ledger) -> Exception | None:
+    """Why whoever limits a ledger lets nothing be released for its last row; None if they do."""
+    try:
+        ledger._announce()
+    except Exception as fault:
+        return fault
+    return None
 
 
 def _number(value: float) -> float | str:

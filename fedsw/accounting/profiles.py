@@ -43,12 +43,8 @@ class Step:
     stated: Stated | None = None
 
     def __post_init__(self) -> None:
-        if self.stated is not None and (self.sampling_rate, self.sampling, self.slicing, self.mu) != (
-            1.0,
-            "without-replacement",
-            None,
-            self.stated.size,
-        ):
+        of_all = (self.sampling_rate, self.sampling, self.slicing) == (1.0, "without-replacement", None)
+        if self.stated is not None and not (of_all and self.mu == self.stated.size):
             raise ValueError("a stated profile is of all records, without slicing; make its step with stated_step.")
         if not 0.0 <= self.sampling_rate <= 1.0:
             raise ValueError(f"sampling_rate is {self.sampling_rate}; it must lie in [0, 1].")
@@ -141,11 +137,7 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
 
     "triangle" is a lower pair without a profile in closed form: here it has those of the pair that dominates it.
     """
-    return sampled_curves(step.sampling_rate, _full_profile(step), orientation)
-
-
-def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> tuple[Curve, Curve]:
-    """Profiles as :func:`curves`, of the step if all were sampled, at rate p, or rates (m, 1) for losses (m, n)."""
+    p, full = step.sampling_rate, _full_profile(step)
 
     def sampled(epsilon: Tensor) -> Tensor:
         return p * full(_unmixed(epsilon, p))
@@ -155,13 +147,9 @@ def sampled_curves(p: float | Tensor, full: Curve, orientation: Orientation) -> 
         delta = p * torch.exp(epsilon - unmixed) * full(unmixed)
         return torch.where(unmixed.isinf(), torch.zeros_like(delta), delta)
 
-    pairs: dict[Orientation, tuple[Curve, Curve]] = {
-        "symmetric": (sampled, sampled),
-        "remove": (sampled, against_sampled),
-        "add": (against_sampled, sampled),
-        "triangle": (sampled, sampled),
-    }
-    return pairs[orientation]
+    above = against_sampled if orientation == "add" else sampled
+    below = against_sampled if orientation == "remove" else sampled
+    return above, below
 
 
 def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, float]:
@@ -213,25 +201,20 @@ def _mills(x: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * scaled
 
 
-def _unmixed(epsilon: Tensor, p: float | Tensor) -> Tensor:
+def _unmixed(epsilon: Tensor, p: float) -> Tensor:
     """ln(1 + (e^epsilon - 1) / p), without overflow for large epsilon and accurate for tiny p."""
     small = torch.log1p(torch.expm1(epsilon.clamp(max=1.0)) / p)
-    large = epsilon - _log(p) + torch.log1p(-(1.0 - p) * torch.exp(-epsilon.clamp(min=1.0)))
+    large = epsilon - math.log(p) + torch.log1p(-(1.0 - p) * torch.exp(-epsilon.clamp(min=1.0)))
     return torch.where(epsilon > 1.0, large, small)
 
 
-def _unmixed_down(epsilon: Tensor, p: float | Tensor) -> Tensor:
+def _unmixed_down(epsilon: Tensor, p: float) -> Tensor:
     """-ln(1 + (e^-epsilon - 1) / p); inf where the mixture cannot lose that much."""
-    if isinstance(p, float) and p == 1.0:
+    if p == 1.0:
         return epsilon  # where (1 - p) e^epsilon would be 0 * inf
     small = -torch.log1p((torch.expm1(-epsilon.clamp(max=1.0)) / p).clamp(min=-1.0))
-    large = epsilon + _log(p) - torch.log1p((-(1.0 - p) * torch.exp(epsilon)).clamp(min=-1.0))
-    unmixed = torch.where(epsilon > 1.0, large, small)
-    return unmixed if isinstance(p, float) else torch.where(p == 1.0, epsilon, unmixed)
-
-
-def _log(p: float | Tensor) -> float | Tensor:
-    return torch.log(p) if isinstance(p, Tensor) else math.log(p)
+    large = epsilon + math.log(p) - torch.log1p((-(1.0 - p) * torch.exp(epsilon)).clamp(min=-1.0))
+    return torch.where(epsilon > 1.0, large, small)
 
 
 LARGEST_MU = 10.0

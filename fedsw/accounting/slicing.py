@@ -27,12 +27,9 @@ class Slicing:
     replacement of a record moves its features by z, the release moves by ||z^T Theta||, and B = ||z^T Theta||^2 /
     ||z||^2 has the same law for every z.
 
-    Attributes:
-        d: dimension of the features.
-        k: number of directions.
-        scheme: ``"iid"``, independent directions: B is a sum of k independent Beta(1/2, (d-1)/2); or
-            ``"orthogonal"``, independent orthonormal blocks of d directions, the last one of r = k mod d:
-            B = (k - r) / d + Beta(r/2, (d-r)/2).
+    The scheme is ``"iid"``, independent directions: B is a sum of k independent Beta(1/2, (d-1)/2); or
+    ``"orthogonal"``, independent orthonormal blocks of d directions, the last one of r = k mod d:
+    B = (k - r) / d + Beta(r/2, (d-r)/2).
 
     Source: docs/guarantees/accounting.md.
     """

@@ -42,18 +42,11 @@ class Attack:
         return rate_at_most(self.alarms, self.other_trials, each), rate_at_most(self.misses, self.trials, each)
 
 
-def judged(scores: Scores, others: Scores, threshold: float | None = None) -> Attack:
+def judged(scores: Scores, others: Scores, threshold: float) -> Attack:
     """Count the errors of a threshold test on scores (n,) of the first neighbour, which tend to be higher, and (m,).
 
-    A ``threshold`` is fixed before the trials were drawn; without it, it is chosen on the first half of the trials
-    (midway between the medians) and judged on the other half alone. ValueError if there are too few trials.
+    The threshold is fixed before the trials are drawn. ValueError without a trial of each.
     """
-    if threshold is None:
-        half, other_half = len(scores) // 2, len(others) // 2
-        if min(half, other_half) < 1:
-            raise ValueError(f"{len(scores)} and {len(others)} trials; half of them choose a threshold: give 2 or more")
-        threshold = float(np.median(scores[:half]) + np.median(others[:other_half])) / 2
-        scores, others = scores[half:], others[other_half:]
     if min(len(scores), len(others)) < 1:
         raise ValueError(f"{len(scores)} and {len(others)} trials; at least one of each neighbour is needed")
     misses, alarms = int((scores <= threshold).sum()), int((others > threshold).sum())
@@ -80,13 +73,6 @@ def gaussian_mu(false_positive: float, false_negative: float) -> float:
     if false_positive + false_negative >= 1.0:
         return 0.0
     return float(stats.norm.isf(false_positive) + stats.norm.isf(false_negative))
-
-
-def shown_mu(scores: Scores, others: Scores, confidence: float, threshold: float | None = None) -> float:
-    """A lower bound on mu of a Gaussian trade-off curve from scores (n,), (m,) of two neighbours; see `judged`."""
-    if threshold is None and np.mean(scores[: len(scores) // 2]) < np.mean(others[: len(others) // 2]):
-        scores, others = others, scores
-    return gaussian_mu(*judged(scores, others, threshold).rates(confidence))
 
 
 def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
@@ -154,8 +140,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 
 def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
     """A lower bound on epsilon, at most 60, wrong with probability at most `error`, for a mechanism of that delta."""
-    _check(correct, guesses, canaries)
-    _check_error(error)
+    _check(correct, guesses, canaries, error)
 
     def excluded(epsilon: float) -> bool:
         return p_value(correct, guesses, canaries, epsilon, delta) <= error
@@ -180,8 +165,7 @@ def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: 
     Algorithm 3, for two alternatives. The greedy choice is least because more mass above t asks for no less below:
     a unit at s > t adds s to R, r - s to H, and s / (r - s) exceeds t / (r - t).
     """
-    _check(correct, guesses, canaries)
-    _check_error(error)
+    _check(correct, guesses, canaries, error)
     right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
     whole = guesses / canaries * (1 + _ROUND_OFF)
     for count in range(correct - 1, -1, -1):
@@ -217,15 +201,12 @@ def largest(holds: Callable[[float], bool], low: float, high: float, *, steps: i
     return low
 
 
-def _check(correct: int, guesses: int, canaries: int) -> None:
+def _check(correct: int, guesses: int, canaries: int, error: float = 0.5) -> None:
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
             f"{correct} right of {guesses} guesses about {canaries} coins: right guesses are at most the guesses, and "
             "those at most the coins"
         )
-
-
-def _check_error(error: float) -> None:
     if not 0 < error < 1:
         raise ValueError(f"error = {error}; the probability of being wrong lies between 0 and 1")
 
@@ -285,14 +266,6 @@ class Leakage:
                     return 0.0
             low -= 1
         return self.epsilon(2.0 ** largest(excluded, low, low + 1, steps=_HALVINGS))
-
-    def refuted(self, correct: int, guesses: int, canaries: int, *, error: float) -> bool:
-        """Whether the guesses exclude the run's own curve, wrong with probability at most `error`."""
-        return excludes(correct, guesses, canaries, self.least(), error=error)
-
-    def p_value(self, correct: int, guesses: int, canaries: int) -> float:
-        """Most probability of so many right guesses under the run's own guarantee."""
-        return curve_p_value(correct, guesses, canaries, self.least())
 
     def _least(self, scale: float) -> Least:
         if self._step.sampling_rate == 1.0:

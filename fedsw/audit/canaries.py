@@ -185,20 +185,20 @@ class Attacker:
 
     def strengths(self, canaries: Canaries, models: Sequence[Tensor]) -> Tensor:
         """How far apart the clipped loss gradients of each pair are, in root mean square over models; (m,)."""
-        squares = [self._pairs(theta, canaries)[0].square() for theta in models]
+        squares = [self._differences(theta, canaries.zero, canaries.one)[0].square() for theta in models]
         return torch.stack(squares).mean(dim=0).sqrt()
 
     def clip_ratios(self, theta: Tensor) -> Tensor:
         """Clipped over unclipped length of the difference of each pair's loss gradients, (m,); 1 where both are 0."""
-        clipped, plain = self._pairs(theta, Canaries("label", *self._pair, np.zeros(len(self._pair[0]), dtype=bool)))
+        clipped, plain = self._differences(theta, *self._pair)
         return torch.where(plain > 0, clipped / plain, torch.ones_like(plain))
 
-    def _pairs(self, theta: Tensor, canaries: Canaries) -> tuple[Tensor, Tensor]:
-        """Lengths (m,) of the differences of loss gradients, clipped and not."""
-        sides = (self._contributions(theta, side, None, 1.0) for side in (canaries.zero, canaries.one))
+    def _differences(self, theta: Tensor, zero: Records, one: Records) -> tuple[Tensor, Tensor]:
+        """Lengths (m,) of the differences of loss gradients of pairs of records, clipped and not."""
+        sides = (self._contributions(theta, side, None, 1.0) for side in (zero, one))
         lengths = [
-            [torch.linalg.vector_norm(b - a, dim=1) for a, b in zip(zero, one, strict=True)]
-            for zero, one in zip(*sides, strict=True)
+            [torch.linalg.vector_norm(b - a, dim=1) for a, b in zip(first, second, strict=True)]
+            for first, second in zip(*sides, strict=True)
         ]
         clipped, plain = (torch.cat(column) for column in zip(*lengths, strict=True))
         return clipped, plain

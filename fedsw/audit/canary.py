@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.status import Status
 from scipy import stats
+from torch import Tensor
 
 from fedsw.accounting import Step, epsilon, epsilon_bracket
 from fedsw.audit import masked, sketched
 from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import AttackResult, Claim, Finding
-from fedsw.audit.neighbours import ABSENT, ROUNDS, Trial, TrialRun
+from fedsw.audit.neighbours import Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.trust import trust_model
-from fedsw.federation.budgets import split
-from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
@@ -124,20 +122,15 @@ def finding(
 
 def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
     """What was found that the claim rules out, part by part: the whole has room that would hide a part's fault."""
-    contradictions = []
-    if measured.shift > claim.sensitivity:
-        contradictions.append(
-            f"one record moves the sum by {measured.shift / claim.sensitivity:.4g} times the sensitivity"
-        )
-    if measured.repeated:
-        contradictions.append(f"{measured.repeated} releases have the noise of an earlier one")
-    if mu > claim.mu:
-        contradictions.append(f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}")
-    if rate > claim.rate:
-        contradictions.append(f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}")
-    if shown > claim.epsilon:
-        contradictions.append(f"an ε of {downward(shown, 4)} is shown, more than the claim")
-    return contradictions
+    times = measured.shift / claim.sensitivity
+    checked = [
+        (measured.shift > claim.sensitivity, f"one record moves the sum by {times:.4g} times the sensitivity"),
+        (measured.repeated > 0, f"{measured.repeated} releases have the noise of an earlier one"),
+        (mu > claim.mu, f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}"),
+        (rate > claim.rate, f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}"),
+        (shown > claim.epsilon, f"an ε of {downward(shown, 4)} is shown, more than the claim"),
+    ]
+    return [words for wrong, words in checked if wrong]
 
 
 def _share(part: float, whole: float) -> str:
@@ -188,10 +181,15 @@ def _details(
     }
 
 
-TRIALS = 10_000_000
 CONFIDENCE = 0.9999
 DRAWS = 100_000
 SINGLE = 500
+_ROUNDS = 20
+"""Real rounds, where the canary is in every batch."""
+_ABSENT = 20.0
+"""Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
+_NUMBERS = 2**21
+"""Of one release of many copies."""
 
 
 def audit(
@@ -205,69 +203,34 @@ def audit(
 ) -> Finding:
     """Attack the releases of an experiment by whoever knows everything but one record.
 
-    Args:
-        experiment: its seed is left out, so that sampling and noise are drawn for real.
-        trials: releases of each neighbour, ``singly`` of which are made and charged one by one.
-        confidence: of everything that the shown epsilon rests on, together.
-        draws: of batches, where records are sampled.
+    Its seed is left out, so that sampling and noise are drawn for real. Of ``trials`` releases of each neighbour so
+    many as ``singly`` says are made one by one; ``draws`` are of batches, where records are sampled. Everything that
+    the shown epsilon rests on holds together with ``confidence``.
 
-    Raises:
-        ExperimentError: for a trust model or an objective without worst neighbours here, naming those that have them.
-        FederationError: if a client or the server refuses a round.
+    ExperimentError for a trust model or an objective without worst neighbours here, naming those that have them;
+    FederationError if a client or the server refuses a round.
     """
     attacked = _attackable(experiment)
-    status = Console(stderr=True, quiet=not show).status("sizes and plan")
     draws, singly = draws or DRAWS, SINGLE if singly is None else singly
-    with tempfile.TemporaryDirectory() as folder, status:
-        if attacked.privacy.model.sketched:
-            numbers = _Numbers(trials or sketched.TRIALS, draws, singly)
-            found = _measured(attacked, sketched.SketchTrial, masked.attack, numbers, Path(folder), status)
-        elif trust_model(experiment.privacy.trust).masked:
-            numbers = _Numbers(trials or masked.TRIALS, draws, singly)
-            tables = split.asks_tables(attacked)
-            found = _measured(attacked, masked.MaskedTrial, masked.attack, numbers, Path(folder), status, tables=tables)
-        else:
-            numbers = _Numbers(trials or TRIALS, draws, singly)
-            found = _measured(attacked, TrialRun, _attack, numbers, Path(folder), status)
-    return finding(experiment, *found, confidence)
-
-
-class _Numbers(NamedTuple):
-    """How often something is tried: releases, draws of batches, and releases that are made one by one."""
-
-    releases: int
-    draws: int
-    singly: int
-
-
-_Trial = TypeVar("_Trial", bound=Trial)
-_Attack = Callable[[_Trial, _Trial, Claim, tuple[int, int], Status], AttackResult]
-
-
-def _measured(
-    attacked: Experiment,
-    trial: type[_Trial],
-    attack: _Attack[_Trial],
-    numbers: _Numbers,
-    folder: Path,
-    status: Status,
-    *,
-    tables: bool = False,
-) -> tuple[str, str, Claim, AttackResult]:
-    """The canary's group, what is worst about the neighbours, the claim, and what the attack found."""
-    with trial(attacked, None, folder / "sizes", canary=False) as plain:
-        cell, claim = _claim(plain)
-        neighbours = plain.worst(cell, tables=tables)
-    with (
-        trial(attacked, neighbours, folder / "with", canary=True) as one,
-        trial(attacked, neighbours, folder / "without", canary=False) as other,
-    ):
-        singly = min(numbers.singly, numbers.releases)
-        found = attack(one, other, claim, (singly, numbers.releases - singly), status)
-        if claim.rate < 1.0:
-            status.update("draws of batches")
-            found = replace(found, drawn=(one.times_drawn(cell, neighbours.client, numbers.draws), numbers.draws))
-        return one.plan.strata[cell], neighbours.why, claim, found
+    model, begun = attacked.privacy.model, Console(stderr=True, quiet=not show).status("sizes and plan")
+    trial: type[Trial] = TrialRun
+    if model.sketched or model.masked:
+        trial = sketched.SketchTrial if model.sketched else masked.MaskedTrial
+    with tempfile.TemporaryDirectory() as name, begun as status:
+        folder = Path(name)
+        with trial(attacked, None, folder / "sizes", canary=False) as plain:
+            cell, claim = _claim(plain)
+            neighbours = plain.worst(cell)
+        with (
+            trial(attacked, neighbours, folder / "with", canary=True) as one,
+            trial(attacked, neighbours, folder / "without", canary=False) as other,
+        ):
+            found = _attack(one, other, claim, _sizes(trials or trial.trials, singly), status)
+            if claim.rate < 1.0:
+                status.update("draws of batches")
+                found = replace(found, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
+            group = one.plan.strata[cell]
+    return finding(experiment, group, neighbours.why, claim, found, confidence)
 
 
 def _attackable(experiment: Experiment) -> Experiment:
@@ -311,48 +274,93 @@ def _claim(plain: Trial) -> tuple[int, Claim]:
     return cell, claims[cell]
 
 
-def _attack(one: TrialRun, other: TrialRun, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
+@dataclass(frozen=True)
+class _Direction:
+    """What the canary moves in each release of a round: where they start, along what, and mu, all that they tell."""
+
+    mu: float
+    start: tuple[Tensor, ...]
+    along: tuple[Tensor, ...]
+
+    @classmethod
+    def between(cls, one: Sequence[View], other: Sequence[View]) -> _Direction:
+        """From the views of a round without the canary's value, `other`, to those with it."""
+        start = tuple(view.exact for view in other)
+        along = tuple(view.exact - at for view, at in zip(one, start, strict=True))
+        parts = [float(moved.norm()) / view.scale for moved, view in zip(along, one, strict=True)]
+        return cls(math.hypot(*parts), start, along)
+
+    @property
+    def places(self) -> list[Tensor]:
+        """Of each release the coordinates (p,) that it moves: noise of the others tells nothing."""
+        return [torch.nonzero(along.abs() > 0).reshape(-1) for along in self.along]
+
+    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[View]) -> NDArray[np.float64]:
+        """The most powerful statistic of releases (n, p): N(0, 1) without the canary's value, N(mu, 1) with it."""
+        total = 0.0
+        for numbers, start, along, at, view in zip(held, self.start, self.along, self.places, views, strict=True):
+            total = total + ((numbers - start[at].numpy()) @ along[at].numpy()) / view.scale**2
+        return np.asarray(total) / self.mu
+
+
+_Views = tuple[Sequence[View], Sequence[View]]
+"""Of one round, with the canary's value and without."""
+
+
+def _sizes(trials: int, singly: int) -> list[int]:
+    """How many copies each release is of, after that of a real round: one, as often as asked for, then many."""
+    alone = min(singly, trials)
+    return [1] * (alone - 1) + [trials - alone] * (trials > alone)
+
+
+def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status: Status) -> AttackResult:
+    """Tell the two data sets apart by all that is seen of a round: of those with the canary what shows least."""
     status.update("real rounds on both neighbours")
-    aggregates, shift, rounds, present = _real_rounds(one, other, claim)
+    present, rounds = _real_rounds(one, other, claim)
     status.update("releases with real noise")
-    scores, repeated = _scores((one, other), aggregates, claim, shift, releases)
-    judgement = judged(*scores, threshold=shift / claim.sigma / 2)
-    return AttackResult(shift, rounds, present, judgement, None, repeated, scores)
+    direction, views = min(present, key=lambda each: each[0].mu)
+    repeated, scores = 0, []
+    for which in (0, 1):
+        noises = [b"".join((v.held - v.exact).numpy().tobytes() for v in seen[which]) for _, seen in present]
+        found, alone = _scores(views[which], direction, sizes)
+        repeated += len(noises) - len(set(noises)) + len(alone) - len(set(alone))
+        scores.append(found)
+    judgement = judged(scores[0], scores[1], threshold=direction.mu / 2)
+    shift = direction.mu * claim.sigma
+    return AttackResult(shift, rounds, len(present), judgement, None, repeated, (scores[0], scores[1]))
 
 
-def _real_rounds(one: TrialRun, other: TrialRun, claim: Claim) -> tuple[tuple[Aggregate, Aggregate], float, int, int]:
-    """Rounds of both until the canary was in enough of them; the pair of sums that it moved least."""
-    enough = 1 if claim.rate == 1.0 else 3
-    least, pair, present = math.inf, None, 0
-    for rounds in range(1, math.ceil(ABSENT / claim.rate) + ROUNDS + 1):
-        round_ = (rounds - 1) % claim.rounds + 1
-        sums = one.sum(round_), other.sum(round_)
-        shift = float((sums[0].vector - sums[1].vector).norm())
-        if shift > 0.01 * claim.sensitivity:
-            present += 1
-            if shift < least:
-                least, pair = shift, sums
-        if rounds >= min(ROUNDS, claim.rounds) and present >= enough:
+def _real_rounds(one: Trial, other: Trial, claim: Claim) -> tuple[list[tuple[_Direction, _Views]], int]:
+    """What was seen of both in rounds that the canary was in, until they are enough; how many rounds were made."""
+    enough, present, made = 1 if claim.rate == 1.0 else 3, [], 0
+    for round_ in one.rounds(math.ceil(_ABSENT / claim.rate) + _ROUNDS):
+        made += 1
+        views = one.views(round_), other.views(round_)
+        direction = _Direction.between(*views)
+        if direction.mu > 0.01 * claim.mu:
+            present.append((direction, views))
+        if made >= min(_ROUNDS, claim.rounds) and len(present) >= enough:
             break
-    if pair is None:
-        raise ExperimentError(f"the canary moved no sum in {rounds} rounds; its rate is said to be {claim.rate:g}")
-    return pair, least, rounds, present
+    if not present:
+        raise ExperimentError(
+            f"the canary moved nothing in {made} rounds, and its rate is said to be {claim.rate:g}; raise "
+            "training.batch_fraction, or training.rounds where clients have ledgers"
+        )
+    return present, made
 
 
 def _scores(
-    federations: tuple[TrialRun, TrialRun],
-    pair: tuple[Aggregate, Aggregate],
-    claim: Claim,
-    shift: float,
-    releases: tuple[int, int],
-) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], int]:
-    """Each release's part along what the canary moves, in units of sigma; how many made singly equal an earlier one."""
-    start, along = pair[1].vector.numpy(), (pair[0].vector - pair[1].vector).numpy() / shift
-    singly, together = releases
-    found, repeated = [], 0
-    for federation, aggregate in zip(federations, pair, strict=True):
-        alone = list(federation.release_singly(aggregate, singly))
-        repeated += len(alone) - len({part.tobytes() for part in alone})
-        parts = chain(alone, federation.release(aggregate, together))
-        found.append(np.concatenate([(part - start) @ along for part in parts]) / claim.sigma)
-    return (found[0], found[1]), repeated
+    views: Sequence[View], direction: _Direction, sizes: Sequence[int]
+) -> tuple[NDArray[np.float64], list[bytes]]:
+    """Scores of what was held in a real round and of releases of as many copies, and what left of those of one."""
+    places = direction.places
+    scores = [direction.score([view.held[at][None].numpy() for view, at in zip(views, places, strict=True)], views)]
+    alone = []
+    most = max(1, _NUMBERS // max(1, sum(map(len, places))))
+    for size in sizes:
+        for start in range(0, size, most):
+            left = [view.again(at, min(most, size - start)) for view, at in zip(views, places, strict=True)]
+            scores.append(direction.score(left, views))
+            if size == 1:
+                alone.append(b"".join(numbers.tobytes() for numbers in left))
+    return np.concatenate(scores), alone

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.status import Status
 from torch import Tensor
 
-from fedsw.audit.bounds import judged
-from fedsw.audit.finding import AttackResult, Claim
-from fedsw.audit.neighbours import ABSENT, NUMBERS, ROUNDS, Pair, Trial, exchanged
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.audit.neighbours import Pair, Trial, View, exchanged, worst_neighbours
+from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
+from fedsw.federation.budgets import split
 from fedsw.federation.exchange.cohort import Present
 from fedsw.federation.trust.distributed import client, site
 from fedsw.federation.trust.distributed.budget import Attempt, attempts
@@ -30,15 +26,6 @@ from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
-
-if TYPE_CHECKING:
-    from fedsw.audit import sketched
-
-    _Seen: TypeAlias = "View | sketched.View"
-    _Trial: TypeAlias = "MaskedTrial | sketched.SketchTrial"
-
-TRIALS = 1_000_000
-"""Of each neighbour: every honest site draws noise of its own for each release."""
 
 
 @dataclass(frozen=True)
@@ -51,37 +38,25 @@ class Leaving:
     share: Share
 
 
-@dataclass(frozen=True)
-class View:
-    """A masked sum as a server with C sites has it: the sum of the fewest parts that honest sites may have sent."""
+def _view(parts: Sequence[Leaving]) -> View:
+    """A masked sum as a server with C sites has it: the sum of the fewest parts that honest sites may have sent.
 
-    parts: tuple[Leaving, ...]
+    By the theorem on masks they have cancelled in what is held.
+    """
+    step, part = parts[0].share.step, parts[0].part
 
-    @property
-    def part(self) -> Part:
-        """What the sum was paid for as."""
-        return self.parts[0].part
-
-    @property
-    def exact(self) -> Tensor:
-        """The sum without noise, (r,)."""
-        return torch.stack([each.vector for each in self.parts]).sum(dim=0)
-
-    @property
-    def held(self) -> Tensor:
-        """The sum (r,) as it is held, by the theorem on masks: they have cancelled."""
-        return summed((each.numbers for each in self.parts), self.parts[0].share.step)
-
-    def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
-        """So many releases of the same exact sum at some of its coordinates, (count, p), by the sites' own door."""
+    def again(places: Tensor, count: int) -> NDArray[np.float64]:
         wholes = []
-        for each in self.parts:
-            many = Bounded(each.vector[places].repeat(count), Sensitivity(each.part.sensitivity, "as it was paid for"))
-            paid = [Paid(0, 0, 0.0, {each.part.name: each.part}) for _ in range(each.share.clients)]
+        for each in parts:
+            many = Bounded(each.vector[places].repeat(count), Sensitivity(part.sensitivity, "as it was paid for"))
+            paid = [Paid(0, 0, 0.0, {part.name: each.part}) for _ in range(each.share.clients)]
             mask = np.zeros(count * len(places), dtype=np.uint64)
-            wholes.append(release_share(many, paid, each.part.name, each.share, mask, Stream.secure()))
-        found: NDArray[np.float64] = summed(wholes, self.parts[0].share.step).reshape(count, len(places)).numpy()
+            wholes.append(release_share(many, paid, part.name, each.share, mask, Stream.secure()))
+        found: NDArray[np.float64] = summed(wholes, step).reshape(count, len(places)).numpy()
         return found
+
+    exact = torch.stack([each.vector for each in parts]).sum(dim=0)
+    return View(exact, summed((each.numbers for each in parts), step), part.scale, again)
 
 
 _BEYOND = 1e6
@@ -110,6 +85,8 @@ class _Lying(MaskedRounds):
 class MaskedTrial(Trial):
     """A `Trial` of trust `distributed`, whose server and C sites are against the holder of the canary."""
 
+    trials = 1_000_000  # every honest site draws noise of its own for each release
+
     def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary)
         self._rounds = _Lying(self.context)
@@ -121,14 +98,20 @@ class MaskedTrial(Trial):
         """As many attempts as the noise is for."""
         return attempts(self.task.experiment)
 
-    def views(self, round_: int) -> list[View]:
-        """Both masked sums of one real round, or the only one, at a fresh attempt; the holder is among the honest."""
+    def worst(self, cell: int) -> Pair:
+        """See `worst_neighbours`."""
+        return worst_neighbours(self.task, cell, self.holder(cell), tables=split.asks_tables(self.task.experiment))
+
+    def overheard(self, round_: int) -> list[list[Leaving]]:
+        """What honest sites send for both masked sums of one real round, or the only one; the holder is among them."""
         with _overheard() as left:
             self._rounds.round(round_, self.theta)
-        return [
-            View(tuple(each for each in left if each.part.name == name)[: self._honest])
-            for name in dict.fromkeys(each.part.name for each in left)
-        ]
+        names = dict.fromkeys(each.part.name for each in left)
+        return [[each for each in left if each.part.name == name][: self._honest] for name in names]
+
+    def views(self, round_: int) -> list[View]:
+        """The sums of one real round, at a fresh attempt."""
+        return [_view(parts) for parts in self.overheard(round_)]
 
     def counts(self, place: int, trial: int) -> NDArray[np.int64]:
         """See `Trial`: the same in every attempt."""
@@ -152,84 +135,3 @@ def _overheard() -> Iterator[list[Leaving]]:
 
     with exchanged(client, "Bounded", bounded), exchanged(site, "release_share", leaving):
         yield left
-
-
-@dataclass(frozen=True)
-class Direction:
-    """What the canary moves in each sum of a round: where they start, along what, and mu, all that they tell."""
-
-    mu: float
-    start: tuple[Tensor, ...]
-    along: tuple[Tensor, ...]
-
-    @classmethod
-    def between(cls, one: Sequence[_Seen], other: Sequence[_Seen]) -> Direction:
-        """From the views of a round without the canary's value, `other`, to those with it."""
-        start = tuple(view.exact for view in other)
-        along = tuple(view.exact - at for view, at in zip(one, start, strict=True))
-        parts = [float(v.norm()) / view.part.scale for v, view in zip(along, one, strict=True)]
-        return cls(math.hypot(*parts), start, along)
-
-    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[_Seen]) -> NDArray[np.float64]:
-        """The most powerful statistic of releases (n, p): N(0, 1) without the canary's value, N(mu, 1) with it."""
-        total = 0.0
-        for numbers, start, along, view in zip(held, self.start, self.along, views, strict=True):
-            places = self.places(along)
-            total = total + ((numbers - start[places].numpy()) @ along[places].numpy()) / view.part.scale**2
-        return np.asarray(total) / self.mu
-
-    @staticmethod
-    def places(along: Tensor) -> Tensor:
-        """The coordinates (p,) that it moves: noise of the others tells nothing."""
-        return torch.nonzero(along.abs() > 0).reshape(-1)
-
-
-def scores_of(views: Sequence[_Seen], direction: Direction, count: int) -> NDArray[np.float64]:
-    """Scores (count,) of as many releases of the same sums."""
-    places = [direction.places(along) for along in direction.along]
-    each = max(1, NUMBERS // max(1, sum(map(len, places))))
-    found = [
-        direction.score([view.again(at, part) for view, at in zip(views, places, strict=True)], views)
-        for part in [each] * (count // each) + [count % each] * (count % each > 0)
-    ]
-    return np.concatenate(found)
-
-
-def score_held(views: Sequence[_Seen], direction: Direction) -> NDArray[np.float64]:
-    """The score of what was held in a real round, (1,)."""
-    held = [
-        view.held[direction.places(along)][None].numpy() for view, along in zip(views, direction.along, strict=True)
-    ]
-    return direction.score(held, views)
-
-
-def attack(one: _Trial, other: _Trial, claim: Claim, releases: tuple[int, int], status: Status) -> AttackResult:
-    """On all that is seen of a round; every round is a real one, and so are the first scores."""
-    status.update("real rounds on both neighbours")
-    least, pair, present, rounds = math.inf, None, 0, min(max(ROUNDS, math.ceil(ABSENT / claim.rate)), claim.rounds)
-    seen: tuple[list[Sequence[_Seen]], list[Sequence[_Seen]]] = ([], [])
-    for round_ in range(1, rounds + 1):
-        views = one.views(round_), other.views(round_)
-        direction = Direction.between(*views)
-        if direction.mu > 0.01 * claim.mu:
-            present += 1
-            for each, own in zip(seen, views, strict=True):
-                each.append(own)
-            if direction.mu < least:
-                least, pair = direction.mu, (views, direction)
-    if pair is None:
-        raise ExperimentError(
-            f"the canary was in no batch of {rounds} rounds, as many as its ledger allows; raise training.rounds or "
-            "training.batch_fraction"
-        )
-    status.update("releases with real noise")
-    views, direction = pair
-    singly, together = releases
-    repeated, scores = 0, []
-    for each, own in zip(seen, views, strict=True):
-        noises = [tuple((view.held - view.exact).numpy().tobytes() for view in of_round) for of_round in each]
-        repeated += len(noises) - len(set(noises))
-        scores.append(np.concatenate([score_held(own, direction), scores_of(own, direction, singly + together - 1)]))
-    found = (scores[0], scores[1])
-    judgement = judged(*found, threshold=direction.mu / 2)
-    return AttackResult(direction.mu * claim.sigma, rounds, present, judgement, None, repeated, found)

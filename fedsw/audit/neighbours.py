@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +36,13 @@ from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.partition import Held, held_records
 from fedsw.federation.server.preset import settled_among
 from fedsw.federation.trust.central import rounds as central
-from fedsw.federation.trust.central.rounds import Aggregate, Rounds
+from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import served
 from fedsw.federation.trust.plan import draw
 from fedsw.models import flatten
 from fedsw.objectives.matching import Matching
+from fedsw.privacy.release import Released
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import LEDGER
 from fedsw.tasks import own
@@ -82,7 +83,7 @@ class Freely(nn.Module):
 class ComparedFreely(Task):
     """A task that compares groups, with the free model's outputs and squared errors in place of its own head and loss.
 
-    A head has a slope of its own, which the bound does not know: it is left out, so that outputs are what records say.
+    A head has a slope of its own, which the bound does not know: outputs are what records say.
     """
 
     def __init__(self, genuine: Task) -> None:
@@ -145,8 +146,16 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
 
     Where ranks come from ``tables`` of the attacker's, the canary's output is in another bin, and is pulled away.
+    ExperimentError for records with fewer features than the worst case is written in.
+
     Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
+    needed = _FIRST + 2 * task.dimension
+    if task.features < needed:
+        raise ExperimentError(
+            f"records have {task.features} features; the worst case for outputs in {task.dimension} dimensions is "
+            f"written in {needed}"
+        )
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
         return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)
@@ -210,16 +219,6 @@ def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
         Problem.from_json.cache_clear()
 
 
-def require_room(task: Problem) -> None:
-    """Raise ExperimentError for records with fewer features than the worst case is written in."""
-    needed = _FIRST + 2 * task.dimension
-    if task.features < needed:
-        raise ExperimentError(
-            f"records have {task.features} features; the worst case for outputs in {task.dimension} dimensions is "
-            f"written in {needed}"
-        )
-
-
 def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss: float) -> Tensor:
     """A record whose output is `along` the first axis, about the centre, and the sides that its gradients go to."""
     row, d = torch.zeros(task.features), task.dimension
@@ -241,28 +240,46 @@ def exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-ROUNDS = 20
-"""Real rounds of a trial, where its records are in every batch."""
+@dataclass(frozen=True)
+class View:
+    """What an attacker has of one release, flat: the exact value, what left of it, and the scale of its noise.
 
-ABSENT = 20.0
-"""Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
+    ``again`` releases the same value so many times more, at some of its coordinates (p,), by the same code: (count, p).
+    """
 
-NUMBERS = 2**21
-"""Of one release of many copies."""
+    exact: Tensor
+    held: Tensor
+    scale: float
+    again: Callable[[Tensor, int], NDArray[np.float64]]
+
+    @classmethod
+    def through(cls, door: Callable[[Tensor], Released], exact: Tensor, held: Tensor, scale: float) -> View:
+        """The view of what a door released, which takes numbers (n,).
+
+        Noise is drawn by coordinate, so one release of a vector that holds the value many times over has the same law.
+        """
+
+        def again(places: Tensor, count: int) -> NDArray[np.float64]:
+            released = door(exact[places].repeat(count)).value
+            return torch.as_tensor(released).reshape(count, len(places)).numpy()
+
+        return cls(exact, held.reshape(-1), scale, again)
 
 
 class Trial:
     """One data set behind the real apps, at the initial model: ServerApp and ClientApp, messages, throw-away ledgers.
 
     A context manager. The experiment has no seed; without neighbours, clients hold its own records, to learn sizes.
+    ``trials`` is how often each neighbour is released by default.
     """
+
+    trials: int
 
     def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         files.new_folder(folder.parent)
         folder.mkdir(mode=files.PRIVATE_FOLDER)
         clients = experiment.federation.clients
-        alone = experiment.federation.model_copy(update={"sites": clients})
-        experiment = experiment.model_copy(update={"federation": alone})
+        experiment = experiment.with_sections(federation={"sites": clients})
         self._configs = node_configs(clients, folder)
         self._grid = InProcessGrid(client_app, self._configs)
         self._name = RunDirectory(folder).name()
@@ -295,10 +312,17 @@ class Trial:
         """Let clients that join meanwhile hold the neighbours' records."""
         return staged(neighbours, canary=canary)
 
-    def worst(self, cell: int, *, tables: bool = False) -> Pair:
+    def worst(self, cell: int) -> Pair:
         """The worst neighbours of a cell; see `worst_neighbours`."""
-        require_room(self.task)
-        return worst_neighbours(self.task, cell, self.holder(cell), tables=tables)
+        return worst_neighbours(self.task, cell, self.holder(cell))
+
+    def rounds(self, most: int) -> Sequence[int]:
+        """Numbers of the real rounds to make, at most so many: only those planned, where clients have budgets."""
+        return range(1, min(most, self.steps) + 1)
+
+    def views(self, round_: int) -> Sequence[View]:
+        """What is seen of one real round, at a fresh attempt."""
+        raise NotImplementedError
 
     def holder(self, cell: int) -> int:
         """The client with most records of a cell."""
@@ -330,6 +354,12 @@ class Trial:
     def __exit__(self, *raised: object) -> None:
         self._grid.close()
 
+    def _ledger(self, folder: Path) -> Ledger:
+        """A new ledger of the server's, without a limit."""
+        accountant = self.task.experiment.privacy.accountant
+        strata, delta = self.plan.strata, self.plan.delta
+        return Ledger.create(folder / LEDGER, groups=strata, delta=delta, epsilon=math.inf, accountant=accountant)
+
     def _node(self, client: int) -> Node:
         """The client's node, as its first message made it."""
         settings = self.task.experiment.model_dump_json()
@@ -339,46 +369,29 @@ class Trial:
 class TrialRun(Trial):
     """A `Trial` of trust `central`, where the server has the ledger and adds the noise."""
 
+    trials = 10_000_000
+
     def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary)
         self._rounds = Rounds(self.context)
-        self._ledger = Ledger.create(
-            folder / LEDGER,
-            groups=self.task.objective.cells,
-            delta=self.plan.delta,
-            epsilon=math.inf,
-            accountant=experiment.privacy.accountant,
-            nominal=False,
-        )
+        self._charged = self._ledger(folder)
 
-    def sum(self, round_: int) -> Aggregate:
-        """The un-noised sum of one real round, both exchanges, at a fresh attempt."""
-        return self._rounds.run(round_, self.theta)
+    def rounds(self, most: int) -> Sequence[int]:
+        """As often as need be, from the first one again after the last."""
+        return [number % self.steps + 1 for number in range(most)]
 
-    def release(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """`count` independent releases of a sum by the server's code, in parts (n, r), each call charged once.
+    def views(self, round_: int) -> list[View]:
+        """The sum of both exchanges, and its release by the server's code, every call charged."""
+        aggregate = self._rounds.run(round_, self.theta)
 
-        Noise is drawn by coordinate, so one release of a vector that holds the sum many times over has the same law.
-        """
-        while count > 0:
-            copies = min(count, max(1, NUMBERS // aggregate.vector.numel()))
-            yield self._release(aggregate, copies)
-            count -= copies
+        def door(numbers: Tensor) -> Released:
+            fresh = dataclasses.replace(aggregate, vector=numbers, attempt=self.begin(round_))
+            return central.release(fresh, self.plan, self._charged)
 
-    def release_singly(self, aggregate: Aggregate, count: int) -> Iterator[NDArray[np.float64]]:
-        """The same in parts (1, r), with one call and one row of the ledger for each."""
-        for _ in range(count):
-            yield self._release(aggregate, 1)
+        sent = door(aggregate.vector)
+        return [View.through(door, aggregate.vector, sent.value, sent.sigma)]
 
     def __exit__(self, *raised: object) -> None:
         with contextlib.suppress(OSError):
-            self._ledger.close()
+            self._charged.close()
         super().__exit__(*raised)
-
-    def _release(self, aggregate: Aggregate, copies: int) -> NDArray[np.float64]:
-        size = aggregate.vector.numel()
-        many = dataclasses.replace(
-            aggregate, vector=aggregate.vector.repeat(copies), attempt=self.begin(aggregate.round)
-        )
-        released = central.release(many, self.plan, self._ledger).value
-        return torch.as_tensor(released).reshape(copies, size).numpy()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsw.accounting import Step
 from fedsw.audit import canaries as pairs
-from fedsw.audit.bounds import Leakage, Scores, epsilon_of_guesses
+from fedsw.audit.bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
 from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
@@ -131,15 +131,9 @@ def audit(
     wrong, 1 - confidence, is shared between the attackers in equal parts, and each guesses a fifth of the coins: both
     are fixed in advance. `shown` is the larger of what they show through the run's own curve.
 
-    Args:
-        show: whether a bar shows how the run goes on.
-        unsafe: let records of a user's own be attacked, for the eyes of who may see the records themselves.
-
-    Raises:
-        ExperimentError: for what these attackers do not know, and for a user's own records; nothing was then read.
+    ExperimentError for what these attackers do not know, and for a user's own records; nothing was then read.
     """
-    _require_known(experiment)
-    _require_public(experiment, unsafe=unsafe)
+    _require_known(experiment, unsafe=unsafe)
     begun = time.monotonic()
     experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     task, attacker, placed, reference = _prepare(experiment, canaries)
@@ -149,12 +143,11 @@ def audit(
     guarantee = summary["guarantee"]
     multiplier, rate = float(guarantee["noise_multiplier"]), max(guarantee["sampling_rates"].values())
     sensitivity = max(guarantee["sensitivities"].values())
-    leakage = _leakage(rate, multiplier, len(history), summary["delta"])
+    # Without noise the curves are those of noise multiplier 1, whose scales go to a thousand.
+    leakage = Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), len(history), summary["delta"])
     scores, lengths = _scores(attacker, history, final, reference, sigma=multiplier * sensitivity)
-    attacks = {
-        name: _attack(found, placed, leakage, summary["delta"], error=(1 - confidence) / len(scores))
-        for name, found in scores.items()
-    }
+    delta, error = float(summary["delta"]), (1 - confidence) / len(scores)
+    attacks = {name: _attack(found, placed, leakage, delta, error=error) for name, found in scores.items()}
     seconds = {"preparation": prepared - begun, "run": trained - prepared, "attack": time.monotonic() - trained}
     claimed, shown = float(summary["epsilon"]), max(found.shown for found in attacks.values())
     used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
@@ -186,7 +179,7 @@ def audit(
         kind="one-run",
         subject=experiment.name,
         claimed=claimed,
-        delta=float(summary["delta"]),
+        delta=delta,
         shown=shown,
         confidence=confidence,
         passed=passed,
@@ -197,7 +190,8 @@ def audit(
     )
 
 
-def _require_known(experiment: Experiment) -> None:
+def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
+    """Refuse what these attackers do not know, and un-noised findings about records of a user's own."""
     if experiment.data.unit is not None:
         raise ExperimentError(
             f"--one-run flips coins for single records, and the guarantee is that of all records of a "
@@ -217,10 +211,6 @@ def _require_known(experiment: Experiment) -> None:
             f"--one-run compares the losses of records, and the task {experiment.objective.task!r} has none for "
             "private ones; audit classification, regression, a representation or an autoencoder"
         )
-
-
-def _require_public(experiment: Experiment, *, unsafe: bool) -> None:
-    """Refuse to publish un-noised findings about records of a user's own."""
     if experiment.data.own and not unsafe:
         raise ExperimentError(
             f"data.source is {experiment.data.source!r}, and --one-run would write how attackers who trained on these "
@@ -253,7 +243,6 @@ def _train(
     experiment: Experiment, task: Problem, placed: Canaries, *, show: bool
 ) -> tuple[list[ReleasedRound], Tensor, dict[str, Any]]:
     """The run: what it released, the released model (r,), its summary. Its folder is gone afterwards."""
-
     with (
         tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
         RunProgress(label=f"{experiment.name}, with canaries", quiet=not show) as progress,
@@ -278,16 +267,9 @@ class _Witness:
         self.history.append(ReleasedRound(round_, outcome.attempt, theta, outcome.vector))
 
 
-def _leakage(rate: float, multiplier: float, rounds: int, delta: float) -> Leakage:
-    """The run's curves; without noise those of noise multiplier 1, of which scales go to a thousand."""
-
-    return Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), rounds, delta)
-
-
 def _scores(
     attacker: Attacker, history: list[ReleasedRound], final: Tensor, reference: list[Tensor], *, sigma: float
 ) -> tuple[dict[str, Scores], list[float]]:
-
     rounds = len(history)
     if not sigma:  # a small part of a signature, so that the scores tell them apart whatever overlaps
         _, signatures = attacker.signatures(reference[-1], rounds)
@@ -297,7 +279,6 @@ def _scores(
 
 
 def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
-
     coins = len(placed)
     guesses = Guesses.surest(found, placed.coins, math.ceil(_GUESSED * coins))
     counts = (guesses.correct, guesses.made, coins)
@@ -307,39 +288,29 @@ def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, 
         accuracy=Guesses.surest(found, placed.coins, coins).correct / coins,
         shown=leakage.shown(*counts, error=error),
         shown_without_curve=epsilon_of_guesses(*counts, delta, error=error),
-        p_value=leakage.p_value(*counts),
-        refuted=leakage.refuted(*counts, error=error),
+        p_value=curve_p_value(*counts, leakage.least()),
+        refuted=excludes(*counts, leakage.least(), error=error),
     )
 
 
 def _rows(
     attacks: dict[str, _Attack], placed: Canaries, records: int, claimed: float, used: float
 ) -> list[tuple[str, str]]:
-    rows = [
-        (
-            "canaries",
-            f"{len(placed)} of {records} records, pairs that differ in {placed.kind}; a pair moves a round's sum by "
-            f"{used:.0%} of its sensitivity",
-        )
-    ]
+    rows = {
+        "canaries": f"{len(placed)} of {records} records, pairs that differ in {placed.kind}; a pair moves a round's "
+        f"sum by {used:.0%} of its sensitivity"
+    }
     for name, found in attacks.items():
-        made = found.guesses
-        rows.append(
-            (
-                _NAMES[name],
-                f"{made.correct} of {made.made} guesses right ({found.accuracy:.1%} of all coins): ε ≥ "
-                f"{downward(found.shown)}, {_share(found.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
-                f"{downward(found.shown_without_curve)}",
-            )
+        rows[_NAMES[name]] = (
+            f"{found.guesses.correct} of {found.guesses.made} guesses right ({found.accuracy:.1%} of all coins): ε ≥ "
+            f"{downward(found.shown)}, {_share(found.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
+            f"{downward(found.shown_without_curve)}"
         )
-    rows.append(
-        (
-            "published",
-            f"{PUBLISHED} of the claimed ε, black box, MNIST at ε = 10, many trainings on 1000 records "
-            "(Annamalai and De Cristofaro 2024)",
-        )
+    rows["published"] = (
+        f"{PUBLISHED} of the claimed ε, black box, MNIST at ε = 10, many trainings on 1000 records "
+        "(Annamalai and De Cristofaro 2024)"
     )
-    return rows
+    return list(rows.items())
 
 
 def _share(shown: float, claimed: float) -> str:

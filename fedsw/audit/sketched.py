@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.accounting import Ledger
-from fedsw.audit.neighbours import Trial, exchanged, holding
+from fedsw.audit.neighbours import Trial, View, exchanged, holding
 from fedsw.data import Records
 from fedsw.data.records import concatenate
 from fedsw.experiment import Experiment, ExperimentError
@@ -25,15 +21,11 @@ from fedsw.federation.trust import sums
 from fedsw.federation.trust.model import served
 from fedsw.federation.trust.sketch import sides
 from fedsw.models import flatten
-from fedsw.privacy.release import Bounded, Paid, Part, Released
+from fedsw.privacy.release import Bounded, Paid, Released
 from fedsw.randomness import Stream
-from fedsw.runs.files import LEDGER
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of, sent_size, table_of
-
-TRIALS = 100_000
-"""Of each neighbour: a release has thousands of numbers, and noise of its own in each."""
 
 _CANDIDATES, _FAR = 25, 1e3
 """Genuine records that the canary's two values are looked for among, and how far out they are moved, too."""
@@ -65,23 +57,10 @@ class SketchNeighbours:
         )
 
 
-@dataclass(frozen=True)
-class View:
-    """What a stage released of the canary's records, flat: exact, and as it left; `door` releases so again."""
-
-    exact: Tensor
-    held: Tensor
-    part: Part
-    door: Callable[[Tensor], Released]
-
-    def again(self, places: Tensor, count: int) -> NDArray[np.float64]:
-        """So many releases of the same exact sum at some of its coordinates, (count, p), by the same door."""
-        found = self.door(self.exact[places].repeat(count)).value
-        return torch.as_tensor(found).reshape(count, len(places)).numpy()
-
-
 class SketchTrial(Trial):
     """A `Trial` of trust `sketch` or `sketch-local`: every stage is released once, at a server with no limit."""
+
+    trials = 100_000  # a release has thousands of numbers, and noise of its own in each
 
     def __init__(
         self, experiment: Experiment, neighbours: SketchNeighbours | None, folder: Path, *, canary: bool
@@ -89,14 +68,7 @@ class SketchTrial(Trial):
         super().__init__(experiment, neighbours, folder, canary=canary)
         self._holder, self._open = neighbours.client if neighbours else 0, ExitStack()
         self.context.stored = folder / "releases"
-        self.context.ledger = Ledger.create(
-            folder / LEDGER,
-            groups=self.plan.strata,
-            delta=self.plan.delta,
-            epsilon=math.inf,
-            accountant=experiment.privacy.accountant,
-            nominal=False,
-        )
+        self.context.ledger = self._ledger(folder)
 
     @property
     def steps(self) -> int:
@@ -111,7 +83,7 @@ class SketchTrial(Trial):
         """The client with most records."""
         return int(max(self.sites, key=lambda site: int(site.sizes.sum())).clients[0])
 
-    def worst(self, cell: int, *, tables: bool = False) -> SketchNeighbours:
+    def worst(self, cell: int) -> SketchNeighbours:
         """The two values of a client's record that all stages together tell best, among those of `_options`."""
         client = self.holder(cell)
         options = _options(self.task, self._node(client).records)
@@ -184,8 +156,7 @@ class SketchTrial(Trial):
                 again: Released = release(many, guarantee, ledger)
                 return again
 
-            part = Part("value", bounded.sensitivity.value, sent.sigma)
-            left.append(View(exact_sums[-1].reshape(-1), sent.value.reshape(-1), part, door))
+            left.append(View.through(door, exact_sums[-1].reshape(-1), sent.value, sent.sigma))
             return sent
 
         def noised(total: sides.SketchSum, node: Node, *asked: Any) -> Released:
@@ -199,7 +170,7 @@ class SketchTrial(Trial):
                     return again
 
                 exact = sketch_of_records(node.task, node.records, total.stage)
-                left.append(View(exact.reshape(-1), sent.value.reshape(-1), budget.part, door))
+                left.append(View.through(door, exact.reshape(-1), sent.value, budget.part.scale))
             return sent
 
         with ExitStack() as stack:

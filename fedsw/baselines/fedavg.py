@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fedsw import models
-from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
-from fedsw.baselines.pooled import LIMITS, Average, BaselineGuarantee, BaselineTask, Rows, Trained, made_private
+from fedsw.baselines.penalised import Returned, Scored, absolute, contrasts, squared
+from fedsw.baselines.pooled import Average, BaselineTask, Rows, Trained, by_opacus, made_private
 from fedsw.data import Records
 from fedsw.experiment.sources import owners
-from fedsw.tasks.problem import Problem
 
-Losses = Callable[[Scored, tuple[Tensor, Tensor, Tensor], Tensor], Tensor]
+Losses = Callable[[Scored, Returned, Tensor], Tensor]
 """Of a client's model, what it returned for a batch, and the classes: a loss per record (b,)."""
 
 
@@ -27,14 +26,11 @@ class Client:
     everyone who sees it. The number of its records is public, and the shares of the groups where there is a penalty.
     """
 
-    def __init__(
-        self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses, *, penalised: bool
-    ) -> None:
-        problem = asked.problem
+    def __init__(self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses) -> None:
         self.size, self._losses = len(records), losses
-        self.scored = Scored(problem.build_model(), problem, follows=penalised)
-        rows, accountant = Rows(problem.inputs(records), contrast, records.target), asked.arguments.get("accountant")
-        self._private = made_private(asked, self.scored, rows, str(accountant or "rdp"), epochs=True)
+        self.scored = Scored(asked.problem)
+        rows = Rows(asked.problem.inputs(records), contrast, records.target)
+        self._private = made_private(asked, self.scored, rows, _accountant(asked), epochs=True)
         self._delta = asked.delta
 
     def round(self, theta: Tensor) -> Tensor:
@@ -61,21 +57,22 @@ def train(asked: BaselineTask) -> Trained:
 
     Guarantee: of every `Client`; nothing that the server adds up is trusted to be hidden.
     """
-    problem = asked.problem
-    return averaged(asked, lambda _: lambda scored, found, target: squared(scored, problem, found, target))
+    return averaged(asked, lambda: squared)
 
 
-def averaged(asked: BaselineTask, losses: Callable[[int], Losses]) -> Trained:
-    """DP-FedAvg with a loss for each client by its number; the mean weighs clients by their records.
+def averaged(asked: BaselineTask, losses: Callable[[], Losses]) -> Trained:
+    """DP-FedAvg with a loss of its own for each client; the mean weighs clients by their records.
 
     Guarantee: of every `Client`.
     """
     problem, records = asked.problem, asked.records
     experiment = problem.experiment
-    penalised = experiment.objective.alpha > 0
-    clients = _clients(asked, losses, penalised=penalised)
+    contrast = contrasts(problem, records)
+    owner = owners(records, experiment.partition, experiment.federation.clients)
+    rows_of_clients = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
+    clients = [Client(asked, records.take(rows), contrast[rows], losses()) for rows in rows_of_clients]
     weights = torch.tensor([client.size / len(records) for client in clients], dtype=torch.float64)
-    whole = Scored(problem.build_model(), problem, follows=penalised)
+    whole = Scored(problem)
     theta, average = models.flatten(whole), Average(asked.averaged_after)
     for _ in range(experiment.training.rounds):
         sent = torch.stack([client.round(theta) for client in clients])
@@ -84,38 +81,28 @@ def averaged(asked: BaselineTask, losses: Callable[[int], Losses]) -> Trained:
         average.add(whole.model)
     traffic = experiment.training.rounds * len(clients) * len(theta) * theta.element_size()
     epsilons = {number: client.epsilon for number, client in enumerate(clients)}
-    accountant = asked.arguments.get("accountant", "rdp")
     return Trained(
         average.mean,
-        BaselineGuarantee(
+        by_opacus(
+            whole,
+            _accountant(asked),
             protects="each record of every client, by its own client's noise and accountant",
             against="everyone, including the server and the other clients",
-            public=("each client's number of records", *(["the share of each group"] if penalised else [])),
-            accountant=f"opacus {accountant}",
+            public="each client's number of records",
             multiplier=max(client.multiplier for client in clients),
             local=True,
-            holds=accountant not in LIMITS,
         ),
         epsilon=max(epsilons.values()),
         clients=len(clients),
         bytes_up=traffic,
         bytes_down=traffic,
         epsilon_by_client=epsilons,
-        notes={"gap": whole.followed} if penalised else {},
+        notes=whole.notes,
     )
 
 
-def _clients(asked: BaselineTask, losses: Callable[[int], Losses], *, penalised: bool) -> Sequence[Client]:
-    problem, records = asked.problem, asked.records
-    experiment = problem.experiment
-    none = torch.zeros(len(records), dtype=problem.dtype)
-    contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else none
-    owner = owners(records, experiment.partition, experiment.federation.clients)
-    rows_of_clients = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
-    return [
-        Client(asked, records.take(rows), contrast[rows], losses(number), penalised=penalised)
-        for number, rows in enumerate(rows_of_clients)
-    ]
+def _accountant(asked: BaselineTask) -> str:
+    return str(asked.arguments.get("accountant") or "rdp")
 
 
 @dataclass
@@ -125,19 +112,18 @@ class Weighted:
     The weight works towards a target of the disparity, by steps of that rate and momentum; None fixes it.
     """
 
-    problem: Problem
     weight: float
     target: float | None
     rate: float
     momentum: float
     _velocity: float = 0.0
 
-    def __call__(self, scored: Scored, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+    def __call__(self, scored: Scored, found: Returned, target: Tensor) -> Tensor:
         """Loss per record (b,) at the weight that follows from the noised disparity so far."""
         if self.target is not None:
             self._velocity = self.momentum * self._velocity + self.target - abs(scored.followed)
             self.weight = min(1.0, max(0.0, self.weight - self.rate * self._velocity))
-        return absolute(scored, self.problem, found, target, self.weight)
+        return absolute(scored, found, target, self.weight)
 
 
 def train_puffle(asked: BaselineTask) -> Trained:
@@ -147,15 +133,11 @@ def train_puffle(asked: BaselineTask) -> Trained:
 
     Guarantee: of every `fedsw.baselines.fedavg.Client`.
     """
-    target, rate, momentum = (asked.arguments.get(name) for name in ("target", "rate", "momentum"))
+    known = {name: asked.arguments.get(name) for name in ("target", "rate", "momentum")}
+    given = {name: float(value) for name, value in known.items() if value is not None}
     weight = asked.problem.experiment.objective.alpha
-    return averaged(
-        asked,
-        lambda _: Weighted(
-            asked.problem,
-            weight,
-            None if target is None else float(target),
-            0.1 if rate is None else float(rate),
-            0.0 if momentum is None else float(momentum),
-        ),
-    )
+
+    def weighted() -> Weighted:
+        return Weighted(weight, given.get("target"), given.get("rate", 0.1), given.get("momentum", 0.0))
+
+    return averaged(asked, weighted)

@@ -29,21 +29,23 @@ FOLLOWING = 0.2
 """How much of the distance to the noised gap w covers in a step."""
 SHARE = 0.5
 """Weight of a record's x_i in the vector that is clipped."""
+Returned = tuple[Tensor, Tensor, Tensor]
+"""What `Scored` returns for a batch."""
 
 
 class Scored(nn.Module):
-    """A classifier (b, p) -> logits, its scores in [0, 1], and w, which follows their gap if it is to."""
+    """A problem's classifier (b, p) -> logits, its scores in [0, 1], and with a penalty w, which follows their gap."""
 
-    def __init__(self, model: nn.Module, problem: Problem, *, follows: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__()
-        self.model = model
+        self.model = problem.build_model()
         self._problem = problem
         self.gap: nn.Linear | None = None
-        if follows:
+        if problem.experiment.objective.alpha > 0:
             self.gap = nn.Linear(1, 1, bias=False, dtype=problem.dtype)
             nn.init.zeros_(self.gap.weight)
 
-    def forward(self, features: Tensor, contrast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, features: Tensor, contrast: Tensor) -> Returned:
         """Logits (b, o), every record's part x_i of the gap (b,), and w x_i with x_i held fixed (b,).
 
         Features are (b, p); the contrast (b,) is 1 / p_1 or -1 / p_0 by the record's group.
@@ -59,6 +61,22 @@ class Scored(nn.Module):
         """w; 0 where there is none."""
         return 0.0 if self.gap is None else float(self.gap.weight.detach())
 
+    @property
+    def notes(self) -> dict[str, float]:
+        """What is released of the penalty with the model."""
+        return {} if self.gap is None else {"gap": self.followed}
+
+    @property
+    def alpha(self) -> float:
+        """Weight of the penalty, by the settings."""
+        return self._problem.experiment.objective.alpha
+
+    def weighted(self, found: Returned, target: Tensor, weight: float, slope: float) -> Tensor:
+        """Loss and penalty of b records (b,), the penalty by the slope of its value in the gap."""
+        logits, part, follow = found
+        loss = self._problem.losses(logits, Inputs(target, target, self._problem.shape))
+        return (1 - weight) * loss + weight * slope * part + SHARE * follow
+
     def groups(self, training: Training) -> Iterator[dict[str, Any]]:
         """What torch's SGD takes as groups of parameters: the model's, and w, which moves towards the gap."""
         yield {"params": list(self.model.parameters()), "lr": training.learning_rate, "momentum": training.momentum}
@@ -67,31 +85,26 @@ class Scored(nn.Module):
             yield {"params": list(self.gap.parameters()), **follow}
 
 
-def squared(scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+def squared(scored: Scored, found: Returned, target: Tensor) -> Tensor:
     """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
 
     `found` is what the model returned for b records, `target` are their classes (b,).
     """
-    return _weighted(scored, problem, found, target, problem.experiment.objective.alpha, 2 * scored.followed)
+    return scored.weighted(found, target, scored.alpha, 2 * scored.followed)
 
 
-def absolute(
-    scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor, weight: float
-) -> Tensor:
+def absolute(scored: Scored, found: Returned, target: Tensor, weight: float) -> Tensor:
     """(1 - weight) loss + weight |gap| in the same way (b,)."""
-    sign = float(torch.sign(torch.tensor(scored.followed)))
-    return _weighted(scored, problem, found, target, weight, sign)
+    return scored.weighted(found, target, weight, float(torch.sign(torch.tensor(scored.followed))))
 
 
-def contrasts(problem: Problem, records: Records, shares: Tensor) -> Tensor:
-    """1 / p_1 for records of group 1, -1 / p_0 for those of group 0, (n,); `shares` (2,) are public."""
-    sign = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    contrast: Tensor = (sign / shares)[records.sensitive].to(problem.dtype)
-    return contrast
+def contrasts(problem: Problem, records: Records) -> Tensor:
+    """1 / p_1 for records of group 1, -1 / p_0 for those of group 0, (n,), by their public shares; 0 without a penalty.
 
-
-def shares_of(problem: Problem, records: Records) -> Tensor:
-    """The share of each group (groups,) among the n records, public; there must be two, both with records."""
+    ExperimentError unless there are two groups, both with records.
+    """
+    if problem.experiment.objective.alpha == 0:
+        return torch.zeros(len(records), dtype=problem.dtype)
     groups = len(problem.groups)
     shares = torch.bincount(records.sensitive, minlength=groups).to(torch.float64) / len(records)
     if groups != 2 or bool((shares == 0).any()):
@@ -100,12 +113,6 @@ def shares_of(problem: Problem, records: Records) -> Tensor:
             f"({', '.join(problem.groups)}) with shares {shares.tolist()}: set objective.alpha to 0, or use a method "
             "of fedsw"
         )
-    return shares
-
-
-def _weighted(
-    scored: Scored, problem: Problem, found: tuple[Tensor, Tensor, Tensor], target: Tensor, weight: float, slope: float
-) -> Tensor:
-    logits, part, follow = found
-    loss = problem.losses(logits, Inputs(target, target, problem.shape))
-    return (1 - weight) * loss + weight * slope * part + SHARE * follow
+    sign = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    contrast: Tensor = (sign / shares)[records.sensitive].to(problem.dtype)
+    return contrast

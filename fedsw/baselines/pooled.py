@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedsw import models
-from fedsw.baselines.penalised import Scored, contrasts, shares_of, squared
+from fedsw.baselines.penalised import Scored, contrasts, squared
 from fedsw.data import Records
 from fedsw.tasks.problem import Problem
 
@@ -209,6 +209,13 @@ class BaselineGuarantee:
     )
 
 
+def by_opacus(scored: Scored, accountant: str, *, public: str, **stated: Any) -> BaselineGuarantee:
+    """The guarantee of a model whose steps Opacus accounted for; with a penalty the groups' shares are public, too."""
+    known = (public,) if scored.gap is None else (public, "the share of each group")
+    holds = accountant not in LIMITS
+    return BaselineGuarantee(public=known, accountant=f"opacus {accountant}", holds=holds, **stated)
+
+
 @dataclass(frozen=True)
 class Trained:
     """What a baseline trained: flat parameters (r,), the worst epsilon of all steps, and bytes of all clients.
@@ -262,30 +269,28 @@ def train(asked: BaselineTask) -> Trained:
     """
     problem, records = asked.problem, asked.records
     experiment = problem.experiment
-    training, penalised = experiment.training, experiment.objective.alpha > 0
     accountant = str(asked.arguments.get("accountant", "prv"))
-    contrast = contrasts(problem, records, shares_of(problem, records)) if penalised else torch.zeros(len(records))
-    scored = Scored(problem.build_model(), problem, follows=penalised)
-    rows = Rows(problem.inputs(records), contrast.to(problem.dtype), records.target)
+    scored = Scored(problem)
+    rows = Rows(problem.inputs(records), contrasts(problem, records), records.target)
     private = made_private(asked, scored, rows, accountant)
     average = Average(asked.averaged_after)
-    for features, sides, target in private.batches(training.rounds):
-        private.step(squared(scored, problem, private.module(features, sides), target))
+    for features, sides, target in private.batches(experiment.training.rounds):
+        private.step(squared(scored, private.module(features, sides), target))
         average.add(scored.model)
     return Trained(
         average.mean,
-        BaselineGuarantee(
+        by_opacus(
+            scored,
+            accountant,
             protects="each record of every client",
             against="readers of the models; whoever pools the records sees them all",
-            public=("the number of records", *(["the share of each group"] if penalised else [])),
-            accountant=f"opacus {accountant}",
+            public="the number of records",
             multiplier=private.multiplier,
             local=False,
-            holds=accountant not in LIMITS,
         ),
         epsilon=private.epsilon(asked.delta),
         clients=experiment.federation.clients,
         bytes_up=len(records) * (records.features.shape[1] + 2) * 4,
         bytes_down=experiment.federation.clients * models.count_parameters(scored.model) * 4,
-        notes={"gap": scored.followed} if penalised else {},
+        notes=scored.notes,
     )

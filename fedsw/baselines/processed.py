@@ -21,7 +21,7 @@ from fedsw import models
 from fedsw.accounting import Charge, Ledger
 from fedsw.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.data import Records
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import load_held_out
 from fedsw.privacy.noise import laplace_scale
 from fedsw.privacy.release import Bounded, Part, Spends, pay, release_paid
@@ -32,7 +32,7 @@ from fedsw.runs.evaluation import HeldOut, parts_of, subsample, worth_of
 from fedsw.runs.files import MODEL
 from fedsw.tasks.measures import Measurements, Measuring
 from fedsw.tasks.problem import Problem
-from fedsw.transport.barycentre import FairMaps, bins_of, distributions_of, fair_maps, uniform_edges
+from fedsw.transport.barycentre import FairMaps, bins_of, distributions_of, fair_maps
 
 SHARE = 0.1
 """Of epsilon, for the histograms."""
@@ -47,9 +47,7 @@ def train(asked: BaselineTask) -> Trained:
 
     Guarantee: (epsilon, delta) of model and maps together, by adding up, for replacing one record by another of its
     group, against their readers; server and clients are trusted. Noise is fedsw's, charged to a ledger each.
-
-    Raises:
-        ExperimentError: without a finite epsilon, or if the outputs are not one number.
+    ExperimentError without a finite epsilon, or if the outputs are not one number.
     """
     from fedsw.engines.driver import run
 
@@ -60,7 +58,8 @@ def train(asked: BaselineTask) -> Trained:
             f"{problem.dimension} columns, and epsilon is {asked.epsilon}"
         )
     spent = SHARE * asked.epsilon
-    trained = run(_at(problem.experiment, asked.epsilon - spent, asked.delta), runs=asked.folder / "training")
+    privacy = problem.experiment.privacy.model_copy(update={"epsilon": asked.epsilon - spent, "delta": asked.delta})
+    trained = run(problem.experiment.model_copy(update={"privacy": privacy}), runs=asked.folder / "training")
     model = problem.build_model()
     model.load_state_dict(load_file(trained.directory / MODEL))
     maps = _maps(asked, model.eval(), spent)
@@ -91,15 +90,10 @@ def train(asked: BaselineTask) -> Trained:
     )
 
 
-def _at(experiment: Experiment, epsilon: float, delta: float) -> Experiment:
-    privacy = experiment.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    return experiment.model_copy(update={"privacy": privacy})
-
-
 def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
     """Fair maps from histograms of the private records' scores, released once."""
     problem, records = asked.problem, asked.records
-    edges = uniform_edges(0.0, 1.0, BINS)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
     bounded = bounded_histograms(_scores(asked, model), records.sensitive.numpy(), edges, count=len(problem.groups))
     account = asked.folder / "histograms.sqlite"
     with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant="laplace") as ledger:
@@ -194,10 +188,8 @@ def release_histograms(
     everybody who sees the counts and what is computed from them. What else was released of the same records composes:
     a model trained under (epsilon', delta) and this are (epsilon + epsilon', delta) together.
 
-    The ledger has the accountant "laplace" and the group "records", and takes the release once.
-
-    Raises:
-        BudgetExhausted, AlreadySpent: by the ledger; nothing leaves. ValueError: for an epsilon that is not finite.
+    The ledger has the accountant "laplace" and the group "records", and takes the release once. BudgetExhausted and
+    AlreadySpent by the ledger: nothing leaves; ValueError for an epsilon that is not finite.
     """
     scale = laplace_scale(epsilon, bounded.sensitivity.value)
     part = Part("histograms", bounded.sensitivity.value, scale, "laplace")

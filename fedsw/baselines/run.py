@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Mapping
@@ -10,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedsw.baselines import pooled, reference
+from fedsw.baselines import fedavg, pooled, processed, reference
 from fedsw.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
-from fedsw.baselines.processed import write_processed
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.trust import trust_model
@@ -25,19 +23,19 @@ from fedsw.text import nearest, upward
 
 
 class Baseline(NamedTuple):
-    """A function `train` of a file of `fedsw.baselines`, the arguments that it takes, and whether it needs Opacus."""
+    """What trains it, the arguments that it takes, and whether it needs Opacus."""
 
-    place: str
+    train: Train
     arguments: tuple[str, ...]
     opacus: bool = True
 
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
-        "opacus": Baseline("pooled:train", ("accountant",)),
-        "dp-fedavg": Baseline("fedavg:train", ("accountant",)),
-        "puffle": Baseline("fedavg:train_puffle", ("accountant", "target", "rate", "momentum")),
-        "barycentre": Baseline("processed:train", ("radius",), opacus=False),
+        "opacus": Baseline(pooled.train, ("accountant",)),
+        "dp-fedavg": Baseline(fedavg.train, ("accountant",)),
+        "puffle": Baseline(fedavg.train_puffle, ("accountant", "target", "rate", "momentum")),
+        "barycentre": Baseline(processed.train, ("radius",), opacus=False),
     }
 )
 """Every baseline by name."""
@@ -100,10 +98,7 @@ def train(
 
     An infinite epsilon is a reference without noise, which is clipped all the same. The experiment's delta is the
     default, with n the number of all private records. "barycentre" puts its run and its account into the folder.
-
-    Raises:
-        ExperimentError: if the baseline cannot train it, or does not take an argument.
-        ModuleNotFoundError: if Opacus is not installed.
+    ExperimentError if the baseline cannot train it, or does not take an argument; ModuleNotFoundError without Opacus.
     """
     baseline = find(name)
     for argument in arguments:
@@ -116,11 +111,9 @@ def train(
         raise ExperimentError(reason)
     records = load_dataset(experiment).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
-    file, _, name = baseline.place.partition(":")
-    function: Train = getattr(importlib.import_module(f"fedsw.baselines.{file}"), name)
     with pooled.quiet():
         problem = Problem.from_experiment(experiment)
-        return function(BaselineTask(problem, records, epsilon, asked_delta, seed, arguments, folder))
+        return baseline.train(BaselineTask(problem, records, epsilon, asked_delta, seed, arguments, folder))
 
 
 def run(
@@ -129,9 +122,7 @@ def run(
     """Train with a baseline at the experiment's epsilon; model, held-out outputs and summary go to the folder.
 
     The references without privacy have names among the baselines'. The summary has what a run's summary has.
-
-    Raises:
-        ExperimentError: as `train`, or if the data set has an account, which no baseline counts in.
+    ExperimentError as `train`, or if the data set has an account, which no baseline counts in.
     """
     experiment = settled(experiment)
     if name in reference.NAMES:
@@ -157,7 +148,7 @@ def run(
     if trained.processed is None:
         held_out = evaluator.write_outputs(model, folder)
     else:
-        held_out = write_processed(problem, model, trained.processed, folder)
+        held_out = processed.write_processed(problem, model, trained.processed, folder)
     summary = _summary(name, experiment, trained, held_out, delta, seconds) | {"begun": folder.begun()}
     folder.write_summary(summary)
     return Result(folder.read_summary(), directory)
@@ -190,13 +181,9 @@ def _summary(
 
 def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:
     stated_words = {
-        "relation": stated.relation,
+        **{name: getattr(stated, name) for name in ("relation", "protects", "against", "bound", "accountant")},
         "unit": "one record",
-        "protects": stated.protects,
-        "against": stated.against,
         "public": sorted(stated.public),
-        "bound": stated.bound,
-        "accountant": stated.accountant,
         "accountant_is_guarantee": stated.holds,
         "trust": "local" if stated.local else "central",
         "noise_multiplier": stated.multiplier,
@@ -236,6 +223,5 @@ def _unprocessed(name: str, experiment: Experiment) -> str | None:
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )
-    return (
-        f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if experiment.data.own else None
-    )
+    own = experiment.data.own
+    return f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if own else None

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Epsilon, Json, Quiet, Runs, Set, Settings, changes_of, echo
-from fedsw.report.console import Screen
-from fedsw.text import json_text
+from fedsw.cli import options
+from fedsw.cli.options import answer_made, changes_of
 
 if TYPE_CHECKING:
     from fedsw.audit.finding import Finding
 
-Target = Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")]
-Canary = Annotated[
-    bool, typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound.")
-]
-OneRun = Annotated[
-    int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
-]
 Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
-UnsafeFinding = Annotated[
-    bool,
-    typer.Option(
-        "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
-    ),
-]
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
 
 
 def audit_command(
-    target: Target,
-    settings: Settings = None,
-    canary: Canary = False,
-    one_run: OneRun = None,
+    target: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")],
+    settings: options.Settings = None,
+    canary: Annotated[
+        bool,
+        typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound."),
+    ] = False,
+    one_run: Annotated[
+        int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
+    ] = None,
     trials: Trials = None,
-    unsafe_finding: UnsafeFinding = False,
-    epsilon: Epsilon = None,
-    overrides: Set = None,
-    data_dir: DataDir = None,
+    unsafe_finding: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
+        ),
+    ] = False,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
     output: Folder = Path("audits"),
-    allow_module: AllowModule = None,
-    runs: Runs = RUNS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Attack a guarantee: how much of its ε can an attacker show?
 
@@ -71,16 +66,14 @@ def audit_command(
     if attacked:
         found = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
-        found = _recompute(target, runs, allow_module or ())
+        from fedsw.audit import record
+        from fedsw.runs.files import find_run
+
+        found = record.audit(find_run(target, runs), allow_module or ())
     name = Path(target).stem if attacked else Path(found.subject).name
     files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
-    if as_json:
-        echo(json_text({**found.as_dict(), "files": [str(path) for path in files]}))
-    elif quiet:
-        echo(files[0].parent)
-    else:
-        Screen().print(found.screen())
-        Screen().print("\n".join(map(str, files)), style="cyan", highlight=False)
+    content = {**found.as_dict(), "files": [str(path) for path in files]}
+    answer_made(content, found.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
     if not found.passed:
         raise typer.Exit(1)
 
@@ -98,10 +91,3 @@ def _attack(
     from fedsw.audit import canary
 
     return canary.audit(experiment, trials=trials, show=show)
-
-
-def _recompute(target: str, runs: Path, allow_modules: Sequence[str]) -> Finding:
-    from fedsw.audit import record
-    from fedsw.runs.files import find_run
-
-    return record.audit(find_run(target, runs), allow_modules)

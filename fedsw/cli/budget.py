@@ -90,20 +90,19 @@ def budget_command(
             f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
         )
     multiplier = _multiplier(noise_multiplier, noise, diameter)
+    known: dict[str, Any] = {"delta": delta, "batch": batch, "steps": steps}
     assumed: dict[str, float] = {}
     if records is not None and sampling_rate is None:
-        given = {"delta": delta, "batch": batch, "steps": steps}
-        assumed = _assumed(records, given, solvable=(epsilon is None) != (multiplier is None))
-        delta, batch = delta or assumed.get("delta"), batch or _whole(assumed.get("batch"))
-        steps = steps or _whole(assumed.get("steps"))
-    if delta is None:
+        assumed = _assumed(records, known, solvable=(epsilon is None) != (multiplier is None))
+        known |= assumed
+    if known["delta"] is None:
         raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records.")
-    report = budget_report(
-        sampling_rate=_rate(sampling_rate, records, batch),
-        delta=delta,
+    report: dict[str, Any] = budget_report(
+        sampling_rate=_rate(sampling_rate, records, known["batch"]),
+        delta=known["delta"],
         noise_multiplier=multiplier,
         epsilon=epsilon,
-        steps=steps,
+        steps=known["steps"],
         sampling=sampling,
         slicing=slicing,
         diameter=diameter,
@@ -112,7 +111,8 @@ def budget_command(
         report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
-    answer(report, lambda: _view(report), as_json=as_json)
+    accountants = [_accountants_table(report["accountants"])] if compare else []
+    answer(report, lambda: Group(named_rows(_rows(report)), *accountants), as_json=as_json)
 
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
@@ -145,10 +145,6 @@ def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool)
     return {name: value for name, value in usual.items() if given[name] is None}
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
 def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
     if sampling_rate is not None and records is None and batch is None:
         return sampling_rate
@@ -172,20 +168,17 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def _view(report: Mapping[str, Any]) -> RenderableType:
-    accountants = [_accountants_table(report["accountants"])] if "accountants" in report else []
-    return Group(named_rows(_rows(report)), *accountants)
-
-
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
-    guarantee = Text.assemble(
-        (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
-        f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
-        f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
-        _through(report.get("slicing")),
+    yield (
+        "guarantee",
+        Text.assemble(
+            (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
+            f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
+            f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
+            _through(report.get("slicing")),
+        ),
     )
-    yield "guarantee", guarantee
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
         words = {"delta": "δ = 0.1 / records = {}", "batch": "batches of all {} records", "steps": "{} steps"}
@@ -193,8 +186,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
             words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
         )
         yield "assumed", f"{said}; give --delta, --batch, --steps for others"
-    bracket = f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
-    yield "bracket", bracket
+    yield "bracket", f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
     yield "convention", str(report["convention"])
 
 
@@ -209,9 +201,8 @@ def _through(slicing: Mapping[str, Any] | None) -> str:
 
 def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
     rows = []
-    for each in accountants:
-        known = each["epsilon"] is not None
-        holds = ("yes" if each["guarantee"] else "no") if known else "–"
-        rows.append((each["name"], upward(each["epsilon"], 5) if known else "–", holds, each["note"]))
+    for each in accountants:  # one that is not installed has no epsilon
+        holds = "–" if each["epsilon"] is None else "yes" if each["guarantee"] else "no"
+        rows.append((each["name"], upward(each["epsilon"], 5), holds, each["note"]))
     headings = ("accountant", "ε", "a guarantee?", "what it is")
     return table_of(headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3], padding=(0, 1))

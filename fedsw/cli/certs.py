@@ -38,7 +38,7 @@ def certs_command(
     from fedsw.deploy.serving import write_federation
 
     if host is None or out is None or clients is None:
-        missing = next(name for name, given in (("host", host), ("out", out), ("clients", clients)) if given is None)
+        missing = "host" if host is None else "out" if out is None else "clients"
         raise typer.BadParameter(f"--{missing} is missing")
     server, nodes = write_federation(out, host, clients)
     until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"

@@ -8,23 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsw.cli import options
-from fedsw.cli.options import answer, changes_of, echo
-from fedsw.report.console import Screen
-from fedsw.text import json_text
+from fedsw.cli.options import answer, answer_made, changes_of, echo
 
 if TYPE_CHECKING:
     from fedsw.compare.grid import Grid
 
 
-Task = Annotated[
-    str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
-]
-Methods = Annotated[
-    str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
-]
-Baselines = Annotated[
-    bool, typer.Option("--baselines", help="What others would run, too: the task's baselines, which need Opacus.")
-]
 Epsilons = Annotated[str | None, typer.Option("--epsilon", metavar="E,F,...", help="Budgets; 1,3,10 if not given.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of every method at every ε; 3 if not given.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the task's.")]
@@ -35,9 +24,15 @@ List = Annotated[bool, typer.Option("--list", help="Show the tasks and the metho
 
 
 def compare_command(
-    task: Task = None,
-    method_names: Methods = None,
-    baselines: Baselines = False,
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
+    ] = None,
+    method_names: Annotated[
+        str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="What others would run, too: the task's baselines, which need Opacus.")
+    ] = False,
     epsilon: Epsilons = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
@@ -126,14 +121,8 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     table = found.table
     written = [*write_table(folder, table), *draw_table(folder, table), folder / REPORT]
     files.replace(folder / REPORT, found.page().encode(), durable=False)
-    names = [str(path) for path in written]
-    if as_json:
-        echo(json_text({**table, "directory": str(folder), "files": names}))
-    elif quiet:
-        echo(folder)
-    else:
-        Screen().print(table_view(table))
-        Screen().print("\n".join(names), style="cyan", highlight=False, soft_wrap=True)
+    content = {**table, "directory": str(folder), "files": [str(path) for path in written]}
+    answer_made(content, lambda: table_view(table), folder, written, as_json=as_json, quiet=quiet)
     if table["failed"]:
         echo(
             f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "
@@ -207,10 +196,6 @@ def demo_command(
     ):
         table = run_demo(folder, progress)
     plots = [str(path) for path in draw_demo(folder)]
-    if as_json:
-        echo(json_text({**table, "directory": str(folder), "plots": plots}))
-    elif quiet:
-        echo(folder)
-    else:
-        Screen().print(demo_table(table["rows"], caption=CAPTION))
-        Screen().print("\n".join([str(folder / "table.json"), *plots]), style="cyan", highlight=False)
+    content, files = {**table, "directory": str(folder), "plots": plots}, [folder / "table.json", *plots]
+    view = demo_table(table["rows"], caption=CAPTION)
+    answer_made(content, lambda: view, folder, files, as_json=as_json, quiet=quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _Columns = list[str] | None
+_MEASURED = ("distance", "of these records", "of their populations", "differ")
 
 
 def init_command(
@@ -135,10 +137,7 @@ def _ask(question: str) -> str:
 
 
 def _name(path: Path) -> str:
-    letters = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in path.stem
-    )
-    return letters.lstrip("._-") or "own"
+    return re.sub("[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "own"
 
 
 def check_command(
@@ -220,20 +219,19 @@ def _sides(found: Between) -> dict[str, str]:
 
 def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
+
+    from fedsw.report.console import table_of
 
     subject = "each column's values" if by_column else "records"
-    view = Table(title=f"Distances of {subject}; all intervals hold together with {confidence:.1%}")
-    headings = ("between", "and", *(("column",) if by_column else ()))
-    for heading in (*headings, "distance", "of these records", "of their populations", "differ"):
-        view.add_column(heading)
+    sides = ("between", "and", *["column"] * by_column)
+    rows = []
     for each in found:
-        drift = each.found
+        drift, verdict = each.found, "yes" if each.found.differ else "not shown"
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
-        verdict = "yes" if drift.differ else "not shown"
-        view.add_row(*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict)
+        rows.append([*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict])
     return Group(
-        view,
+        f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
+        table_of((*sides, *_MEASURED), rows, left=sides),
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
         "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsw.cli.options import RunInterrupted, RunStopped, echo
+from fedsw.cli.options import RunInterrupted, RunStopped, echo, of_system
 from fedsw.experiment.choices import modules_of
 from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
@@ -35,27 +35,29 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     from fedsw.use.export import write_card
 
     place = result.directory
-    finishing: dict[str, Callable[[], object]] = {
-        f"the plots of {place} could not be drawn": lambda: draw_run(place, modules_of(result.experiment)),
-        f"the model card of {place} could not be written": lambda: write_card(place),
-    }
-    for without, finish in finishing.items():
-        try:
-            finish()
-        except Exception as fault:
-            echo(f"fedsw: warning: {without}: {fault}", err=True)
-    print_run(result.directory, as_json=as_json, quiet=quiet)
+    with _warning_of(f"the plots of {place} could not be drawn"):
+        draw_run(place, modules_of(result.experiment))
+    with _warning_of(f"the model card of {place} could not be written"):
+        write_card(place)
+    print_run(place, as_json=as_json, quiet=quiet)
+
+
+@contextmanager
+def _warning_of(without: str) -> Iterator[None]:
+    """Print a warning in place of an error."""
+    try:
+        yield
+    except Exception as fault:
+        echo(f"fedsw: warning: {without}: {fault}", err=True)
 
 
 def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
     """Run `start` with a progress bar; raises as `execute`."""
-    with RunProgress(label=label, quiet=quiet) as progress:
-
-        def go_on() -> str | None:
-            return None if progress.directory is None else command_for(progress.directory)
-
-        with explaining(go_on):
-            return start(progress)
+    with (
+        RunProgress(label=label, quiet=quiet) as progress,
+        explaining(lambda: command_for(progress.directory) if progress.directory else None),
+    ):
+        return start(progress)
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
@@ -77,27 +79,20 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
 def run_summary(directory: Path) -> dict[str, Any]:
     """The summary of a run with its directory and plots; what there is of one that has not ended."""
     record = read_run(directory)
-    plots = [str(path) for path in sorted((directory / "plots").glob("*.png"))]
-    found = {"directory": str(directory), "plots": plots}
-    if record.summary:
-        return {**record.summary, **found}
-    last = record.history[-1] if record.history else {}
-    return {
+    summary = record.summary or {
         "name": record.experiment.name,
         "status": "not finished",
         "rounds": record.experiment.training.rounds,
         "released_rounds": len(record.history),
-        "epsilon_spent": last.get("epsilon", 0.0),
-        **found,
+        "epsilon_spent": record.last.get("epsilon", 0.0),
     }
+    plots = [str(path) for path in sorted((directory / "plots").glob("*.png"))]
+    return {**summary, "directory": str(directory), "plots": plots}
 
 
 @contextmanager
 def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
-    """Turn what ends a run that had begun into one message with the command that goes on.
-
-    Args:
-        go_on: that command, or None if nothing had begun.
+    """Turn what ends a run into one message with the command that goes on, which `go_on` says if something had begun.
 
     Raises:
         RunStopped: instead of the error, if something had begun. RunInterrupted: for a signal, which exits with 130.
@@ -110,10 +105,16 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
         raise RunInterrupted from None
     except Exception as fault:
+        from fedsw.runs.recovery import StorageFault
         from fedsw.settings import FederationError
 
         if command := go_on():
             raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
+        if isinstance(fault, StorageFault) and fault.__cause__ is not None:
+            raise RunRefused(
+                f"the disk does not take what a run must keep: {of_system(fault.__cause__)}. Nothing had begun; --runs "
+                "and $FEDSW_ACCOUNTS say where runs and accounts are kept"
+            ) from fault
         if isinstance(fault, FederationError):
             raise RunRefused(str(fault)) from fault
         raise

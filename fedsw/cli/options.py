@@ -12,16 +12,17 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
 import click
 import typer
 from rich.console import RenderableType
 
 from fedsw.engines import Engine
+from fedsw.files import PART
 from fedsw.report.console import Screen
 from fedsw.text import harmless, json_text
 
@@ -88,6 +89,25 @@ def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool
         Screen(highlight=highlight).print(view())
 
 
+def answer_made(
+    content: Mapping[str, object],
+    view: Callable[[], RenderableType],
+    folder: Path,
+    paths: Iterable[object],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Print what a command made: the content as JSON, with `quiet` its folder, or a view of it and the files' names."""
+    if as_json:
+        echo(json_text(content))
+    elif quiet:
+        echo(folder)
+    else:
+        Screen().print(view())
+        Screen().print("\n".join(map(str, paths)), style="cyan", highlight=False, soft_wrap=True)
+
+
 def changes_of(
     settings: Sequence[str] | None,
     overrides: Sequence[str] | None = None,
@@ -141,12 +161,14 @@ _EXTRAS = {
     "wandb": "wandb",
 }
 """Which extra of fedsw brings a module."""
-
-
 _LONGEST_PATH = 80
-
-
 _INTERRUPTED = 128 + signal.SIGINT
+
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that can be written to"),
+}
+"""What helps where the system does not take a file."""
 
 
 class RunStopped(RuntimeError):
@@ -204,18 +226,14 @@ def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> in
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     except Exception as fault:
-        return _with_command(arguments, fault, report_fault(fault, debug=debug))
+        code = report_fault(fault, debug=debug)
+        if modules := getattr(fault, "modules", ()):  # the whole command that allows what was refused
+            more = [word for name in modules for word in ("--allow-module", name)]
+            echo(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", err=True)
+        return code
     if code == _INTERRUPTED:  # typer makes it of an interruption
         echo("fedsw: interrupted", err=True)
     return code if isinstance(code, int) else 0
-
-
-def _with_command(arguments: Sequence[str], fault: Exception, code: int) -> int:
-    """Print the whole command that allows what was refused; returns `code`."""
-    if modules := getattr(fault, "modules", ()):
-        more = [word for name in modules for word in ("--allow-module", name)]
-        echo(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", err=True)
-    return code
 
 
 def report_fault(fault: Exception, *, debug: bool) -> int:
@@ -240,10 +258,19 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         )
     bad_input = isinstance(fault, ValueError | FileNotFoundError)
     plain = bad_input or isinstance(fault, RunStopped | OSError)
-    echo(f"fedsw: {fault}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
+    echo(f"fedsw: {of_system(fault)}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
     if not plain:
         echo("fedsw: --debug shows where it happened", err=True)
     return 2 if bad_input else 1
+
+
+def of_system(fault: BaseException) -> str:
+    """What the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
+    if not isinstance(fault, OSError) or fault.errno is None or fault.strerror is None:
+        return str(fault)
+    name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
+    remedy = _REMEDIES.get(fault.errno)
+    return f"{name}{fault.strerror}" + (f"; {remedy}" if remedy else "")
 
 
 @contextmanager
@@ -279,15 +306,8 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        print(harmless(f"fedsw: warning: {message}"), file=file or sys.stderr)
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        echo(f"fedsw: warning: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

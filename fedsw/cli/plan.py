@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fedsw.experiment import Experiment
     from fedsw.own_data.choice import Answers, Choice
     from fedsw.planning.law import PublicRows
-    from fedsw.planning.search import Candidate, Tried
+    from fedsw.planning.search import Candidate
 
 
 def choose_command(
@@ -52,34 +53,23 @@ def choose_command(
     if page:
         echo(choice.page(), nl=False)
         return
-    given = {"sums": sums, "counts": counts, "rows": rows, "product": product, "records": records}
-    known, assumed = _answered(given, asking=sys.stdin.isatty() and not as_json)
-    for name, value in {"clients": clients, "columns": columns, "epsilon": epsilon}.items():
-        if value is None:
-            assumed[name] = getattr(choice.Answers(), name)
-        else:
-            known[name] = value
+    known: dict[str, Any] = {
+        "sums": sums, "counts": counts, "rows": rows, "product": product, "records": records,
+        "clients": clients, "columns": columns, "epsilon": epsilon,
+    }  # fmt: skip
+    assumed, asking = {}, sys.stdin.isatty() and not as_json
+    for name, value in known.items():
+        usual = getattr(choice.Answers(), name)
+        if value is None and asking and name in choice.QUESTIONS:
+            known[name] = _ask(*choice.QUESTIONS[name], usual)
+        elif value is None:
+            known[name] = assumed[name] = usual
     answers = choice.Answers(**known)
     found = choice.choose(answers)
     if as_json:
         echo(json_text({**found.plain(), "assumed": assumed}))
     else:
         echo(_view(answers, found, assumed))  # nothing is wrapped, so that commands can be pasted
-
-
-def _answered(given: Mapping[str, Any], *, asking: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    from fedsw.own_data.choice import QUESTIONS, Answers
-
-    known, assumed = {}, {}
-    for name, (question, possible) in QUESTIONS.items():
-        default = getattr(Answers(), name)
-        if given[name] is not None:
-            known[name] = given[name]
-        elif asking:
-            known[name] = _ask(question, possible, default)
-        else:
-            known[name] = assumed[name] = default
-    return known, assumed
 
 
 def _ask(question: str, possible: Mapping[str, str], default: Any) -> Any:
@@ -97,12 +87,16 @@ def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
 
     settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
     said = ", ".join(f"--{name} {value}" for name, value in assumed.items())
+    clients, columns = (
+        f"{count} {what}{'s' * (count != 1)}"
+        for count, what in ((answers.clients, "client"), (answers.columns, "column"))
+    )
     lines = [
         f"trust model    {found.trust}   ({settings})",
         f"protects       {found.protects}",
         f"does not       {found.does_not_protect}",
-        f"data           {answers.records:,} records at {_counted(answers.clients, 'client')}, "
-        f"{_counted(answers.columns, 'column')}, epsilon {upward(answers.epsilon, 6)}: {found.enough_data}",
+        f"data           {answers.records:,} records at {clients}, {columns}, "
+        f"epsilon {upward(answers.epsilon, 6)}: {found.enough_data}",
         *([f"assumed        {said}"] if assumed else []),
         "type",
         *(f"    {command}" for command in found.commands),
@@ -110,10 +104,6 @@ def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
         *(f"  - {reason}" for reason in WHEN_NOT),
     ]
     return "\n".join(lines)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def plan_command(
@@ -175,13 +165,11 @@ def plan_command(
         by_group, assumed = sizes_of(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
+    count = itertools.count(1)
     with console.status("training on public twins ...") as status:
-        done = 0
 
         def seen() -> None:
-            nonlocal done
-            done += 1
-            status.update(f"training on public twins: {done}")
+            status.update(f"training on public twins: {next(count)}")
 
         table = table or _table(chosen, public_table, expect)
         found = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
@@ -232,18 +220,15 @@ def _table(experiment: Experiment, path: Path | None, expect: str | None) -> Pub
     return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")
 
 
-Try = Annotated[
-    list[str] | None,
-    typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a setting to try; may be repeated."),
-]
-
-
 def tune_command(
     experiment: options.Name,
     settings: options.Settings = None,
     epsilon: options.Epsilon = None,
     overrides: options.Set = None,
-    tries: Try = None,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a setting to try; may be repeated."),
+    ] = None,
     on_records: Annotated[
         bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
     ] = False,
@@ -271,16 +256,13 @@ def tune_command(
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     found = candidates(find_experiment(experiment), tries or (), changes)
     name, sign = metric_of(found[0].experiment, metric)
-    record = (
-        _on_records(found, expected_runs, name, sign, runs, show=not as_json)
-        if on_records
-        else _on_twins(found, most, name, sign, show=not as_json)
-    )
-    if as_json:
-        echo(json_text(record))
+    if on_records:
+        _on_records(found, expected_runs, name, sign, runs, as_json=as_json)
+    else:
+        _on_twins(found, most, name, sign, as_json=as_json)
 
 
-def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, show: bool) -> dict[str, Any]:
+def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import require_one_client_each
     from fedsw.own_data.examine import examine
@@ -294,27 +276,20 @@ def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, sh
     read = examine(found[0].experiment, Path(own.data_dir).expanduser()).files
     strictest = max((each.experiment for each in found), key=lambda each: each.privacy.sketch)
     sizes = [known_sizes(strictest, file.groups) for file in read]
-    with counting(min(most, len(found)), show=show) as said:
-        tried: list[Tried] = search(found, score_on_twins(sizes, metric, sign), most=most, said=said)
-    record = tried_record(tried, metric, sign)
-    if show:
-        Screen().print(tried_view(record))
-    return record
+    with counting(min(most, len(found)), show=not as_json) as said:
+        record = tried_record(search(found, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
+    answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
 
 
 def _on_records(
-    found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, show: bool
-) -> dict[str, Any]:
+    found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
+) -> None:
     from fedsw.accounting.selection import with_mean
-    from fedsw.planning.search import waiting
     from fedsw.planning.selection import cost_of, cost_view, select, selected_record, selected_view
 
     law = with_mean(expected)
-    if show:
+    if not as_json:
         Screen().print(cost_view(cost_of(found, law)))
-    with waiting(show=show):
-        chosen = select(found, law, metric, sign, runs=runs)
-    record = selected_record(chosen, metric, sign)
-    if show:
-        Screen().print(selected_view(record))
-    return record
+    with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
+        record = selected_record(select(found, law, metric, sign, runs=runs), metric, sign)
+    answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)

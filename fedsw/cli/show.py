@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -19,31 +19,28 @@ from fedsw.report.console import Screen, named_rows
 from fedsw.text import json_text, number, upward
 
 if TYPE_CHECKING:
-    from fedsw.experiment import Experiment
     from fedsw.report.accounts import ClientStatus
     from fedsw.report.facts import Status
-    from fedsw.report.page.page import Document
+    from fedsw.report.page.page import Document, WhatIfs
 
 
-What = Annotated[
-    Literal["summary", "progress", "ledger", "card", "client"],
-    typer.Argument(metavar="[summary|progress|ledger|card|client]"),
-]
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
-]
 _CLIENT_STYLES = {"taking part": "green", "quiet": "yellow", "over": "green"}
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
 
 def show_command(
     run: Run,
-    what: What = "summary",
+    what: Annotated[
+        Literal["summary", "progress", "ledger", "card", "client"],
+        typer.Argument(metavar="[summary|progress|ledger|card|client]"),
+    ] = "summary",
     watch: Watch = False,
     every: Every = 2.0,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
+    ] = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -61,18 +58,27 @@ def show_command(
     if output is not None and what != "card":
         raise typer.BadParameter("--output is where a card is written: fedsw show RUN card -o FILE")
     if what == "client":
-        _show_client(Path(run), as_json=as_json)
+        from fedsw.report.accounts import read_client_status
+
+        found = read_client_status(Path(run).expanduser())
+        answer(found.as_dict(), lambda: named_rows(_client_rows(found)), as_json=as_json, highlight=True)
         return
     directory = find_run(run, runs)
     if what == "progress":
         _show_progress(directory, watch=watch, every=every, as_json=as_json)
     elif what == "ledger":
-        _show_ledger(directory, as_json=as_json)
+        from fedsw.report.screens import ledger_report
+        from fedsw.runs.accounts import read_ledger
+
+        account = read_ledger(directory)
+        answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
+        from fedsw import files
         from fedsw.use.export import write_card
 
-        path = write_card(directory, output)
-        echo(json_text({"card": str(path)}) if as_json else str(path))
+        if output is not None:
+            files.new_folder(output.parent)
+        _answer_path("card", write_card(directory, output), as_json=as_json)
     else:
         from fedsw.cli.execution import print_run
 
@@ -94,33 +100,14 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
                 _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
 
 
-def _show_ledger(directory: Path, *, as_json: bool) -> None:
-    from fedsw.report.screens import ledger_report
-    from fedsw.runs.accounts import read_ledger
-
-    account = read_ledger(directory)
-    answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
-
-
-def _show_client(folder: Path, *, as_json: bool) -> None:
-    from fedsw.report.accounts import read_client_status
-
-    found = read_client_status(folder.expanduser())
-    answer(found.as_dict(), lambda: client_view(found), as_json=as_json, highlight=True)
-
-
-def client_view(status: ClientStatus) -> RenderableType:
-    """A client's own side as a small table: a part for each run, the last at the end, and ledgers of other runs."""
-    return named_rows(_client_rows(status))
-
-
 def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
+    """A client's own side: each run, the last at the end, and ledgers of other runs."""
     from fedsw.report.accounts import state_of, words_of_run
 
     for run in status.runs:
         state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
         about = Text.assemble((state, _CLIENT_STYLES[state]), f", last asked {ago} ago")
-        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, Path(status.folder))))
+        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, status.ledgers)))
     known = {run.run for run in status.runs}
     for ledger in status.ledgers:
         if ledger.run not in known:
@@ -184,27 +171,24 @@ def _duration(seconds: float) -> str:
 def list_command(as_json: Json = False) -> None:
     """List the shipped experiments."""
     from fedsw.experiment.load import shipped_experiments
-    from fedsw.report.screens import experiments_table
+    from fedsw.report.screens import experiments_table, target_epsilon
 
     experiments = shipped_experiments()
-    listed = [_listed(experiment) for experiment in experiments]
+    listed = [
+        {
+            "name": experiment.name,
+            "title": experiment.title,
+            "task": experiment.objective.task,
+            "penalty": experiment.objective.penalty,
+            "alpha": experiment.objective.alpha,
+            "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
+            "target": target_epsilon(experiment),
+            "rounds": experiment.training.rounds,
+            "clients": experiment.federation.clients,
+        }
+        for experiment in experiments
+    ]
     answer(listed, lambda: experiments_table(experiments), as_json=as_json, highlight=True)
-
-
-def _listed(experiment: Experiment) -> dict[str, Any]:
-    from fedsw.report.screens import target_epsilon
-
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "task": experiment.objective.task,
-        "penalty": experiment.objective.penalty,
-        "alpha": experiment.objective.alpha,
-        "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
-        "target": target_epsilon(experiment),
-        "rounds": experiment.training.rounds,
-        "clients": experiment.federation.clients,
-    }
 
 
 def report_command(
@@ -237,31 +221,38 @@ def report_command(
     --json` printed, as a file .json. A synthetic table has its page beside it.
     """
     from fedsw import files
-    from fedsw.report.page.page import write_page
-    from fedsw.report.registry import write_entry
+    from fedsw.report.page.page import write_entry, write_page
     from fedsw.runs.files import find_run
 
+    if output is not None:
+        files.new_folder(output.parent)
     if found := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or follow or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
         document, place = found
-        path = output or place
-        files.replace(path, document.page().encode(), durable=False)
-        echo(json_text({"report": str(path)}) if as_json else str(path))
+        files.replace(output or place, document.page().encode(), durable=False)
+        _answer_path("report", output or place, as_json=as_json)
         return
     folders = [find_run(each, runs) for each in run]
     if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
         raise typer.BadParameter("--registry and --follow are for one run, each by itself")
     if follow:
-        _serve_page(folders[0], port)
-        return
-    if registry:
-        path = write_entry(folders[0], output)
-        echo(json_text({"entry": str(path)}) if as_json else str(path))
-        return
-    plans = {folder: _plan(folder, tuple(allow_module or ())) for folder in folders} if what_ifs else {}
-    path = write_page(folders, output, operator=operator, plans=plans)
-    echo(json_text({"report": str(path)}) if as_json else str(path))
+        from fedsw.report.page.live import server
+
+        with server(folders[0], port) as serving:
+            host, chosen = serving.server_address[:2]
+            echo(f"http://{host!s}:{chosen}/ shows {folders[0]} until Ctrl-C; only this machine can open it")
+            serving.serve_forever()
+    elif registry:
+        _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
+    else:
+        forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
+        path = write_page(folders, output, operator=operator, what_ifs=forecast)
+        _answer_path("report", path, as_json=as_json)
+
+
+def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
+    echo(json_text({what: str(path)}) if as_json else path)
 
 
 def _document(name: str) -> tuple[Document, Path] | None:
@@ -281,19 +272,10 @@ def _document(name: str) -> tuple[Document, Path] | None:
     return None
 
 
-def _serve_page(folder: Path, port: int) -> None:
-    from fedsw.report.page.live import server
-
-    with server(folder, port) as serving:
-        host, chosen = serving.server_address[:2]
-        echo(f"http://{host!s}:{chosen}/ shows {folder} until Ctrl-C; only this machine can open it")
-        serving.serve_forever()
-
-
-def _plan(folder: Path, allow_modules: tuple[str, ...]) -> dict[str, Any]:
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
     from fedsw.planning.after_moments import sizes_of
     from fedsw.planning.plan import planned
     from fedsw.planning.words import as_plain
+    from fedsw.report.page.page import WhatIfs
 
-    experiment, by_group = sizes_of(folder, allow_modules)
-    return as_plain(planned(experiment, by_group))
+    return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))

@@ -85,7 +85,8 @@ def synthesize_command(
         )
     else:
         found = learnt(run, allow_module or ())
-        public = _compared_with(found.experiment, held_out)
+        file = None if held_out is None else str(held_out)  # and no file that the stored experiment names itself
+        public = found.experiment.with_sections(data={"held_out": file, "data_dir": None})
     _write(run, found, load_held_out(public), held_out, output, rows, draw, as_json=as_json, quiet=quiet)
 
 
@@ -98,12 +99,6 @@ def _experiment(source: str, changes: list[str], epsilon: float | None, trust: s
     found = as_synthesis(own, trust=trust, fair=fair, epsilon=epsilon)
     require_runnable(found, named=source, elsewhere=False)
     return found
-
-
-def _compared_with(stored: Experiment, held_out: Path | None) -> Experiment:
-    """A stored experiment with the table that the caller names, and without the files that it names itself."""
-    file = None if held_out is None else str(held_out)
-    return stored.model_copy(update={"data": stored.data.model_copy(update={"held_out": file, "data_dir": None})})
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:

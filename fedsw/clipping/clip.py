@@ -9,7 +9,6 @@ import threading
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -30,7 +29,6 @@ class Safety:
     shrink: float = 1.0001
 
     def __post_init__(self) -> None:
-        """Refuse margins that would loosen the clip."""
         if not (0 <= self.eta < 1 and self.shrink >= 1):
             raise ValueError(
                 f"Safety(eta={self.eta}, shrink={self.shrink}): eta must be in [0, 1) and shrink at least 1. "
@@ -197,14 +195,12 @@ class full_precision:
             self._autocast = torch.autocast(self._device, enabled=False)
             self._autocast.__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: Any) -> None:
         if self._token is None:
             return
         try:
             if self._autocast is not None:
-                self._autocast.__exit__(kind, fault, trace)
+                self._autocast.__exit__(*failure)
         finally:
             _let_go()
             _inside.reset(self._token)

@@ -56,7 +56,8 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
             pulled[column][number] = None  # freed as soon as its call has used it
         if not reached:
             continue
-        floats = _kept(call, deltas)
+        # Numbers that formed rows hold until they are added, and those of the part made of them.
+        floats = deltas[0].shape[0] * call.entries * (len(deltas) + 2)
         if _forms(call, deltas, way, room=room - floats):
             room -= floats if call.rule.factored is not None else 0
             found.append(_Formed.of(call, reached, deltas))
@@ -157,11 +158,6 @@ def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool
     if way != "cheapest":
         return way == "formed"
     return room >= 0 and formed.cheaper(call.layer, call.input, deltas[0], len(deltas))
-
-
-def _kept(call: Call, deltas: Sequence[Tensor]) -> int:
-    """Numbers that the formed rows of a call hold until they are added, and those of the part made of them."""
-    return deltas[0].shape[0] * call.entries * (len(deltas) + 2)
 
 
 def _taken(weights: Tensor, reached: Sequence[int]) -> Tensor:

@@ -219,7 +219,6 @@ class Total:
     """A sum over records, float64, (r,), by the places of the trainable parameters; ``names`` are by identity."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Lay the parameters out in their order."""
         self.names: dict[int, str] = {}
         self._offsets: dict[int, int] = {}
         self.size = 0

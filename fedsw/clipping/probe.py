@@ -40,10 +40,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
     records only for certain values, or only in batches larger than the ones given.
 
     There are at least two distinct made-up records; heads are made of `Tape.raw`, by default the outputs themselves.
-
-    Raises:
-        UnsupportedModule: naming what differs.
-        ValueError: if fewer than two records are given, or their outputs are not finite.
+    UnsupportedModule names what differs; ValueError for fewer than two records, or outputs that are not finite.
     """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     with unmoved_generators(tensors):
@@ -202,11 +199,8 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     records nor on their number, and moves no random generator.
 
     The leading dimension of every input counts the records. The tape's memory is O(n activations): per-sample Jacobians
-    are never formed for all records.
-
-    Raises:
-        UnsupportedModule: if the module would escape the clip, mixes records, or cannot be rehearsed.
-        ValueError: if the inputs disagree on n, or the module returns something else than tensors.
+    are never formed for all records. UnsupportedModule if the module would escape the clip, mixes records, or cannot be
+    rehearsed; ValueError if the inputs disagree on n, or the module returns something else than tensors.
     """
     fault = rehearsed(module, inputs) if _has_own_code(module, inputs) else None
     tape = unrehearsed(module, *inputs)  # which names a fault of the real batch in its own shapes

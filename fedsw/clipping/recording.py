@@ -48,7 +48,7 @@ def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
     with full_precision(tensors[0].device), torch.enable_grad():
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
-            given = [_rows(value, part, n) if isinstance(value, Tensor) else value for value in inputs]
+            given = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
             with listening(module, part.stop - start) as calls:
                 returned = module(*given)
             form = form or OutputForm.of(returned)
@@ -59,11 +59,6 @@ def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
     return Tape(parameters, blocks, form or OutputForm())
-
-
-def _rows(value: Tensor, part: slice, n: int) -> Tensor:
-    """Some of the n records, cut from any graph."""
-    return (value if part == slice(0, n) else value[part]).detach()
 
 
 def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> int:

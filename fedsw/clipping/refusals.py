@@ -60,11 +60,8 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     a forward pass can show (a layer called twice, a parameter used behind the layer's back, records read as one
     sequence) is refused by `record`, which also finds what a custom forward hides, by a rehearsal.
 
-    Returns:
-        The parameters by name, frozen ones too, in the order of `module.parameters()`.
-
-    Raises:
-        UnsupportedModule: naming the module, the reason and the remedy.
+    The parameters are returned by name, frozen ones too, in the order of `module.parameters()`; UnsupportedModule names
+    the module, the reason and the remedy.
 
     Source: docs/guarantees/clipping.md.
     """

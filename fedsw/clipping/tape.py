@@ -29,7 +29,6 @@ class Tape:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm) -> None:
-        """Keep the blocks of a forward pass, whose outputs came in this form."""
         self._blocks = blocks
         self._total = Total(parameters)
         self.size = self._total.size
@@ -132,7 +131,6 @@ class Tape:
         return self.clipped_column(along, limits, runs)
 
     def _healthy(self, heads: Sequence[Tensor], grams: Sequence[Tensor], rows: slice) -> Tensor:
-        """Which of some records have finite heads and Gram matrices."""
         return finite([row_sums(each) for each in (*grams, *(head.detach()[rows] for head in heads))])
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:

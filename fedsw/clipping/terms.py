@@ -36,7 +36,6 @@ class Term:
     mode: Mode = "spectral"
 
     def __post_init__(self) -> None:
-        """Refuse what no clip is defined for."""
         require_clip(self.bound, self.mode)
         require_cotangents(self.head, self.cotangents)
 
@@ -61,7 +60,6 @@ def clipped_sum(
 
 
 def _sums(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int]) -> Tensor:
-    """The sums (S, r) of `clipped_sum`."""
     with full_precision(tape.device):
         if not terms:
             return torch.zeros((len(runs), tape.size), dtype=torch.float64, device=tape.device)

@@ -130,7 +130,13 @@ def _require_one_word(group: Group, feature: Feature) -> None:
 
 def read_columns(path: Path) -> Columns:
     """The declaration in a TOML file, which has the keys of [data.columns] at its top level; see `validated`."""
-    return validated(Columns, read_toml(path, "the schema"), where=f"the schema {path}: ")
+    raw = read_toml(path, "the schema")
+    if "data" in raw:
+        raise ExperimentError(
+            f"the schema {path} has a section [data], as an experiment has; write what is under [data.columns] there "
+            "at its top level, without the section's name"
+        )
+    return validated(Columns, raw, where=f"the schema {path}: ")
 
 
 def difference(own: Columns, other: Columns) -> str | None:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
 """What a column of truth values may hold, in any case; see `fedsw.columns.Feature`."""
@@ -44,6 +44,7 @@ MAX_FEATURES = 10_000
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]
 Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 
 _EPOCH = datetime.date(1970, 1, 1)
@@ -132,11 +133,9 @@ class Feature(Number):
     """
 
     count: Count | None = None
-    categories: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    categories: Texts = ()
+    missing: Texts = ()
     fill: Bound | str | None = None
-
-    _texts = field_validator("categories", "missing", mode="before")(lambda values: as_texts(values))
 
     @field_validator("missing", mode="before")
     @classmethod
@@ -220,9 +219,7 @@ class Label(Declared):
     """A column whose values are one of those declared: the classes."""
 
     name: Name
-    values: tuple[str, ...]
-
-    _texts = field_validator("values", mode="before")(lambda values: as_texts(values))
+    values: Texts
 
     @model_validator(mode="after")
     def _at_least_two(self) -> Label:
@@ -257,12 +254,10 @@ class Group(Declared):
     """
 
     name: Name
-    values: tuple[str, ...] = ()
+    values: Texts = ()
     edges: tuple[Bound, ...] = ()
     low: Bound | None = None
     high: Bound | None = None
-
-    _texts = field_validator("values", mode="before")(lambda values: as_texts(values))
 
     @model_validator(mode="after")
     def _one_kind(self) -> Group:

@@ -135,15 +135,6 @@ def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
 
 def able(task: str) -> tuple[str, ...]:
     """The methods that can run a task, found by building its experiment with each."""
-    return _able_of_file(task) if is_own(task) else _able(task)
-
-
-@functools.cache
-def _able(task: str) -> tuple[str, ...]:
-    return _able_of_file(task)
-
-
-def _able_of_file(task: str) -> tuple[str, ...]:
     return tuple(name for name, method in methods().items() if _refusal(task, method) is None)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.compare.grid import read_grid
-from fedsw.compare.table import epsilon_of, make_table, spread
+from fedsw.compare.table import epsilon_of, make_table, measured_cells, spread
 from fedsw.report.facts import Facts
 from fedsw.report.figures import MARKERS, colour, draw_cloud, draw_images, house_style, is_square, new_panels, save
 from fedsw.report.page.page import Document, Listed, Page, Part, Section
@@ -88,12 +88,9 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
     least = max(6 * (error or 0.0), 0.2 if share else 0.1 * max(abs(low), abs(high)))
     if (lacking := least - (high - low)) > 0:
         low, high = low - lacking / 2, high + lacking / 2
-    if share:
+    if share:  # what is too high is added below, and conversely
         floor, ceiling = min(_BELOW, drawn[0]), max(_ABOVE, drawn[1])
-        low, high = (
-            low - max(0.0, high - ceiling),
-            min(high, ceiling),
-        )  # what is too high is added below, and conversely
+        low, high = low - max(0.0, high - ceiling), min(high, ceiling)
         low, high = max(low, floor), min(high + max(0.0, floor - low), ceiling)
     return low, high
 
@@ -101,9 +98,8 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
 @house_style()
 def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
     """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
-    samples = [
-        (_label(row, table), outputs) for row in _largest(table) if (outputs := _outputs(folder, row)) is not None
-    ]
+    made = [(_label(row, table), read_run(folder / row["directories"][0]).outputs) for row in _largest(table)]
+    samples = [(label, outputs) for label, outputs in made if outputs is not None]
     clouds = [(label, outputs) for label, outputs in samples if _planar(outputs)]
     if clouds:
         columns = min(_MOST_COLUMNS, len(clouds))
@@ -186,10 +182,6 @@ def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     return f"{row['method']}, {budget}\n{metric_name(table['metric'])} {value}"
 
 
-def _outputs(folder: Path, row: Mapping[str, Any]) -> HeldOutOutputs | None:
-    return read_run(folder / row["directories"][0]).outputs
-
-
 def _planar(outputs: HeldOutOutputs) -> bool:
     reference = outputs.extra.get("reference")
     return reference is not None and reference.shape[1] == 2
@@ -243,9 +235,8 @@ class Comparison(Short):
         if not known:
             return "Nothing was measured."
         best = (max if better == "higher" else min)(known, key=lambda row: float(row["metrics"][metric]["mean"]))
-        words = (
-            f"{metric_name(metric)} {spread(best['metrics'][metric])}, by {best['method']} at ε = {epsilon_of(best)}"
-        )
+        value = spread(best["metrics"][metric])
+        words = f"{metric_name(metric)} {value}, by {best['method']} at ε = {epsilon_of(best)}"
         constant = (self.table.get("constant") or {}).get("metrics", {}).get(metric)
         beside = "" if constant is None else f"; a constant has {measured(constant, None)}"
         return f"The best mean under the first guarantee below: {words}{beside}."
@@ -289,17 +280,7 @@ class Comparison(Short):
             "Methods, ε and metrics",
             Facts.of(
                 ("method", "ε", "δ", *map(metric_name, metrics), "rounds", "seeds"),
-                [
-                    (
-                        row["method"],
-                        epsilon_of(row),
-                        upward(row["delta"], 2),
-                        *(spread(row["metrics"].get(name)) for name in metrics),
-                        row["rounds"],
-                        row["seeds"],
-                    )
-                    for row in group["rows"]
-                ],
+                [(*measured_cells(row, metrics), row["rounds"], row["seeds"]) for row in group["rows"]],
             ),
         )
 

@@ -84,10 +84,7 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     measured = [metric_name(name) for name in table["metrics"]]
     rows = [
         (
-            row["method"],
-            epsilon_of(row),
-            upward(row["delta"], 2),
-            *(spread(row["metrics"].get(name)) for name in table["metrics"]),
+            *measured_cells(row, table["metrics"]),
             str(row["rounds"]),
             bytes_of(row["bytes_up"]),
             bytes_of(row["bytes_down"]),
@@ -98,6 +95,12 @@ def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
     ]
     headings = ("method", "ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds")
     return table_of(headings, rows, whole=("method", *measured), pad_edge=False, collapse_padding=True)
+
+
+def measured_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a row that say what was measured: method, epsilon, delta and metrics."""
+    metrics_of = (spread(row["metrics"].get(name)) for name in metrics)
+    return row["method"], epsilon_of(row), upward(row["delta"], 2), *metrics_of
 
 
 def epsilon_of(row: Mapping[str, Any]) -> str:
@@ -224,9 +227,8 @@ def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) ->
         return {}
     values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
     means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
-    around = {
-        name: each for one in known for name, each in (one.get("constant_intervals") or {}).items() if name in means
-    }
+    every = [one.get("constant_intervals") or {} for one in known]
+    around = {name: each for own in every for name, each in own.items() if name in means}
     answers = " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))
     return {"metrics": means, "intervals": around, "answers": answers}
 

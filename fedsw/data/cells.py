@@ -99,7 +99,6 @@ def _plain_floats(cells: Cells) -> NDArray[np.float64] | None:
 
 
 def _days(cells: Cells, number: Number) -> NDArray[np.float64]:
-    """Days since the declared date of every cell (n,), NaN where it is no date."""
     assert number.since is not None
     since = number.since.toordinal()
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
@@ -130,7 +129,6 @@ def _as_truth(cell: Any) -> float:
 
 
 def _as_days(cell: Any, written: str | None, since: int) -> float:
-    """Days from a date's ordinal to what a cell holds: a date, or its text."""
     if isinstance(cell, datetime.date):
         return np.nan if cell != cell else float(cell.toordinal() - since)
     date = date_in(cell.strip(), written) if isinstance(cell, str) else None

@@ -289,7 +289,6 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
 
 
 def _note(found: Checked, faults: list[CellFault], kept: dict[str, int]) -> None:
-    """Keep the faults of a chunk, each once, as many of a column as are kept."""
     once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
     for fault in sorted(once.values(), key=lambda fault: fault.row):
         if fault.value in _ABSENT:

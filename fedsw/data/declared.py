@@ -244,7 +244,6 @@ class _Declaring:
         return Feature(name=name) if parts == [name] else Feature(name=name, count=len(parts))
 
     def _parts(self, name: str) -> list[str]:
-        """The names of the single columns that a name stands for."""
         if name not in self._table.names:
             return [name]
         cells = self._table.cells(name)

@@ -135,7 +135,6 @@ class Growing:
         return self._array
 
     def _resize(self, rows: int) -> None:
-        """Move the end of the array, in its place where the system can."""
         assert self._array is not None
         self._array.resize((rows, *self._array.shape[1:]), refcheck=False)
 

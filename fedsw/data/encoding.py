@@ -6,7 +6,6 @@ import datetime
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -178,7 +177,7 @@ class Encoder:
             numbers, bad = numbers[cells.codes], bad[cells.codes]
         if bad.any():
             expected = "it says whose the row is: a text or a whole number, in every row"
-            self._note(column, bad, expected, numeric=False)
+            self._note(column, bad, expected)
         numbers[bad] = 0
         return numbers
 
@@ -188,7 +187,6 @@ class Encoder:
         return np.arange(self.rows) + self._first
 
     def _absent(self, feature: Feature) -> NDArray[np.bool_]:
-        """Which cells of a column are missing (rows,); none where the declaration allows none."""
         if not feature.missing:
             return np.zeros(self.rows, dtype=bool)
         absent = missing_among(self._cells[feature.name], feature.missing)
@@ -229,7 +227,7 @@ class Encoder:
             bad &= ~beyond
         if bad.any():
             remedies = {} if low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
-            self._note(column, bad, _expected(number, self._decimal), numeric=True, remedies=remedies)
+            self._note(column, bad, _expected(number, self._decimal), remedies)
         values[bad | absent] = least
         return values
 
@@ -239,23 +237,18 @@ class Encoder:
         bad = (codes < 0) & ~absent
         if bad.any():
             known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
-            self._note(column, bad, f"declared are {known}", numeric=False)
+            self._note(column, bad, f"declared are {known}")
         return np.maximum(codes, 0)
 
     def _note(
-        self,
-        column: str,
-        bad: NDArray[np.bool_],
-        expected: str,
-        *,
-        numeric: bool,
-        remedies: Mapping[int, str] = MappingProxyType({}),
+        self, column: str, bad: NDArray[np.bool_], expected: str, remedies: Mapping[int, str] | None = None
     ) -> None:
-        cells, commas = self._chunk.as_written(column), numeric and self._decimal == "."
+        """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
+        cells, commas = self._chunk.as_written(column), remedies is not None and self._decimal == "."
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
             hint = _COMMA if commas and isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) else ""
-            row, remedy = self._first + int(place), remedies.get(int(place), "")
+            row, remedy = self._first + int(place), (remedies or {}).get(int(place), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
@@ -269,7 +262,6 @@ def _unit_name(cell: Any) -> str | None:
 
 
 def _expected(number: Number, decimal: str) -> str:
-    """What a column's declaration asks of a cell."""
     if number.kind == "boolean":
         return "a truth value is declared: true, false, yes, no, t, f, y, n, 1 or 0"
     if number.kind == "date":

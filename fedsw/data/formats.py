@@ -68,16 +68,28 @@ def nothing(column: str) -> bool:
     return False
 
 
-Read = Callable[..., Iterator[Chunk]]
-"""(path, columns, *, beside): the declared columns of a file, and those beside that are asked for by name, as text."""
+Beside = Callable[[str], bool]
+"""Whether a column, by its name, is read as text beside the declared ones."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a kind of file is read, and how its rows are counted in messages."""
+    """How a kind of file is read, a large one ``ahead`` of its use, and how its rows are counted in messages."""
 
-    read: Read
+    chunks: Callable[[Path, Columns, Beside], Iterator[Chunk]]
     counted: str
+    ahead: bool = False
+
+    def read(self, path: Path, columns: Columns, *, beside: Beside = nothing) -> Iterator[Chunk]:
+        """The declared columns of a file and those beside, ahead in a thread that reads while a chunk is used."""
+        chunks = self.chunks(path, columns, beside)
+        if not self.ahead or path.stat().st_size < BLOCK:
+            return (yield from chunks)
+        with ThreadPoolExecutor(max_workers=1) as helper:
+            coming = helper.submit(next, chunks, None)
+            while (chunk := coming.result()) is not None:
+                coming = helper.submit(next, chunks, None)
+                yield chunk
 
 
 def format_of(path: Path) -> Format:
@@ -112,47 +124,27 @@ def readable(where: str) -> Iterator[None]:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
 
 
-def _ahead(read: Read) -> Read:
-    """The same chunks, those of a large file read by a thread while the chunk before is used."""
-
-    @functools.wraps(read)
-    def reading(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
-        chunks = read(path, columns, beside=beside)
-        if path.stat().st_size < BLOCK:
-            return (yield from chunks)
-        with ThreadPoolExecutor(max_workers=1) as helper:
-            coming = helper.submit(next, chunks, None)
-            while (chunk := coming.result()) is not None:
-                coming = helper.submit(next, chunks, None)
-                yield chunk
-
-    return reading
-
-
-@_ahead
-def _csv_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+def _csv_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]:
+    laid_out = functools.partial(_layout, path, columns, beside)
     with path.open("rb") as raw:
         first = raw.readline(_LONGEST_HEADER)
         if not is_plain(first, columns.separator) or not first.endswith(b"\n"):
             raw.seek(0)
-            return (yield from _csv_rows(path, raw, columns, 1, None, beside))
+            return (yield from _csv_rows(path, raw, columns.separator, 1, laid_out))
         header = next(csv.reader([first.decode("utf-8-sig")], delimiter=columns.separator), [])
-        layout = _layout(path, header, columns, beside)
-        yield from _csv_blocks(path, raw, columns, layout, beside)
+        yield from _csv_blocks(path, raw, laid_out(header))
 
 
-def _csv_blocks(
-    path: Path, raw: IO[bytes], columns: Columns, layout: ColumnLayout, beside: Callable[[str], bool]
-) -> Iterator[Chunk]:
+def _csv_blocks(path: Path, raw: IO[bytes], layout: ColumnLayout) -> Iterator[Chunk]:
     """What follows the header, block by block, as long as lines are rows."""
     arrow, row, start = _arrow("csv"), 2, raw.tell()
     for block in blocks(raw):
-        if not is_plain(block, columns.separator):
+        if not is_plain(block, layout.separator):
             raw.seek(start)
-            return (yield from _csv_rows(path, raw, columns, row, layout, beside))
+            return (yield from _csv_rows(path, raw, layout.separator, row, layout))
         cells = None if arrow is None else parsed(arrow, block, layout)
         if cells is None:
-            yield from _csv_rows(path, io.BytesIO(block), columns, row, layout, beside)
+            yield from _csv_rows(path, io.BytesIO(block), layout.separator, row, layout)
         else:
             yield Chunk(row, cells, functools.cache(functools.partial(_cells_of, block, layout)))
         lines = block.count(b"\n") if cells is None else len(next(iter(cells.values())))
@@ -164,8 +156,7 @@ def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
     return {name: [row[place] for row in rows] for name, place in layout.places.items()}
 
 
-def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[str], bool]) -> ColumnLayout:
-    """Where the columns are, by the first row of a file."""
+def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> ColumnLayout:
     names = [name.strip() for name in header]
     if not names:
         raise BadRecords(f"{path} is empty; its first row must name the columns")
@@ -176,15 +167,16 @@ def _layout(path: Path, header: list[str], columns: Columns, beside: Callable[[s
 
 
 def _csv_rows(
-    path: Path, raw: IO[bytes], columns: Columns, first: int, layout: ColumnLayout | None, beside: Callable[[str], bool]
+    path: Path, raw: IO[bytes], separator: str, first: int, layout: ColumnLayout | Callable[[list[str]], ColumnLayout]
 ) -> Iterator[Chunk]:
-    """Rows as Python's own reader finds them, from row `first`, which is the header if there is no layout yet."""
-    text = io.TextIOWrapper(raw, encoding="utf-8-sig" if layout is None else "utf-8", newline="")
-    reader = csv.reader(text, strict=True, delimiter=columns.separator)
+    """Rows as Python's own reader finds them, from row `first`, which is the header that a layout is still made of."""
+    encoding = "utf-8" if isinstance(layout, ColumnLayout) else "utf-8-sig"
+    text = io.TextIOWrapper(raw, encoding=encoding, newline="")
+    reader = csv.reader(text, strict=True, delimiter=separator)
     before = first - 1
     try:
-        if layout is None:
-            layout, first = _layout(path, next(reader, []), columns, beside), first + 1
+        if not isinstance(layout, ColumnLayout):
+            layout, first = layout(next(reader, [])), first + 1
         rows: list[list[str]] = []
         most = _rows_of(layout.width)
         for number, row in enumerate(reader, start=first):
@@ -226,8 +218,7 @@ def _first_undecodable(path: Path) -> int:
     return 1
 
 
-@_ahead
-def _parquet_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]:
     parquet = parquet_of(path)
     with damaged(path, "Parquet file"):
         source = parquet.ParquetFile(path)
@@ -270,7 +261,7 @@ def parquet_of(path: Path) -> Any:
     return parquet
 
 
-def _npz_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+def _npz_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]:
     """Arrays by column; a feature with `count` is one array (n, count) of its name."""
     counts = {feature.name: feature.count for feature in columns.features if feature.count is not None}
     inside = {column: feature.name for feature in columns.features for column in feature.columns}
@@ -311,7 +302,7 @@ def _npy(stream: IO[bytes], size: int, what: str) -> NDArray[Any]:
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _idx_chunks(path: Path, columns: Columns, *, beside: Callable[[str], bool] = nothing) -> Iterator[Chunk]:
+def _idx_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]:
     """Images as rows of pixels, with the labels of the file beside it where classes are declared."""
     other = columns.sensitive or columns.targets or columns.unit
     if len(columns.features) != 1 or columns.features[0].count is None or other:
@@ -393,8 +384,8 @@ def damaged(path: Path, kind: str) -> Iterator[None]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(_csv_chunks, "the header is row 1"),
-    "parquet": Format(_parquet_chunks, "the first record is row 1"),
+    "csv": Format(_csv_chunks, "the header is row 1", ahead=True),
+    "parquet": Format(_parquet_chunks, "the first record is row 1", ahead=True),
     "npz": Format(_npz_chunks, "the first record is row 1"),
     "idx": Format(_idx_chunks, "the first image is row 1"),
 }

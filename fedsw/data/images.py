@@ -13,6 +13,7 @@ from typing import IO, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.data.files import find_data, stored
@@ -159,9 +160,8 @@ def pixel_names(side: int) -> tuple[str, ...]:
 def _idx_dataset(name: str, data_dir: str | Path | None, classes: tuple[str, ...]) -> Dataset:
     folder = find_data(name, data_dir)
     train = _idx_part(folder, "train", first_id=0, classes=len(classes))
-    return image_dataset(
-        name, train, _idx_part(folder, "t10k", first_id=len(train[2]), classes=len(classes)), classes=classes
-    )
+    test = _idx_part(folder, "t10k", first_id=len(train[2]), classes=len(classes))
+    return image_dataset(name, train, test, classes=classes)
 
 
 def _idx_part(folder: Path, part: str, *, first_id: int, classes: int) -> Part:
@@ -175,30 +175,26 @@ def _idx_part(folder: Path, part: str, *, first_id: int, classes: int) -> Part:
     for start in range(0, len(images), _CHUNK):  # a second copy as floats would be 190 MB
         part_bytes = torch.from_numpy(images[start : start + _CHUNK].reshape(-1, MNIST_SIDE**2).copy())
         features[start : start + _CHUNK] = part_bytes
-    return (
-        features.div_(255),
-        torch.from_numpy(labels.astype(np.int64)),
-        torch.arange(first_id, first_id + len(images)),
-    )
+    return _numbered(features.div_(255), labels, first_id)
 
 
-def _hdf5_part(path: Path, part: str, images: object, labels: object, *, first_id: int) -> Part:
-    pixels, target = np.asarray(images), np.asarray(labels)
+def _numbered(features: Tensor, labels: np.ndarray, first_id: int) -> Part:
+    ids = torch.arange(first_id, first_id + len(features))
+    return features, torch.from_numpy(labels.astype(np.int64)), ids
+
+
+def _hdf5_part(path: Path, part: str, pixels: np.ndarray, target: np.ndarray, *, first_id: int) -> Part:
     if pixels.ndim != 2 or pixels.shape[1] != USPS_SIDE**2 or not np.issubdtype(pixels.dtype, np.floating):
         raise ValueError(
             f"{path}: {part}/data is {pixels.dtype} of shape {pixels.shape}; numbers (n, 256) are expected"
         )
-    if not ((pixels >= 0) & (pixels <= 1)).all():
-        row, column = np.argwhere(~((pixels >= 0) & (pixels <= 1)))[0]
+    if len(outside := np.argwhere(~((pixels >= 0) & (pixels <= 1)))):
+        row, column = outside[0]
         raise ValueError(
             f"{path}: {part}/data, row {row}, column {column} is {pixels[row, column]}; it must be in [0, 1]"
         )
     _require_labels(path, target, len(pixels), len(DIGITS))
-    return (
-        torch.from_numpy(pixels.astype(np.float32)),
-        torch.from_numpy(target.astype(np.int64)),
-        torch.arange(first_id, first_id + len(pixels)),
-    )
+    return _numbered(torch.from_numpy(pixels.astype(np.float32)), target, first_id)
 
 
 def _require_labels(path: Path, labels: np.ndarray, images: int, classes: int) -> None:

@@ -237,7 +237,6 @@ def _rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.fl
 
 
 def _within(text: str, where: str, low: float, high: float) -> float:
-    """The number behind a text, which lies between two."""
     try:
         value = float(text)
     except ValueError:

@@ -38,10 +38,7 @@ _OPENSSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 class ServerCertificates(NamedTuple):
-    """Paths: the authority's certificate and the public signing key go to every machine, the others stay at the server.
-
-    `signing` is the key with which the server signs its requests, `signing_public` what clients check them with.
-    """
+    """Paths: the authority's certificate and the public signing key go to every machine, the others to the server's."""
 
     authority: Path
     certificate: Path

@@ -100,18 +100,11 @@ _WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py"))
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a client's SuperNode is started with.
+    """What a client's SuperNode is started with: the options of `fedsw client`, which say what each is for.
 
-    `data_dir` is where this node's files are, or `data_path` the one file of its records; `schema` declares their
-    columns, and an experiment that declares others is refused, as is one beyond `trust` and `max_epsilon`, which ask
-    for a schema of the node's own files, or beyond `max_memory` (GiB) and `max_seconds`; `own_data` says that a folder
-    named by the experiment is not read; `state_dir` keeps what must outlive the process. `bundle` is the SHA-256 of the
-    only bundle whose code this node loads, or "own" for that of the installed fedsw; `modules` are those of extensions
-    that an experiment may name (None: any, for processes of who wrote the experiment). `roster` has the public keys of
-    all sites, of which `colluding` may be on the server's side; this one's own key is in `state_dir`. `account` is
-    the name of the data set, whose runs share one budget, kept in the folder `accounts`. `server_key` is the server's
-    public signing key: requests that it did not sign are refused. They reach the ClientApp as `context.node_config`,
-    and nothing of them leaves the node.
+    They reach the ClientApp as `context.node_config`, and nothing of them leaves the node. `own_data` says that a
+    folder named by the experiment is not read. Without `modules` (None) an experiment may name any, at processes of who
+    wrote it. The node's own key for masked sums is in `state_dir`.
 
     Raises:
         ValueError, FileNotFoundError: for settings that can't be right, naming the setting and its value.

@@ -21,7 +21,7 @@ from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_com
 from fedsw.deploy.processes import Processes, free_port
 from fedsw.federation.node.participation import Participation, participations
 from fedsw.files import private_folder
-from fedsw.report.accounts import words_of_run
+from fedsw.report.accounts import read_client_status, words_of_run
 
 
 class RunNotices:
@@ -56,7 +56,7 @@ class RunNotices:
     def _words(self, part: Participation) -> list[str]:
         """A run in sentences; a ledger that cannot be read is one of them, and stops nothing here."""
         try:
-            return list(words_of_run(part, self._folder))
+            return list(words_of_run(part, read_client_status(self._folder).ledgers))
         except (ValueError, OSError, sqlite3.Error) as fault:
             return [f"trust {part.trust}", f"its ledger cannot be read: {fault}"]
 

@@ -6,24 +6,26 @@ Real client processes: a SuperLink with TLS, and a SuperNode with its own key fo
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsw.deploy.bundle import run_config, write_bundle
 from fedsw.deploy.certificates import LOOPBACK, write_certificates, write_node_key
 from fedsw.deploy.flower_processes import NodeSettings, SuperLink, profile, supernode_command
-from fedsw.deploy.node_file import Follower, Replaced
 from fedsw.deploy.processes import Processes, free_port, script
 from fedsw.experiment import Experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.account import SHARED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.files import private_folder
-from fedsw.runs.files import SUMMARY, read_json
+from fedsw.runs.files import CONFIG, LEDGER, METRICS, SUMMARY, found_json, read_json
 from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_running, require_free
 from fedsw.settings import FederationError
@@ -35,10 +37,9 @@ _MOST_SAID = 2**20
 
 
 class LocalFederation:
-    """The experiment's clients on loopback, or its sites, each with several clients.
+    """The experiment's clients on loopback, or its sites; each process can be started again, with its key and folder.
 
-    Each process can be started again, with its own key and folder. Certificates and keys are made in `place`, and
-    removed by `remove_secrets`; `states` has a folder for every client's lasting state.
+    Certificates and keys are made in `place`; `states` has a folder for every client's lasting state.
     """
 
     def __init__(
@@ -135,6 +136,72 @@ def local_federation(place: Path, states: Path, experiment: Experiment, *, stock
             federation.remove_secrets()
 
 
+class Replaced:
+    """A file that a run writes whole when it ends: whether it did, or an earlier process left it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = self._stamp()
+
+    def is_new(self) -> bool:
+        """Whether another file has taken its place."""
+        return self._stamp() not in (None, self._before)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+
+class Follower:
+    """Tells an observer what appears in a run's folder: the plan's length, then every released round.
+
+    `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
+    `started` says whether the observer has received the plan.
+    """
+
+    def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:
+        self._directory, self._experiment, self._observer = directory, experiment, observer
+        self._read, self._file, self.started = 0, 0, False
+        self._ledger_before = self._ledger_seen()
+
+    def look(self) -> None:
+        """Pass on what is new."""
+        metrics = self._directory / METRICS
+        if not self.started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
+            self.started = True
+            self._observer.started(self._plan())
+        if not metrics.exists():
+            return
+        with metrics.open("rb") as file:
+            if (now := os.fstat(file.fileno()).st_ino) != self._file:  # a resumed run writes what it keeps anew
+                self._read, self._file = 0, now
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # still being written
+                self._read += len(line)
+                self._observer.round_done(json.loads(line))
+
+    def _plan(self) -> dict[str, Any]:
+        experiment = self._experiment
+        begun_with = found_json(self._directory / CONFIG).get("experiment", {})  # with what a preset chose
+        return {
+            "directory": str(self._directory),
+            "name": experiment.name,
+            "title": experiment.title,
+            "rounds": begun_with.get("training", {}).get("rounds", experiment.training.rounds),
+            "clients": experiment.federation.clients,
+            "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
+        }
+
+    def _ledger_seen(self) -> int:
+        ledger = self._directory / LEDGER
+        return ledger.stat().st_mtime_ns if ledger.exists() else 0
+
+
 _DEPLOYED = "deployment.lock"
 _LOOK_SECONDS = 0.2
 _LOCK_SECONDS = 2.0
@@ -206,10 +273,7 @@ _RAY_WAS_SLOW = "node timed out during startup"
 
 
 def run_submitted(directory: Path, nodes: int, modules: Sequence[str] = (), *, resume: bool = False) -> None:
-    """Run the prepared job of `directory` through Flower's own command and engine.
-
-    `flwr run .` alone starts a SuperLink that goes on running afterwards; here one is started on a free port of the
-    loopback interface for this run only, and everything it started is stopped, whatever happens.
+    """Run the prepared job of `directory` through Flower's own command and engine, on a SuperLink for this run only.
 
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.

@@ -99,6 +99,7 @@ def run(
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
         ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
     """
+    _require_known(engine)
     _require_reachable(engine, metrics)
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
@@ -203,13 +204,10 @@ def _drive(
         if isinstance(fault, KeyboardInterrupt) and directory.is_dir():
             fault.add_note(f"what was released is kept: fedsw.resume({str(directory)!r}) goes on")
         raise
-    settle_clients(directory)
-    return read_result(directory, as_run(directory, experiment))
-
-
-def as_run(directory: Path, experiment: Experiment) -> Experiment:
-    """Read the experiment that a run of the folder was asked for, with what `training.preset` chose in it."""
-    return RunDirectory(directory).read_config(modules_of(experiment))[0] if left_open(experiment) else experiment
+    for folder in (ledgers, *directory.glob("nodes/*")):
+        for ledger in bound_in(folder):
+            settle(ledger)
+    return _result(directory, experiment)
 
 
 def _remove_refused(directory: Path, ledgers: Path) -> None:
@@ -221,13 +219,6 @@ def _remove_refused(directory: Path, ledgers: Path) -> None:
             for name in (LOCK, MOMENTS_ALONE):
                 (directory / name).unlink(missing_ok=True)
         directory.rmdir()
-
-
-def settle_clients(directory: Path) -> None:
-    """Let a run that has ended count with what its clients' own ledgers say, in the accounts that they belong to."""
-    for folder in (directory / "clients", *directory.glob("nodes/*")):
-        for ledger in bound_in(folder):
-            settle(ledger)
 
 
 def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
@@ -246,7 +237,7 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
         return experiment
     in_process = settings.clients if settings.masks == "real" else 1
     sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
-    return experiment.model_copy(update={"federation": settings.model_copy(update={"sites": sites})})
+    return experiment.with_sections(federation={"sites": sites})
 
 
 def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
@@ -271,12 +262,13 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
             f"{account.path} is not in {accounts_folder()}, where runs keep their accounts; set FEDSW_ACCOUNTS to "
             f"{account.folder}"
         )
-    data = experiment.data.model_copy(update={"account": account.data})
-    return experiment.model_copy(update={"data": data})
+    return experiment.with_sections(data={"account": account.data})
 
 
-def read_result(directory: Path, experiment: Experiment) -> RunResult:
-    """Read what a finished run left; its history is empty if it stopped before its first round."""
+def _result(directory: Path, experiment: Experiment) -> RunResult:
+    """What a finished run left; its history is empty if it stopped before its first round."""
+    if left_open(experiment):  # with what `training.preset` chose
+        experiment, _ = RunDirectory(directory).read_config(modules_of(experiment))
     summary = read_json(directory / SUMMARY)
     if summary is None:
         raise FileNotFoundError(
@@ -294,12 +286,16 @@ def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> 
         )
 
 
+def _require_known(engine: str) -> None:
+    if engine not in get_args(Engine):
+        raise ValueError(f"engine {engine!r} is unknown; choose one of {', '.join(get_args(Engine))}")
+
+
 def _engine(name: str, directory: Path) -> Engine:
     if name in ELSEWHERE:
         command = command_for(directory)
         raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
-    if name not in get_args(Engine):
-        raise ValueError(f"engine {name!r} is unknown; choose one of {', '.join(get_args(Engine))}")
+    _require_known(name)
     return cast(Engine, name)
 
 
@@ -319,4 +315,4 @@ def run_served(
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     require_free(directory)
     follow(link, directory, experiment, observer, resume=resume)
-    return read_result(directory, as_run(directory, experiment))
+    return _result(directory, experiment)

@@ -76,12 +76,10 @@ _IDLE_SECONDS = 10.0
 class InProcessGrid(Carrier):
     """Drives an unmodified ClientApp for every node of a simulated federation.
 
-    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. The server
-    waits on a condition, not by polling. A message is valid for its time to live, from when it was sent: afterwards
-    nobody waits for it, and it is neither answered nor delivered. When a client takes half of the time that the next
-    message has left, the messages behind it go to a new worker, so that any number of hanging clients leaves some to
-    the others: a hanging client costs one time-out, never the run. Its thread is left to end when it does (a Python
-    thread cannot be stopped). A worker that has nothing to do for a while ends, too; the next message has a new one.
+    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. A message is valid
+    for its time to live, from when it was sent: afterwards it is neither answered nor delivered. When a client takes
+    half of the time that the next message has left, the messages behind it go to a new worker: a hanging client costs
+    one time-out, never the run. Its thread is left to end when it does (a Python thread cannot be stopped).
     """
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
@@ -121,8 +119,9 @@ class InProcessGrid(Carrier):
         wanted, deadline = list(message_ids), time.monotonic() + _PULL_SECONDS
         with self._state:
             while not all(i in self._replies for i in wanted) and (now := time.monotonic()) < deadline:
-                if now >= self._relief():
-                    self._relieve()
+                if self._worker is not None and now >= self._relief():
+                    self._worker.relieved = True
+                    self._worker = _Worker(self)
                 self._state.wait(max(0.0, min(deadline, self._relief()) - now))
             return [self._replies.pop(i).message for i in wanted if i in self._replies]
 
@@ -138,11 +137,6 @@ class InProcessGrid(Carrier):
             return math.inf
         since = self._worker.since or time.monotonic()
         return (since + self._queue[0].until) / 2
-
-    def _relieve(self) -> None:
-        assert self._worker is not None
-        self._worker.relieved = True
-        self._worker = _Worker(self)
 
     def _answer(self, message: Message) -> Message:
         try:
@@ -222,8 +216,7 @@ def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
 def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:
     """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share of a GPU.
 
-    The server app runs in this process; a failure in it is raised here. Clients get their data directory from the
-    experiment or from FEDSW_DATA.
+    The server app runs in this process; a failure in it is raised here.
 
     Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
     their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many

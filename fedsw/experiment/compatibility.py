@@ -88,7 +88,6 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
 
 
 def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterator[str]:
-    """What a task or a model needs that is not declared, or that is and nothing reads."""
     goal, facts, model = settings.objective, kind.facts, model_kind(settings.model.kind)
     if facts.grouped and columns.sensitive is None:
         yield f"objective.task {goal.task!r} compares groups: declare data.columns.sensitive"
@@ -172,7 +171,6 @@ def _of_release_and_clip(settings: Settings) -> Iterator[str]:
 
 
 def _set_by(settings: Settings) -> str:
-    """What section [local] says first, for a message."""
     return next((f"local.{name} {value!r}" for name, value in settings.local), "no settings in [local]")
 
 

@@ -8,7 +8,6 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from fedsw.experiment.trust import Comparison, names_of
@@ -77,29 +76,26 @@ class ModelKind:
     fixed: bool = False
 
 
-MODELS: Mapping[str, ModelKind] = MappingProxyType(
-    {
-        "logistic": ModelKind(layered=False),
-        "mlp": ModelKind(),
-        "encoder-decoder": ModelKind(),
-        "image-autoencoder": ModelKind(layered=False, square=True),
-        "generator": ModelKind(),
-        "dcgan": ModelKind(square=True, mixes=True),
-        "adversarial-dcgan": ModelKind(square=True, mixes=True),
-        "particles": ModelKind(points=True),
-        "adaptor": ModelKind(layered=False, square=True),
-        "image-generator": ModelKind(square=True),
-        "residual-generator": ModelKind(square=True),
-        "vector-generator": ModelKind(),
-        "table-generator": ModelKind(table=True),
-        "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
-        "published-adaptor": ModelKind(layered=False, square=True),
-        "labelled-images": ModelKind(layered=False),
-        "blocked-images": ModelKind(layered=False, fixed=True),
-        "decoded-images": ModelKind(layered=False, square=True),
-    }
-)
-
+MODELS: Mapping[str, ModelKind] = {
+    "logistic": ModelKind(layered=False),
+    "mlp": ModelKind(),
+    "encoder-decoder": ModelKind(),
+    "image-autoencoder": ModelKind(layered=False, square=True),
+    "generator": ModelKind(),
+    "dcgan": ModelKind(square=True, mixes=True),
+    "adversarial-dcgan": ModelKind(square=True, mixes=True),
+    "particles": ModelKind(points=True),
+    "adaptor": ModelKind(layered=False, square=True),
+    "image-generator": ModelKind(square=True),
+    "residual-generator": ModelKind(square=True),
+    "vector-generator": ModelKind(),
+    "table-generator": ModelKind(table=True),
+    "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
+    "published-adaptor": ModelKind(layered=False, square=True),
+    "labelled-images": ModelKind(layered=False),
+    "blocked-images": ModelKind(layered=False, fixed=True),
+    "decoded-images": ModelKind(layered=False, square=True),
+}
 """The shipped kinds; `fedsw.tasks.needs` builds them."""
 
 OWN_MODEL = ModelKind(layered=False)

@@ -61,11 +61,15 @@ class Experiment(Settings):
     (`fedsw.runs.evaluation`). Clients never see their names and import none.
     """
 
+    def with_sections(self, **changes: Mapping[str, object]) -> Experiment:
+        """The same with other values in some of its sections, by their names; they are not looked at again."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=values) for name, values in changes.items()}
+        )
+
     def on_host(self) -> Experiment:
         """The same computed on the processor: what a run left is used on machines that have not its device."""
-        training = self.training.model_copy(update={"device": "cpu"})
-        privacy = self.privacy.model_copy(update={"device": None})
-        return self.model_copy(update={"training": training, "privacy": privacy})
+        return self.with_sections(training={"device": "cpu"}, privacy={"device": None})
 
     @field_validator(*TAGGED, mode="before")
     @classmethod
@@ -158,7 +162,6 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
 
 
 def _beside(raw: dict[str, Any], folder: Path) -> None:
-    """Read relative paths of [data] from the folder of the file that they are in."""
     section = raw.get("data")
     if not isinstance(section, dict):
         return

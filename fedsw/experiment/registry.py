@@ -49,6 +49,13 @@ def in_this_process(name: str) -> object | None:
     return _held.get(name)
 
 
+def named(setting: str, name: str) -> str:
+    """How a message names what a setting asks for; an object that this process holds by its own name, or its type's."""
+    if (thing := in_this_process(name)) is None:
+        return f"{setting} {name!r}"
+    return f"{setting} (your {getattr(thing, '__name__', type(thing).__name__)})"
+
+
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 

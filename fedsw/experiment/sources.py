@@ -256,7 +256,6 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    """The data set of a name, read or drawn as its line says."""
     known = SOURCES[spec.source]
     module, _, name = known.made_by.partition(":")
     make = getattr(importlib.import_module(f"{data.__name__}.{module}"), name)

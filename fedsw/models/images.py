@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from fedsw.models.initial import (
     Seed,
-    bare_convolution,
     convolution,
     doubled_convolution,
     generator_of,
@@ -33,13 +32,6 @@ class ImageAutoencoder(nn.Module):
     64, 128 and side^2 units, each with ReLU, then the convolutions mirrored (16, 8, 1 filters), with the image
     doubled by repetition before the second and the third. For 28x28 images and 6 latent dimensions that is 226 086
     parameters, as in the paper. Records are treated one by one and each layer runs once, as clipping requires.
-
-    Attributes:
-        encoder: images (n, side^2) to codes (n, latent).
-        decoder: codes to logits of the pixels (n, side^2).
-
-    Raises:
-        ValueError: if the side is not a multiple of 4, or `latent` is below 1.
 
     Source: RLL, Table 3, and the authors' notebook `notebook_swae.ipynb` (github.com/rvitores/
         LearningDPslicedWasserstein) for what the table leaves open: slope, mean pooling, nearest-neighbour doubling,
@@ -90,9 +82,6 @@ class Adaptor(nn.Module):
 
     Encoder: two convolutions of stride 2 (5x5, 16 filters; 3x3, 32 filters), a linear layer of 128 units, each with
     ReLU, and a linear layer of `features` units. The classifier is linear on the features.
-
-    Raises:
-        ValueError: if a size is below 1.
     """
 
     def __init__(self, side: int, features: int, classes: int, *, seed: Seed = 0) -> None:
@@ -126,14 +115,8 @@ class DCGAN(nn.Module):
     (1 + tanh) / 2. The first BatchNorm is of every pixel of every filter by itself, so that what all samples share
     (uniform noise has mean 1/2) does not drown what tells them apart. BatchNorm takes the statistics of the batch at
     hand, in evaluation too, and keeps none: the parameters are the whole model. It mixes samples, so this is for trust
-    models under which no private record passes through the model.
-
-    Args:
-        side: of the images, a multiple of 2^k.
-        seed: of the initial weights, normal with deviation .02 (BatchNorm's about 1).
-
-    Raises:
-        ValueError: if a size is below 1, or the side is not a multiple of 2^k.
+    models under which no private record passes through the model. Weights begin normal with deviation .02 (BatchNorm's
+    about 1).
 
     Source: Radford, Metz, Chintala 2015; RCO, Section 5.4, for uniform noise of 100 dimensions.
     """
@@ -171,10 +154,7 @@ class DCGAN(nn.Module):
 class Critic(nn.Module):
     """A number for each image: 4x4 convolutions of stride 2 with leaky ReLU, then a linear layer; no normalisation.
 
-    Args:
-        side: of the images, a multiple of 2^k.
-        filters: of the k convolutions, the last first: those of the generator it meets.
-        seed: of the initial weights, normal with deviation .02.
+    Filters are given the last first: those of the generator it meets. Weights begin normal with deviation .02.
 
     Source: Gulrajani and others 2017 (a penalty on gradients forbids BatchNorm); Radford, Metz, Chintala 2015.
     """
@@ -213,7 +193,6 @@ class AdversarialDCGAN(nn.Module):
 
 
 def _doubled(before: int, after: int) -> nn.ConvTranspose2d:
-    """A transposed convolution to images of twice the side."""
     return nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False)
 
 
@@ -233,14 +212,11 @@ _PUBLISHED_FILTERS = 20
 
 
 class PublishedAdaptor(nn.Module):
-    """Features in (0, 1) of images, which are compared across domains, and a classifier of them.
+    """Features in (0, 1) of images of side 16 or more, which are compared across domains, and a classifier of them.
 
     Features: 5x5 convolutions without padding of 32 and 20 filters, each followed by 2x2 maxima, with ReLU and
     a sigmoid. Classifier: 100 ReLU units. The authors' dropout is left out: records are treated one by one, the
     same way twice.
-
-    Raises:
-        ValueError: if the side is below 16.
 
     Source: RR, Section 6.2, and the authors' code (github.com/arakotom/dp_swd, da_models.py).
     """
@@ -251,8 +227,18 @@ class PublishedAdaptor(nn.Module):
             raise ValueError(f"side = {side}; two 5x5 convolutions without padding need 16 or more")
         generator = generator_of(seed)
         self.encoder = nn.Sequential(
-            *(nn.Unflatten(1, (1, side, side)), bare_convolution(1, 32, 5, generator), nn.MaxPool2d(2), nn.ReLU()),
-            *(bare_convolution(32, _PUBLISHED_FILTERS, 5, generator), nn.MaxPool2d(2), nn.Sigmoid(), nn.Flatten(1)),
+            *(
+                nn.Unflatten(1, (1, side, side)),
+                convolution(1, 32, 5, generator, padded=False),
+                nn.MaxPool2d(2),
+                nn.ReLU(),
+            ),
+            *(
+                convolution(32, _PUBLISHED_FILTERS, 5, generator, padded=False),
+                nn.MaxPool2d(2),
+                nn.Sigmoid(),
+                nn.Flatten(1),
+            ),
         )
         width = self.features(side)
         self.classifier = nn.Sequential(linear(width, 100, generator), nn.ReLU(), linear(100, classes, generator))
@@ -276,9 +262,6 @@ class ResidualImages(Proportioned):
     convolution, and the same again without doubling; what comes in is doubled, goes through a 1x1 convolution, and is
     added. BatchNorm, ReLU, a 3x3 convolution and a sigmoid end it. Every BatchNorm has scales and shifts of the cell's
     own. It mixes the samples of a batch: it is for networks that only see noise.
-
-    Raises:
-        ValueError: if the side is not a multiple of 4, or a size is below 1.
 
     Source: Miyato and Koyama 2018, the generator, with other widths; de Vries et al. 2017 for the normalisation.
     """
@@ -320,8 +303,6 @@ class _NormOfCell(nn.Module):
 
 
 class _Doubled(nn.Module):
-    """A block of twice the side."""
-
     def __init__(self, inputs: int, outputs: int, cells: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before, self.between = _NormOfCell(inputs, cells), _NormOfCell(outputs, cells)

@@ -26,12 +26,18 @@ def linear(inputs: int, units: int, generator: torch.Generator) -> nn.Linear:
 
 
 def convolution(
-    channels: int, filters: int, kernel: int, generator: torch.Generator, *, stride: int = 1, bias: bool = True
+    channels: int,
+    filters: int,
+    kernel: int,
+    generator: torch.Generator,
+    *,
+    stride: int = 1,
+    bias: bool = True,
+    padded: bool = True,
 ) -> nn.Conv2d:
-    """A 2-D convolution that keeps the side (or divides it by the stride), uniform on +-1/sqrt(fan-in)."""
-    return _drawn(
-        lambda: nn.Conv2d(channels, filters, kernel, stride=stride, padding=kernel // 2, bias=bias), generator
-    )
+    """A 2-D convolution, uniform on +-1/sqrt(fan-in); padded it keeps the side, or divides it by the stride."""
+    padding = kernel // 2 if padded else 0
+    return _drawn(lambda: nn.Conv2d(channels, filters, kernel, stride=stride, padding=padding, bias=bias), generator)
 
 
 def doubling(channels: int, filters: int, generator: torch.Generator) -> nn.ConvTranspose2d:
@@ -70,13 +76,6 @@ def doubled_convolution(channels: int, filters: int, kernel: int, generator: tor
     return _drawn(lambda: DoubledConvolution(channels, filters, kernel), generator)
 
 
-def bare_convolution(
-    channels: int, filters: int, kernel: int, generator: torch.Generator, *, stride: int = 1
-) -> nn.Conv2d:
-    """A 2-D convolution without padding, (side - kernel) / stride + 1 wide; uniform on +-1/sqrt(fan-in)."""
-    return _drawn(lambda: nn.Conv2d(channels, filters, kernel, stride=stride), generator)
-
-
 def xavier(layer: Layer, generator: torch.Generator) -> Layer:
     """The layer with weights uniform on +-sqrt(6 / (a + b)) and biases 0, for a weight of a outputs and b inputs.
 
@@ -109,8 +108,7 @@ def count_parameters(module: nn.Module) -> int:
 def flatten(module: nn.Module) -> Tensor:
     """The trainable parameters as one new vector (r,), in the order of `module.parameters()`, detached.
 
-    Raises:
-        ValueError: if the module has none.
+    ValueError if the module has none.
     """
     parameters = _trainable(module)
     if not parameters:
@@ -121,8 +119,7 @@ def flatten(module: nn.Module) -> Tensor:
 def load_flat(module: nn.Module, vector: Tensor) -> None:
     """Overwrite the trainable parameters with a vector (r,) in the order of `flatten`, cast to their types.
 
-    Raises:
-        ValueError: if the vector has another shape; the module is then unchanged.
+    ValueError if the vector has another shape; the module is then unchanged.
     """
     with torch.no_grad():
         for parameter, part in parted(module, vector.detach()):
@@ -130,10 +127,9 @@ def load_flat(module: nn.Module, vector: Tensor) -> None:
 
 
 def parted(module: nn.Module, vector: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-    """Each trainable parameter with its part of a vector (r,) in the order of `flatten`, in its own shape.
+    """Each trainable parameter with its part, in its own shape, of a vector (r,) in the order of `flatten`.
 
-    Raises:
-        ValueError: if the vector has another shape.
+    ValueError if the vector has another shape.
     """
     trainable, count = _trainable(module), count_parameters(module)
     if tuple(vector.shape) != (count,):

@@ -40,23 +40,17 @@ def innermost(module: nn.Module) -> None:
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which torch does not declare
 
 
-_GROUPS = 4
+_GROUPS, _LABELLED = 4, (16, 8)
+"""How `LabelledImages` normalises its images, and how many there are."""
 
 
 class LabelledImages(nn.Module):
     """Images in (0, 1) and one-hot classes of length `weight` beside them, (m, side^2 + classes), of normal inputs.
 
     The last `classes` coordinates of an input say which class it is, the largest one: classes are uniform, and public.
-    A linear layer of the others and the one-hot class to `channels[0]` images of a quarter of the side, then two 5x5
-    convolutions, the image doubled by repetition before each; GroupNorm and ReLU after every layer but the last,
-    which ends in a sigmoid. Samples are made one by one.
-
-    Attributes:
-        weight: the length of a class's code.
-
-    Raises:
-        ValueError: if the side is not a multiple of 4, the inputs have no coordinate beside the classes', or the
-            channels are no multiples of 4.
+    A linear layer of the others and the one-hot class to 16 images of a quarter of the side, then two 5x5 convolutions,
+    of 8 filters and of one, the image doubled by repetition before each; GroupNorm and ReLU after every layer but the
+    last, which ends in a sigmoid. Samples are made one by one.
 
     Source: Harder, Adamczewski, Park 2021, for the architecture, with other widths and GroupNorm for BatchNorm; RR,
         Section 6.3, which takes it over.
@@ -69,17 +63,14 @@ class LabelledImages(nn.Module):
         *,
         weight: float = 1.0,
         latent: int = 20,
-        channels: tuple[int, int] = (16, 8),
         seed: Seed = 0,
     ) -> None:
         super().__init__()
         require_multiple(side, 4, "the image is doubled twice")
         if classes < 1 or latent <= classes:
             raise ValueError(f"latent = {latent}; {classes} of them choose the class, and the image needs more")
-        if any(each < _GROUPS or each % _GROUPS for each in channels):
-            raise ValueError(f"channels = {channels}; they are normalised in {_GROUPS} groups: use multiples of it")
         self.side, self.classes, self.weight = side, classes, weight
-        generator, quarter, (first, second) = generator_of(seed), side // 4, channels
+        generator, quarter, (first, second) = generator_of(seed), side // 4, _LABELLED
         self.layers = nn.Sequential(
             *(linear(latent, first * quarter**2, generator), Unflattened(first, quarter)),
             *(nn.GroupNorm(_GROUPS, first), nn.ReLU(), nn.UpsamplingNearest2d(scale_factor=2)),
@@ -136,20 +127,17 @@ def _in_blocks(images: Tensor, codes: Tensor) -> Tensor:
 class DecodedImages(nn.Module):
     """Square images (m, side^2) in (0, 1) of inputs (m, latent): the decoder of SPF's autoencoder as a generator.
 
-    A linear layer to 32 images of half the side, two 3x3 convolutions of 32 filters, a transposed 2x2 one of stride 2,
-    each with ReLU, and a 3x3 convolution to one channel with a sigmoid.
-
-    Raises:
-        ValueError: if the side is not even.
+    A linear layer to 32 images of half the side, which is even, two 3x3 convolutions of 32 filters, a transposed 2x2
+    one of stride 2, each with ReLU, and a 3x3 convolution to one channel with a sigmoid.
 
     Source: SPF, Appendix C.1, with the images at their own side (28) where SPF pads them to 32.
     """
 
-    def __init__(self, side: int, latent: int, *, filters: int = 32, seed: Seed = 0) -> None:
+    def __init__(self, side: int, latent: int, *, seed: Seed = 0) -> None:
         super().__init__()
         if side < 2 or side % 2:
             raise ValueError(f"side = {side}; the decoder doubles the image once: use an even side")
-        generator, half = generator_of(seed), side // 2
+        generator, half, filters = generator_of(seed), side // 2, 32
         self.layers = nn.Sequential(
             *(linear(latent, filters * half**2, generator), nn.ReLU(), nn.Unflatten(1, (filters, half, half))),
             *(convolution(filters, filters, 3, generator), nn.ReLU()),
@@ -177,8 +165,7 @@ class Conditional(Protocol):
 class Proportioned(nn.Module):
     """A generator that knows how often each cell is to be generated.
 
-    Attributes:
-        proportions: (cells,), a buffer: equal parts until a release says more. Training does not read it.
+    The ``proportions`` (cells,) are a buffer: equal parts until a release says more. Training does not read it.
     """
 
     proportions: Tensor
@@ -195,9 +182,6 @@ class ImageGenerator(Proportioned):
     A linear layer of noise and the one-hot cell to `channels[0]` images of a quarter of the side, then two 5x5
     convolutions, the image doubled by repetition before each; BatchNorm and ReLU after every layer but the last, which
     ends in a sigmoid. BatchNorm mixes the samples of a batch: it is for networks that only see noise.
-
-    Raises:
-        ValueError: if the side is not a multiple of 4, or a size is below 1.
 
     Source: Harder, Adamczewski, Park 2021, for the architecture, with other widths.
     """
@@ -229,12 +213,7 @@ class ImageGenerator(Proportioned):
 class VectorGenerator(Proportioned):
     """Points (m, features) of noise and a cell: a perceptron with BatchNorm and ReLU after every hidden layer.
 
-    Args:
-        features: columns of a point.
-        codes: ranges (first, end) of columns that are one-hot codes; a softmax over each makes relaxed codes.
-
-    Raises:
-        ValueError: if a size is below 1, or the ranges overlap or leave the columns.
+    Ranges (first, end) of columns that are one-hot ``codes`` do not overlap; a softmax over each makes relaxed codes.
     """
 
     def __init__(
@@ -281,16 +260,11 @@ CHUNK = 4096
 
 
 def generate(network: nn.Module, proportions: Tensor, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Labelled samples of a trained generator.
+    """Labelled samples of a trained generator, which is put into evaluation mode.
 
-    Args:
-        network: as `fedsw.sketches.fit.fit_generator` returns it; it is put into evaluation mode.
-        proportions: (cells,), of the cells among the samples: `NoisedSketch.proportions`. Numbers are rounded so that
-            their sum is `count`.
-
-    Returns:
-        Features (count, p) on the network's device, and cells (count,) int64 in random order: the label is
-        cells // groups, the group cells % groups.
+    Proportions (cells,) are of the cells among the samples, `NoisedSketch.proportions`; numbers are rounded so that
+    their sum is the count. Features (count, p) are on the network's device; cells (count,) int64 in random order: the
+    label is cells // groups, the group cells % groups.
     """
     if count < 1:
         raise ValueError(f"count = {count}; it must be at least 1")
@@ -314,10 +288,8 @@ _SETTLING = 32
 def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 0) -> nn.Module:
     """Give BatchNorm the statistics of a network's own samples; returns the network, in evaluation mode.
 
-    Args:
-        network: a `Conditional`; changed in place.
-        proportions: (cells,), on the host, of the cells among the samples.
-        batch: samples that are normalised together, as in training.
+    The network is a `Conditional`, changed in place; proportions (cells,), on the host, are of the cells among the
+    samples, of which so many in a ``batch`` are normalised together, as in training.
     """
     conditional, like = cast(Conditional, network), next(network.parameters())
     cells = stratified(proportions, batch).to(like.device)
@@ -328,8 +300,6 @@ def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 
 
 
 class _Given(nn.Module):
-    """A network that takes noise and cells as one pair."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -349,10 +319,7 @@ def proportions_of(network: nn.Module) -> Tensor:
 
 
 def stratified(proportions: Tensor, count: int) -> Tensor:
-    """Cells (count,) int64, in order, in the proportions as closely as whole numbers can be (largest remainders).
-
-    `proportions` (cells,) are not negative and have sum 1.
-    """
+    """Cells (count,) int64, in order, in proportions (cells,) of sum 1 as closely as whole numbers can be."""
     wanted = (proportions.detach().cpu().to(torch.float64) * count).clamp(min=0)
     whole = wanted.floor()
     short = count - int(whole.sum())

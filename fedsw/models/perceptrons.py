@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from fedsw.models.initial import (
     Seed,
-    bare_convolution,
     convolution,
     generator_of,
     linear,
@@ -27,7 +26,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = MappingProxyType({"relu": nn.ReLU, 
 
 
 class EncoderDecoder(nn.Module):
-    """Two perceptrons that meet in a latent space.
+    """Two perceptrons that meet in a latent space, from one seed; see `mlp` for the arguments.
 
     The decoder's hidden layers mirror the encoder's. Each runs once a pass, as clipping requires.
     """
@@ -35,7 +34,6 @@ class EncoderDecoder(nn.Module):
     def __init__(
         self, features: int, hidden: Sequence[int], latent: int, *, activation: str = "tanh", seed: Seed = 0
     ) -> None:
-        """Build both from one seed; see `mlp` for the arguments."""
         super().__init__()
         generator = generator_of(seed)
         self.encoder = mlp(features, hidden, latent, activation=activation, seed=generator)
@@ -57,16 +55,9 @@ def mlp(
 ) -> nn.Sequential:
     """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
-    Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone: torch's
-    global generator is neither read nor moved, and the model is the same on every machine.
-
-    Args:
-        hidden: widths of the hidden layers; none gives a linear model.
-        activation: "relu", "tanh" or "elu", after every hidden layer.
-        seed: an integer, or a CPU generator to go on drawing from.
-
-    Raises:
-        ValueError: if a width is below 1 or the activation is unknown.
+    Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone, an integer or a CPU
+    generator to go on drawing from: torch's global generator is neither read nor moved, and the model is the same on
+    every machine. The activation is after every hidden layer; without any the model is linear.
     """
     if activation not in ACTIVATIONS:
         near = difflib.get_close_matches(activation, ACTIVATIONS, n=1, cutoff=0.0)[0]
@@ -74,9 +65,7 @@ def mlp(
             f"activation {activation!r} is unknown: did you mean {near!r}? Known: {', '.join(ACTIVATIONS)}"
         )
     widths = {"features": features, **{f"hidden[{i}]": w for i, w in enumerate(hidden)}, "outputs": outputs}
-    for name, width in widths.items():
-        if width < 1:
-            raise ValueError(f"{name} = {width}; a layer has at least 1 unit")
+    require_positive(**widths)
     generator = generator_of(seed)
     sizes = list(widths.values())
     layers: list[nn.Module] = []
@@ -86,18 +75,14 @@ def mlp(
 
 
 class Particles(nn.Module):
-    """A cloud of m points of R^p, drawn from a centred Gaussian and then moved.
+    """A cloud of m points of R^p, drawn from a centred Gaussian of deviation `scale` and then moved.
 
     Its points are a bare parameter, which `fedsw.clipping.check` refuses: no private record passes through them, so
     there is no Jacobian of a record to clip. They may only be moved by what was released (slices or quantiles that
     carry their noise already).
-
-    Raises:
-        ValueError: if a size is below 1 or the scale is not a positive number.
     """
 
     def __init__(self, count: int, dimension: int, *, scale: float = 1.0, seed: int = 0) -> None:
-        """Draw `count` points of R^`dimension` with independent coordinates of standard deviation `scale`."""
         super().__init__()
         require_positive(count=count, dimension=dimension)
         if not 0 < scale < math.inf:
@@ -111,14 +96,11 @@ class Particles(nn.Module):
 
 
 class UnitAutoencoder(nn.Module):
-    """Square images to codes on the unit sphere, and back.
+    """Square images, of an even side of 6 or more, to codes on the unit sphere, and back.
 
     Encoder: convolutions of (filters, kernel, stride) (3, 3, 1), (32, 4, 2) without padding, (32, 3, 1) and
     (32, 3, 1), each with ReLU, and a linear layer to the code, which is divided by its length. Decoder:
     `fedsw.models.labelled.DecodedImages`.
-
-    Raises:
-        ValueError: if the side is not even, or below 6.
 
     Source: SPF, Appendix C.1, with images at their own side (28) where SPF pads them to 32.
     """
@@ -130,7 +112,8 @@ class UnitAutoencoder(nn.Module):
         generator, inner = generator_of(seed), (side - 4) // 2 + 1
         self.encoder = nn.Sequential(
             nn.Unflatten(1, (1, side, side)),
-            *(convolution(1, 3, 3, generator), nn.ReLU(), bare_convolution(3, 32, 4, generator, stride=2), nn.ReLU()),
+            *(convolution(1, 3, 3, generator), nn.ReLU()),
+            *(convolution(3, 32, 4, generator, stride=2, padded=False), nn.ReLU()),
             *(convolution(32, 32, 3, generator), nn.ReLU(), convolution(32, 32, 3, generator), nn.ReLU()),
             *(nn.Flatten(1), linear(32 * inner**2, latent, generator)),
         )
@@ -159,13 +142,8 @@ class TransportedAdaptor(nn.Module):
     the identity. Private images are compared as they are, so that no private record passes through a trained parameter
     and the target of the comparison stays where it is. The classifier (convolutions of stride 2: 5x5, 16 filters, and
     3x3, 32 filters; a linear layer of 64 units, each with ReLU, and one of `classes` units) learns from transported
-    public images and their labels; what it learns from them does not flow back into the transport.
-
-    Args:
-        compared: numbers of an image that are compared: its means over squares, times their side.
-
-    Raises:
-        ValueError: if the side is not a multiple of 4, or `compared` no square of a side that divides it.
+    public images and their labels; what it learns from them does not flow back into the transport. So many numbers are
+    ``compared``: an image's means over squares, times their side.
     """
 
     def __init__(self, side: int, classes: int, compared: int, *, seed: Seed = 0) -> None:

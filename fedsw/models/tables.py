@@ -20,13 +20,10 @@ ROWS = 1000
 class TableGenerator(Proportioned):
     """Rows of a table, as codes of its columns side by side (m, q), of noise and a cell.
 
-    A network makes chances of every column's codes. Once it has rows of chances (`take`) it picks one of the cell's.
-    Once `follow` has given it a tree, it draws codes instead, one column after the other: each by a table of its
-    chances, given the cell and the code of one column before it.
-
-    Args:
-        codes: ranges (first, end) of the columns' codes, one after the other.
-        cells, latent, hidden, seed: as of `VectorGenerator`.
+    A network, see `VectorGenerator`, makes chances of every column's codes, which are at ranges (first, end) one after
+    the other. Once it has rows of chances (`take`) it picks one of the cell's. Once `follow` has given it a tree, it
+    draws codes instead, one column after the other: each by a table of its chances, given the cell and the code of one
+    column before it.
 
     Attributes:
         latent: width of the noise: what the network takes, or a number a column where these are more.
@@ -65,14 +62,10 @@ class TableGenerator(Proportioned):
         self.register_buffer("chances", torch.zeros(cells, width, widest))
 
     def follow(self, parents: Sequence[int], order: Sequence[int], tables: Sequence[Tensor]) -> None:
-        """Draw codes along a tree from now on.
+        """Draw codes along a tree from now on, of these parents and order (K,): a parent comes before its children.
 
-        Args:
-            parents, order: (K,), see the attributes; a parent comes before its children.
-            tables: of every column, (cells, parent's codes or 1, own codes): not negative; rows need no sum of 1.
-
-        Raises:
-            ValueError: if a parent comes after its child, or the columns' order is none.
+        Of every column there is a table (cells, parent's codes or 1, own codes), not negative; rows need no sum of 1.
+        ValueError if a parent comes after its child, or the columns' order is none.
         """
         place = {column: at for at, column in enumerate(order)}
         late = [k for k, parent in enumerate(parents) if parent != NONE and place[parent] >= place[k]]

@@ -95,7 +95,10 @@ class Composite:
         for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
             sizes = [len(rows) for rows in by_stratum]
             owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
-            cells = [_joined(by_stratum, owners, cell) for cell in range(len(part.cells))]
+            cells = [
+                torch.cat([rows for rows, owner in zip(by_stratum, owners, strict=True) if owner == cell])
+                for cell in range(len(part.cells))
+            ]
             if isinstance(part, Matching):
                 own, _ = part.cotangents(
                     cells[0], sample(number, len(cells[0])), theta, ties=ties, memory_limit=memory_limit
@@ -136,10 +139,6 @@ class Composite:
             for stratum, owner in enumerate(owners):
                 totals[stratum] += alone[owner]
         return tuple(totals)
-
-
-def _joined(by_stratum: Sequence[Tensor], owners: Sequence[int], cell: int) -> Tensor:
-    return torch.cat([rows for rows, owner in zip(by_stratum, owners, strict=True) if owner == cell])
 
 
 def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:

@@ -54,8 +54,8 @@ def _drawn_from(generator: dict[str, Any], coded: tuple[Coded, ...]) -> str:
     distances = generator["distances"]
     chosen = "which is nearer to the noised counts" if generator["wanted"] == "auto" else "as the settings say"
     return (
-        f"Rows are drawn from {what}; {chosen}: their squared distance is {distances[kind]:.2g}, of {by[other]} "
-        f"{distances[other]:.2g}."
+        f"Rows are drawn from {what}; {chosen}: their squared distance, less what noise alone would make, is "
+        f"{distances[kind]:.2g}, of {by[other]} {distances[other]:.2g}."
     )
 
 

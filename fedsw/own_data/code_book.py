@@ -162,7 +162,6 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
 
 
 def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """What does not go together in a line."""
     low, high, categories = text["low"], text["high"], lists["categories"]
     for name in ("categories", "missing"):
         if len(lists[name]) == 1 and (apart := next((mark for mark in ";,\t" if mark in lists[name][0]), None)):

@@ -175,7 +175,6 @@ def _feature(column: str, found: ColumnAnswer, *, drop: bool) -> str:
 
 
 def _useless(column: str, found: ColumnAnswer) -> str | None:
-    """Why a column is left out of the inputs; None if it is not."""
     if named_as_identifier(column):
         return "it looks like an identifier"
     if found.kind == "text" and found.categories:

@@ -12,7 +12,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import SUMMARY, read_json
 from fedsw.runs.releases import Releases, stored_sketch
-from fedsw.sketches.drift import Drift, Means, drift, drift_of_means, exact_sketch
+from fedsw.sketches.drift import Drift, Means, drift, drift_of_means
 from fedsw.sketches.noised import NoisedSketch, pooled
 from fedsw.sketches.tables import cell_means, column_means
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
@@ -93,7 +93,6 @@ def of_each(confidence: float, count: int) -> float:
 def _released_sides(
     directory: Path, reference: Path | None, allow_modules: Collection[str]
 ) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None]:
-    """A run's problem, its sketches by whose they are, and that of a public table with its name, where there is one."""
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if not experiment.privacy.sketch:
         raise ExperimentError(
@@ -119,7 +118,7 @@ def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSket
 
     records = read_table(reference, columns)
     assert like.law == law_of_problem(problem)
-    return exact_sketch(like, sketch_of_records(problem, records), len(records))
+    return NoisedSketch(like.law, sketch_of_records(problem, records), 0.0, len(records))
 
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:

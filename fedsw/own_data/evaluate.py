@@ -65,8 +65,8 @@ class Evaluated:
             "constant_intervals": quality.constant_intervals,
             "answer": quality.answer,
             "gain": quality.gain,
-            "by_group": self.worth.by_group,
-            "by_group_intervals": self.worth.by_group_intervals,
+            "by_group": self.worth.by_group.numbers,
+            "by_group_intervals": self.worth.by_group.around,
             "warnings": self.warnings,
         }
 
@@ -107,11 +107,10 @@ def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:
     folder = spec.data_dir if data_dir is None else str(data_dir.expanduser())
     if folder is None:
         raise ExperimentError("this run does not say where the clients' files are: add --data-dir DIR")
-    return experiment.model_copy(update={"data": spec.model_copy(update={"data_dir": folder})})
+    return experiment.with_sections(data={"data_dir": folder})
 
 
 def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:
-    """The configuration of a node that holds the client, or all of them."""
     clients = experiment.federation.clients
     if client is None:
         return {"partition-id": 0, "num-partitions": 1}
@@ -167,8 +166,8 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
     if constant:
         table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
     groups = []
-    if last.by_group:
-        headings, by_group = group_table(last.by_group, last.by_group_intervals, measured_cell)
+    if last.by_group.numbers:
+        headings, by_group = group_table(*last.by_group, measured_cell)
         groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
     said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]

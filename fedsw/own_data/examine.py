@@ -298,7 +298,6 @@ def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
-    """What is wrong with the files together: clients, groups without records, and the server's own file."""
     files, asked = [file for file, _ in read], experiment.federation.clients
     if len(files) > 1 and len(files) != asked:
         yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"

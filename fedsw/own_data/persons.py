@@ -77,7 +77,6 @@ def _hash(key: bytes, content: bytes, size: int) -> str:
 
 
 def _read(path: Path) -> tuple[str, frozenset[str]]:
-    """The key's mark and the hashes of a file."""
     try:
         first, *lines = path.read_text(encoding="ascii").splitlines() or [""]
     except UnicodeDecodeError:

@@ -73,7 +73,7 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
         )
     cells = dict(zip(problem.objective.cells, moments.records, strict=True))
     stored = (read_json(path / PLAN) or {}).get("groups", cells)
-    by_group = _by_group(problem, {name: int(stored.get(name, size)) for name, size in cells.items()})
+    by_group = _by_group(problem, [int(stored.get(name, size)) for name, size in cells.items()])
     twins = twins_of(moments, problem, public_columns(experiment))
     return AfterMoments(experiment, by_group, twins, hidden_by_noise(moments))
 
@@ -84,9 +84,7 @@ def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experimen
     stored = (read_json(path / PLAN) or {}).get("groups")
     if not stored:
         raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")
-    return experiment, _by_group(
-        Problem.from_experiment(experiment), {name: int(size) for name, size in stored.items()}
-    )
+    return experiment, _by_group(Problem.from_experiment(experiment), [int(size) for size in stored.values()])
 
 
 def hidden_by_noise(moments: Moments) -> str:
@@ -115,28 +113,21 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
     chance, total = np.random.default_rng([12, seed]), max(1, moments.count)
     sizes = [max(_LEAST, round(_TWINS * size / total)) if size else 0 for size in moments.records]
     cell = np.repeat(np.arange(len(sizes)), sizes)
-    spread = _root(moments)
+    values, vectors = np.linalg.eigh(moments.within)
+    root = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T  # what noise hides counts as it
     target, middle = _targets_and_middles(moments, problem, cell, chance)
-    inputs = middle + chance.standard_normal((len(cell), len(spread))) @ spread
+    inputs = middle + chance.standard_normal((len(cell), len(root))) @ root
     if not moments.layout.classes:
         target = _predicted(moments, inputs, chance)
     inputs = np.clip(inputs, *_limits(columns, inputs.shape[1]))
-    group = _group_of(problem, cell)
     return PublicRows(
         features=torch.from_numpy(inputs.astype(np.float32)),
-        sensitive=torch.from_numpy(group),
+        sensitive=torch.from_numpy(cell % len(problem.groups)),
         target=torch.from_numpy(target.astype(np.int64 if moments.layout.classes else np.float32)),
         ids=torch.arange(len(cell)),
         columns=columns,
         kind="twins of released moments",
     )
-
-
-def _root(moments: Moments) -> Float:
-    """A symmetric root of the covariance within classes, (p, p); variances that noise hides count as what it hides."""
-    values, vectors = np.linalg.eigh(moments.within)
-    root: Float = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T
-    return root
 
 
 def _apart(moments: Moments) -> Float:
@@ -145,8 +136,7 @@ def _apart(moments: Moments) -> Float:
     seen = np.sum((moments.class_shifts @ whitening) ** 2, axis=1)
     noise = moments.noise_of_products * np.linalg.norm(whitening) / moments.target_mean
     shrunk = np.maximum(0.0, 1 - noise**2 / np.maximum(seen, 1e-300))
-    found: Float = moments.class_shifts * np.sqrt(shrunk)[:, None]
-    return found
+    return np.asarray(moments.class_shifts * np.sqrt(shrunk)[:, None])
 
 
 def _targets_and_middles(
@@ -184,36 +174,28 @@ def _predicted(moments: Moments, inputs: Float, chance: np.random.Generator) -> 
     slopes = whitening @ whitening @ moments.cross
     missed = residual_of(moments, whitening) / np.sqrt(moments.layout.targets)
     drawn = (inputs - moments.mean) @ slopes + moments.target_mean
-    predicted: Float = np.clip(drawn + missed * chance.standard_normal(drawn.shape), 0.0, 1.0)
-    return predicted
+    return np.asarray(np.clip(drawn + missed * chance.standard_normal(drawn.shape), 0.0, 1.0))
 
 
 def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
     """The least and the most (p,) that inputs can be."""
     least, most = [], []
     for feature in columns.features:
-        width = len(feature.categories) or feature.count or 1
-        free = not feature.categories and feature.kind != "boolean" and feature.low is None
-        signed = not free and feature.scale == "signed" and not feature.categories
-        least += [-np.inf if free else -1.0 if signed else 0.0] * width + [0.0] * bool(feature.missing)
-        most += [np.inf if free else 1.0] * width + [1.0] * bool(feature.missing)
+        missing = [1.0] * bool(feature.missing)
+        width = feature.inputs - len(missing)
+        reach = 1.0 if feature.categories or feature.kind == "boolean" or feature.low is not None else np.inf
+        signed = not feature.categories and (reach > 1 or feature.scale == "signed")
+        least += [-reach if signed else 0.0] * width + [0.0] * len(missing)
+        most += [reach] * width + missing
     if len(least) != count:
         return np.full(count, -np.inf), np.full(count, np.inf)
     return np.array(least), np.array(most)
 
 
-def _group_of(problem: Problem, cell: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The group (n,) of every cell's records."""
-    groups = len(problem.groups)
-    group: NDArray[np.int64] = (cell % groups).astype(np.int64)
-    return group
-
-
-def _by_group(problem: Problem, sizes: dict[str, int]) -> dict[str, int]:
-    counts = dict.fromkeys(problem.groups, 0)
-    for place, size in enumerate(sizes.values()):
-        counts[problem.groups[place % len(problem.groups)]] += size
-    return counts
+def _by_group(problem: Problem, sizes: Sequence[int]) -> dict[str, int]:
+    """Records of every group, of those of every cell: the cells of a class are those of all groups in order."""
+    groups = problem.groups
+    return {name: sum(sizes[place :: len(groups)]) for place, name in enumerate(groups)}
 
 
 def opened(
@@ -231,8 +213,7 @@ def opened(
         return problem, clip, flatten(problem.build_model())
     problem = replace(problem, experiment=experiment, clip=clip)
     preparation = prepare(problem, moments)
-    scale = preparation.scale
-    ready = problem.under(preparation)
+    ready, scale = problem.under(preparation), preparation.scale
     start = started(ready, preparation, moments, problem.build_model())
     return ready, Clip(clip.output, scale * clip.jacobian, scale * clip.loss), start
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -82,18 +82,16 @@ def trained(
     empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
     if empty:
         raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
-    batches = (
-        {"batch_size": settings.batch_size} if settings.batch_size else {"batch_fraction": settings.batch_fraction}
-    )
     quiet = plan(
         objective,
         clip,
         sizes=sizes.tolist(),
         rounds=settings.rounds,
-        epsilon=float("inf"),
+        epsilon=math.inf,
         delta=1e-6,
+        batch_fraction=None if settings.batch_size else settings.batch_fraction,
+        batch_size=settings.batch_size,
         seed=seed,
-        **batches,
     )
     noisy = replace(quiet, multiplier=multiplier)
     if multiplier and experiment.privacy.local:
@@ -146,7 +144,7 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
     with torch.no_grad():
         outputs = problem.task.outputs(model(batch.features), batch)
     if not bool(torch.isfinite(outputs).all()):
-        return Score(float("-inf"), 0.0)
+        return Score(-math.inf, 0.0)
     if problem.classes:
         quality = quality_of_classes(outputs, held_out, groups=len(problem.groups), classes=problem.classes)
         constant = quality.constant["accuracy"]
@@ -206,17 +204,17 @@ class Curve:
     @property
     def kept(self) -> tuple[float, ...]:
         """At every point the share, -1 to 1, left of what can be learnt: the mean over laws, made to never fall."""
-        parts = [self._share(place) for place in self.taught]
-        return tuple(_mean(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
+        learnable = self.learnable
+        parts = [
+            _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable[place])) for point in self.points])
+            for place in self.taught
+        ]
+        return tuple(sum(each) / len(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
 
     def under(self, place: int) -> Curve:
         """The curve under one law alone."""
         points = tuple(Point(point.strength, (point.scores[place],)) for point in self.points)
         return Curve((self.reference[place],), points, self.name)
-
-    def _share(self, place: int) -> list[float]:
-        learnable = self.learnable[place]
-        return _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable)) for point in self.points])
 
     def at(self, strength: float) -> float:
         """The share of what can be learnt that is left at a strength of the signal."""
@@ -229,14 +227,14 @@ class Curve:
 
     def strength_for(self, share: float) -> float:
         """The least strength at which so much is left; infinite if none of those measured is enough."""
-        for before, after in zip((None, *self.points), self.points, strict=False):
-            if self.at(after.strength) < share:
-                continue
-            if before is None:
-                return after.strength
-            low, high = self.at(before.strength), self.at(after.strength)
-            place = (share - low) / (high - low)
-            return float(before.strength * (after.strength / before.strength) ** place)
+        low, below = 0.0, 0.0
+        for point in self.points:
+            high = self.at(point.strength)
+            if high >= share and not below:
+                return point.strength
+            if high >= share:
+                return float(below * (point.strength / below) ** ((share - low) / (high - low)))
+            low, below = high, point.strength
         return math.inf
 
 
@@ -259,23 +257,21 @@ def curve(
     """
     sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
     public = numbers_of(experiment, sizes, problem)
-    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes, 0)]
+    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes)]
 
     def scores(strength: float) -> tuple[Score, ...]:
         numbers, ready = at_strength(experiment, public, strength)
         rounds = math.sqrt(ready.training.rounds) if relative is None else relative
         each = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
-        points = []
-        for place, (private, held_out) in enumerate(twins):
-            points.append(
-                trained(problem, ready, private, held_out, multiplier=each, one=numbers.multiplier, seed=place)
-            )
+        found = []
+        for place, own in enumerate(twins):
+            found.append(trained(problem, ready, *own, multiplier=each, one=numbers.multiplier, seed=place))
             seen()
-        return tuple(points)
+        return tuple(found)
 
     known = []
-    for private, held_out in twins:
-        known.append(reference(problem, private, held_out))
+    for own in twins:
+        known.append(reference(problem, *own))
         seen()
     name = " or ".join(dict.fromkeys(each.name for each in known))
     return Curve(tuple(each.score for each in known), tuple(Point(each, scores(each)) for each in strengths), name)
@@ -304,15 +300,10 @@ def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[P
     return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
 
 
-def _of_table(table: PublicRows, sizes: Mapping[str, int], seed: int) -> tuple[PublicRows, PublicRows]:
+def _of_table(table: PublicRows, sizes: Mapping[str, int]) -> tuple[PublicRows, PublicRows]:
     """Twins out of one half of a public table, and others out of the other half to measure on."""
     own, others = halves(table)
-    return resampled(own, sizes, seed=seed), resampled(others, scaled(sizes, HELD_OUT), seed=seed + 1)
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
+    return resampled(own, sizes, seed=0), resampled(others, scaled(sizes, HELD_OUT), seed=1)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,19 +49,16 @@ def columns_named(
     for name in names:
         column, sign, value = name.partition("=")
         blocks.setdefault(column if sign else name, []).extend([value] if sign else [])
-    features = [_public_feature(name, tuple(values), bounded=bounded) for name, values in blocks.items()]
+    signed: dict[str, Any] = {"low": -1, "high": 1, "scale": "signed"} if bounded else {}
     return Columns(
-        features=tuple(features),
+        features=tuple(
+            Feature(name=name, categories=tuple(values)) if len(values) > 1 else Feature(name=name, **signed)
+            for name, values in blocks.items()
+        ),
         sensitive=Group(name="the group", values=tuple(groups)) if len(groups) > 1 else None,
         target=Label(name="the class", values=tuple(classes)) if classes else None,
         targets=tuple(Number(name=f"the target {place}", low=0, high=1) for place in range(targets)),
     )
-
-
-def _public_feature(name: str, values: tuple[str, ...], *, bounded: bool) -> Feature:
-    if len(values) > 1:
-        return Feature(name=name, categories=values)
-    return Feature(name=name, low=-1, high=1, scale="signed") if bounded else Feature(name=name)
 
 
 def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
@@ -129,8 +127,6 @@ knows before moments are released.
 TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
 """Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
 learn little from them."""
-
-
 _RARE = 0.02
 
 
@@ -158,10 +154,9 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: 
     fixed, chance = np.random.default_rng([7, law.seed]), np.random.default_rng([8, law.seed, seed])
     groups = np.repeat(np.arange(len(columns.groups)), [by_group[name] for name in columns.groups])
     means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
-    traits = means[groups] + chance.standard_normal((len(groups), _FACTORS))
-    score = _target_score(traits, law, fixed, chance)
-    target = _target(columns, score, law, fixed, chance)
-    features = np.hstack([_feature(feature, traits, law, fixed, chance) for feature in columns.features])
+    draw = _Draw(law, fixed, chance, means[groups] + chance.standard_normal((len(groups), _FACTORS)))
+    target = draw.target(columns)
+    features = np.hstack([draw.inputs(feature) for feature in columns.features])
     order = chance.permutation(len(groups))
     return PublicRows(
         features=torch.from_numpy(features[order].astype(np.float32)),
@@ -171,6 +166,71 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: 
         columns=columns,
         kind="public twins",
     )
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Records that are drawn from a law: what the law fixes, chance, and their hidden traits (n, f)."""
+
+    law: TwinLaw
+    fixed: np.random.Generator
+    chance: np.random.Generator
+    traits: Float
+
+    def target(self, columns: Columns) -> NDArray[np.float32] | NDArray[np.int64]:
+        """Targets (n, t) in [0, 1], the first by a score and others by it and chance; or classes (n,) by its rank."""
+        score = self._mixed(self.law.explained, self._along(self.fixed.standard_normal(_FACTORS)))
+        if not columns.targets:
+            ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
+            return np.searchsorted(np.cumsum(_shares(self.law, len(columns.classes)))[:-1], ranks).astype(np.int64)
+        numbers = []
+        for place in range(len(columns.targets)):
+            share = 1.0 if place == 0 else self.fixed.uniform(0.5, 1.0)
+            numbers.append(np.clip(self.law.middle + self.law.spread * self._mixed(share, score), 0.0, 1.0))
+        return np.stack(numbers, axis=1).astype(np.float32)
+
+    def inputs(self, feature: Feature) -> Float:
+        """The inputs (n, k) that come of a column."""
+        if feature.categories:
+            values = self._one_hot(len(feature.categories))
+        else:
+            values = np.stack([self._number(feature) for _ in range(feature.count or 1)], axis=1)
+        if not feature.missing:
+            return values
+        absent = (self.chance.random(len(values)) < _MISSING).astype(np.float64)[:, None]
+        return np.hstack([values * (1 - absent), absent])
+
+    def _number(self, feature: Feature) -> Float:
+        """What a column shows (n,) of the traits: standard normal, one trait more than the others, or within bounds."""
+        shown = self._mixed(_CLARITY, self._along(self.fixed.standard_normal(_FACTORS) ** 3))
+        if feature.kind == "boolean":
+            return (shown > self.fixed.normal(0.5, 0.5)).astype(np.float64)
+        if feature.low is None:
+            return shown
+        middle, used = self.fixed.uniform(0.2, 0.6), self.fixed.uniform(*self.law.used)
+        unit = np.clip(middle + used / _WIDE * shown, 0.0, 1.0)
+        return 2 * unit - 1 if feature.scale == "signed" else unit
+
+    def _one_hot(self, k: int) -> Float:
+        """One-hot rows (n, k): a few categories are frequent, most are rare, and the traits move which."""
+        frequency = self.fixed.permutation(-np.log1p(np.arange(k)))
+        moved = self.traits @ (0.7 * self.fixed.standard_normal((_FACTORS, k)))
+        value = frequency + moved - np.log(-np.log(self.chance.random((len(moved), k))))
+        return np.asarray(np.eye(k)[value.argmax(axis=1)], dtype=np.float64)
+
+    def _along(self, weights: Float) -> Float:
+        """One combination (n,) of the traits, of variance 1 within a group."""
+        return np.asarray(self.traits @ (weights / np.linalg.norm(weights)))
+
+    def _mixed(self, share: float, signal: Float) -> Float:
+        """A signal (n,) that makes this share of the variance, and chance for the rest."""
+        return np.asarray(np.sqrt(share) * signal + np.sqrt(1 - share) * self.chance.standard_normal(len(signal)))
+
+
+def _shares(law: TwinLaw, classes: int) -> Float:
+    """Of all records, the share of every class (classes,): of more than two each has 70 % of the last."""
+    sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
+    return np.asarray(sizes / sizes.sum())
 
 
 def halves(table: PublicRows) -> tuple[PublicRows, PublicRows]:
@@ -195,86 +255,3 @@ def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> P
             raise ValueError(f"the public table has no record of the group {name!r}, and the plan is for some")
         rows.append(chance.choice(own, by_group[name]) if by_group[name] else own[:0])
     return _rows(table, chance.permutation(np.concatenate(rows)))
-
-
-def _target_score(traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
-    weights = fixed.standard_normal(_FACTORS)
-    signal = traits @ (weights / np.linalg.norm(weights))
-    noise = chance.standard_normal(len(traits))
-    return np.asarray(np.sqrt(law.explained) * signal + np.sqrt(1 - law.explained) * noise)
-
-
-def _target(
-    columns: Columns, score: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
-) -> NDArray[np.float32] | NDArray[np.int64]:
-    if columns.targets:
-        return _numbers_to_predict(columns, score, law, fixed, chance)
-    return _classes(columns, score, law)
-
-
-def _numbers_to_predict(
-    columns: Columns, score: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
-) -> NDArray[np.float32]:
-    """Targets (n, t) in [0, 1]: the first follows the score, others follow it and chance."""
-    numbers = []
-    for place in range(len(columns.targets)):
-        share = 1.0 if place == 0 else fixed.uniform(0.5, 1.0)
-        value = np.sqrt(share) * score + np.sqrt(1 - share) * chance.standard_normal(len(score))
-        numbers.append(np.clip(law.middle + law.spread * value, 0.0, 1.0))
-    return np.stack(numbers, axis=1).astype(np.float32)
-
-
-def _classes(columns: Columns, score: Float, law: TwinLaw) -> NDArray[np.int64]:
-    """Classes (n,) by the rank of the score: of two the first has the common share, of more each 70 % of the last."""
-    ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
-    return np.searchsorted(np.cumsum(_shares(law, len(columns.classes)))[:-1], ranks).astype(np.int64)
-
-
-def _shares(law: TwinLaw, classes: int) -> Float:
-    """Of all records, the share of every class (classes,)."""
-    sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
-    shares: Float = sizes / sizes.sum()
-    return shares
-
-
-def _feature(
-    feature: Feature, traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
-) -> Float:
-    """The inputs (n, k) that come of a column."""
-    count = len(traits)
-    if feature.categories:
-        values = _categories(len(feature.categories), traits, fixed, chance)
-    else:
-        values = np.hstack([_number(feature, traits, law, fixed, chance)[:, None] for _ in range(feature.count or 1)])
-    if not feature.missing:
-        return values
-    absent = (chance.random(count) < _MISSING).astype(np.float64)[:, None]
-    return np.hstack([values * (1 - absent), absent])
-
-
-def _shown(traits: Float, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
-    """What one column shows of the traits: standard normal, one trait more than the others."""
-    loading = fixed.standard_normal(_FACTORS) ** 3
-    signal = traits @ (loading / np.linalg.norm(loading))
-    return np.asarray(np.sqrt(_CLARITY) * signal + np.sqrt(1 - _CLARITY) * chance.standard_normal(len(traits)))
-
-
-def _number(
-    feature: Feature, traits: Float, law: TwinLaw, fixed: np.random.Generator, chance: np.random.Generator
-) -> Float:
-    shown = _shown(traits, fixed, chance)
-    if feature.kind == "boolean":
-        return (shown > fixed.normal(0.5, 0.5)).astype(np.float64)
-    if feature.low is None:
-        return shown
-    middle, used = fixed.uniform(0.2, 0.6), fixed.uniform(*law.used)
-    unit = np.clip(middle + used / _WIDE * shown, 0.0, 1.0)
-    return 2 * unit - 1 if feature.scale == "signed" else unit
-
-
-def _categories(k: int, traits: Float, fixed: np.random.Generator, chance: np.random.Generator) -> Float:
-    """One-hot rows (n, k): a few categories are frequent, most are rare, and the traits move which."""
-    frequency = fixed.permutation(-np.log1p(np.arange(k)))
-    moved = traits @ (0.7 * fixed.standard_normal((_FACTORS, k)))
-    value = frequency + moved - np.log(-np.log(chance.random((len(traits), k))))
-    return np.asarray(np.eye(k)[value.argmax(axis=1)], dtype=np.float64)

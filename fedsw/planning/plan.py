@@ -149,22 +149,18 @@ class Planned(Short):
     @property
     def verdict(self) -> str:
         """What to expect, in words, and of which classes where that is assumed."""
-        if self.forecast is None:
+        forecast = self.forecast
+        if forecast is None:
             return f"no forecast: {self.why_not}"
-        expected = self._expected(self.forecast)
-        if not self.multiplier or self.forecast.kept < FEASIBLE or self.forecast.rarest is None:
+        expected = self._expected(forecast)
+        if not self.multiplier or forecast.kept < FEASIBLE or forecast.rarest is None:
             return expected
-        least = f"{100 * self.forecast.rarest:.0f} %"
-        return f"{expected}. This assumes that no class has less than {least} of the records{self._rare}"
-
-    @property
-    def _rare(self) -> str:
-        """What the verdict would be of a rare class, where that was tried."""
-        rare = None if self.forecast is None else self.forecast.rare
+        least, rare = f"{100 * forecast.rarest:.0f} %", forecast.rare
+        expected += f". This assumes that no class has less than {least} of the records"
         if rare is None:
-            return ""
+            return expected
         left = "a constant would do as well" if rare < FEASIBLE else f"about {100 * min(1.0, rare):.0f} % would be left"
-        return f": if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
+        return f"{expected}: if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
 
     def _expected(self, forecast: Forecast) -> str:
         kept = forecast.kept
@@ -277,10 +273,8 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         changed = experiment if epsilon is None else _at(experiment, epsilon)
         return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
 
-    total = sum(by_group.values())
-    own = experiment.privacy.epsilon
-    here = strength(total, None)
-    needed = measured.strength_for(FEASIBLE)
+    total, own = sum(by_group.values()), experiment.privacy.epsilon
+    here, needed = strength(total, None), measured.strength_for(FEASIBLE)
     alone = [
         measured.under(place).at(here) if place in measured.taught else 0.0 for place in range(len(measured.reference))
     ]
@@ -305,8 +299,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
 
 def _at(experiment: Experiment, epsilon: float) -> Experiment:
     trust = experiment.privacy.trust if trust_model(experiment.privacy.trust).noised else "central"
-    changed = {"epsilon": epsilon, "noise_multiplier": None, "trust": trust}
-    return experiment.model_copy(update={"privacy": experiment.privacy.model_copy(update=changed)})
+    return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
 
 
 def _least(strength: Callable[[float], float], needed: float, low: float, high: float) -> float:

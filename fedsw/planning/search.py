@@ -51,10 +51,7 @@ def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -
     """
     base = load_experiment(path, settings)
     axes = [_axis(text) for text in tries] or [_rates(base)]
-    count = 1
-    for axis in axes:
-        count *= len(axis)
-    if count > MOST:
+    if (count := math.prod(map(len, axes))) > MOST:
         raise ExperimentError(f"--try asks for {count} combinations, above {MOST}; give fewer values")
     return [
         Candidate(tuple(chosen), load_experiment(path, [*settings, *chosen])) for chosen in itertools.product(*axes)
@@ -81,7 +78,7 @@ def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
         known = ", ".join(held_out) or "none, since data.held_out is missing"
         raise ExperimentError(f"the run has no held-out metric {metric!r}; it has {known}")
     value = to_float(held_out[metric])
-    return sign * value if value is not None and value == value else -float("inf")
+    return -math.inf if value is None or math.isnan(value) else sign * value
 
 
 def _axis(text: str) -> list[str]:
@@ -128,16 +125,10 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
 def _on_objects(experiment: Experiment, clients: int) -> Experiment:
     """The experiment on Python objects, one a unit, outside every account; seeded, so that all meet the same draws."""
     raw = experiment.model_dump(mode="json")
-    raw["data"]["columns"] = {**raw["data"]["columns"], "unit": None}
-    raw["data"] |= {
-        "source": "object",
-        "data_dir": None,
-        "held_out": None,
-        "held_out_to": "operator",
-        "held_out_overlap": "allow",  # twins are nobody: equal rows give nothing away
-        "account": None,
-        "unit": None,
-    }
+    raw["data"]["columns"]["unit"] = None
+    none = dict.fromkeys(("data_dir", "held_out", "account", "unit"))
+    raw["data"] |= {"source": "object", "held_out_to": "operator", **none}
+    raw["data"]["held_out_overlap"] = "allow"  # twins are nobody: equal rows give nothing away
     raw["federation"]["clients"], raw["seed"] = clients, _SEED
     return parse_experiment(raw)
 
@@ -188,16 +179,6 @@ def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
         yield lambda tried: progress.advance(task)
 
 
-@contextmanager
-def waiting(*, show: bool) -> Iterator[None]:
-    """Something that moves, without a count: the number of private runs is secret."""
-    if not show:
-        yield
-        return
-    with Screen(stderr=True).status("comparing private runs; how many is secret"):
-        yield
-
-
 def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
     """The tries of a free search, the best first."""
     rows = [
@@ -219,5 +200,6 @@ def tried_view(record: Mapping[str, Any]) -> RenderableType:
     table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
     best = "  ".join(record["best"]) or "as written"
     note = Text(f"best on public twins: {best}\n", style="bold")
+    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
     note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
     return Group(table, note)

@@ -57,16 +57,13 @@ def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> No
             files.private(Path(shutil.copyfile(directory / name, place / name)))
     if (state := checkpoint.load(directory)) is not None:
         checkpoint.write(place, state)
-    _date(place, begun.isoformat(timespec="seconds"))
+    # Where files name a time it is the start of the search, and none names a duration.
+    at = begun.isoformat(timespec="seconds")
+    write_json(place / CONFIG, {**found_json(place / CONFIG), "begun": at})
+    summary = {name: value for name, value in found_json(place / SUMMARY).items() if name != "seconds"}
+    write_json(place / SUMMARY, {**summary, "begun": at, "date": at})
     for path in (*place.iterdir(), place):
         os.utime(path, (begun.timestamp(),) * 2)
-
-
-def _date(place: Path, begun: str) -> None:
-    """Let its files name the start of the search where they name a time, and no duration."""
-    write_json(place / CONFIG, {**found_json(place / CONFIG), "begun": begun})
-    summary = {name: value for name, value in found_json(place / SUMMARY).items() if name != "seconds"}
-    write_json(place / SUMMARY, {**summary, "begun": begun, "date": begun})
 
 
 Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
@@ -103,7 +100,12 @@ class Selected:
 def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
     """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone."""
     plans = [_plan(candidate.experiment) for candidate in found]
-    delta = _one_delta(found, plans)
+    delta, *others = sorted({plan.delta for plan in plans})
+    if others:
+        raise ExperimentError(
+            f"the candidates have different deltas, {upward(delta, 6)} to {upward(others[-1], 6)}, and a selection has "
+            "one guarantee at one delta: write the same number in privacy.delta for all of them"
+        )
     steps = tuple(_of_one_kind(planned_cost(plan)) for plan in plans)
     distinct = tuple(dict.fromkeys(pair for each in steps for pair in each.items()))
     curve = renyi_of_best(law, distinct)
@@ -184,38 +186,21 @@ def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
         account.settle(name, steps, None)
 
 
-def _one_delta(found: Sequence[Candidate], plans: Sequence[Plan]) -> float:
-    if len(deltas := sorted({plan.delta for plan in plans})) > 1:
-        raise ExperimentError(
-            f"the candidates have different deltas, {upward(deltas[0], 6)} to {upward(deltas[-1], 6)}, and a selection "
-            "has one guarantee at one delta: write the same number in privacy.delta for all of them"
-        )
-    return deltas[0]
-
-
 def _plan(experiment: Experiment) -> Plan:
     _require_selectable(experiment)
-    task = Problem.from_experiment(settled(_without_moments(experiment)))
+    if "privacy" in left_open(experiment):  # moments that could be chosen: a selection is among runs of rounds alone
+        experiment = experiment.with_sections(privacy={"moments": 0.0})
+    task = Problem.from_experiment(settled(experiment))
     Evaluator(task)  # whatever it refuses is refused before anything is charged
     node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
     site = Site(0, node.clients, node.held, None, None)
     return sketch.make_plan(task, [site]) if experiment.privacy.sketch else make_plan(task, [site])
 
 
-def _without_moments(experiment: Experiment) -> Experiment:
-    """The experiment without moments where they are left to be chosen: a selection is among runs of rounds alone."""
-    if "privacy" not in left_open(experiment):
-        return experiment
-    privacy = experiment.privacy.model_copy(update={"moments": 0.0})
-    return experiment.model_copy(update={"privacy": privacy})
-
-
 def _as_run(plan: Plan) -> Experiment:
     """A candidate with the noise of its plan in place of the epsilon of one run, which is nobody's guarantee."""
-    experiment = plan.task.experiment
-    privacy = experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": plan.multiplier})
-    data = experiment.data.model_copy(update={"account": None})
-    return experiment.model_copy(update={"privacy": privacy, "data": data})
+    noise = {"epsilon": None, "noise_multiplier": plan.multiplier}
+    return plan.task.experiment.with_sections(privacy=noise, data={"account": None})
 
 
 def _of_one_kind(cost: lifetime.Cost) -> Counts:

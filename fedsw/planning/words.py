@@ -38,13 +38,14 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
     if found.multiplier:
         yield "noise", _noise(found)
-    if len(found.stages) > 1:
-        yield from stage_rows(found)
+    for place, each in enumerate(found.stages if len(found.stages) > 1 else (), start=1):
+        share = f"{100 * each.share:.3g} % of the budget (of μ²) for {each.numbers:,} numbers of a record"
+        yield f"stage {place}", f"{share}: μ = {upward(each.mu)}, σ/Δ = {number(each.multiplier)}"
     forecast = found.forecast
     if forecast is None:
         return
     if found.multiplier:
-        yield "signal", signal_words(forecast.strength)
+        yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
         yield "feasible from", _least(found, forecast)
@@ -55,21 +56,10 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield f"[{section}]", settings_text(values)
 
 
-def stage_rows(found: Planned) -> Iterator[tuple[str, str]]:
-    """What each stage of a sketch gets of the budget, and what it costs."""
-    for place, each in enumerate(found.stages, start=1):
-        share = f"{100 * each.share:.3g} % of the budget (of μ²) for {each.numbers:,} numbers of a record"
-        yield f"stage {place}", f"{share}: μ = {upward(each.mu)}, σ/Δ = {number(each.multiplier)}"
-
-
-def signal_words(strength: float) -> str:
-    """Signal against noise over the whole run, in words."""
+def _signal(strength: float) -> str:
+    words = "the noise will be felt" if strength >= _FELT else "mostly noise"
     if strength >= _CLEAR:
         words = "the signal can stand well above the noise"
-    elif strength >= _FELT:
-        words = "the noise will be felt"
-    else:
-        words = "mostly noise"
     return f"{words}: over all rounds it is {number(strength)} times the noise, if all gradients point one way"
 
 
@@ -119,14 +109,9 @@ def as_plain(found: Planned) -> dict[str, Any]:
             "least_epsilon": forecast.least_epsilon,
             "most_parameters": forecast.most_parameters,
             "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
-            "what_ifs": [{"records": w.records, "epsilon": w.epsilon, "kept": w.kept} for w in forecast.what_ifs],
+            "what_ifs": [asdict(each) for each in forecast.what_ifs],
         }
     return plain
-
-
-def short(kept: float) -> str:
-    """A share of what can be learnt, for a cell of a table."""
-    return "constant" if kept < FEASIBLE else f"{100 * min(kept, 1):.0f} %"
 
 
 def _noise(found: Planned) -> str:
@@ -272,7 +257,10 @@ def _style(found: Planned) -> str:
 
 
 def _what_ifs(forecast: Forecast) -> Table:
-    kept = {(each.records, each.epsilon): short(each.kept) for each in forecast.what_ifs}
+    kept = {
+        (each.records, each.epsilon): "constant" if each.kept < FEASIBLE else f"{100 * min(each.kept, 1):.0f} %"
+        for each in forecast.what_ifs
+    }
     sizes, epsilons = (sorted(set(values)) for values in zip(*kept, strict=True))
     headings = ("records", *(f"ε = {upward(epsilon)}" for epsilon in epsilons))
     rows = [(f"{size:,}", *(kept[size, epsilon] for epsilon in epsilons)) for size in sizes]

@@ -8,6 +8,7 @@ Theorem M1).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +38,7 @@ class BadKey(ValueError):
 
 @dataclass(frozen=True)
 class MaskKey:
-    """A site's key pair. What it shares with another site is agreed once, and kept in memory alone.
-
-    Attributes:
-        private: never leaves the site.
-    """
+    """A site's key pair, whose private key never leaves it; what it shares with others is kept in memory alone."""
 
     private: X25519PrivateKey
     _shared: dict[bytes, bytes] = field(default_factory=dict, repr=False, compare=False)
@@ -62,11 +59,7 @@ class MaskKey:
         return self.private.public_key().public_bytes_raw()
 
     def shared(self, other: bytes) -> bytes:
-        """The secret that this site and the owner of a public key have in common.
-
-        Raises:
-            BadKey: if the other's key is none.
-        """
+        """The secret that this site and the owner of a public key have in common; BadKey if the other's key is none."""
         if other not in self._shared:
             try:
                 self._shared[other] = self.private.exchange(X25519PublicKey.from_public_bytes(other))
@@ -81,12 +74,8 @@ class MaskKey:
         from uniform numbers, up to the advantage against X25519, HKDF-SHA256 and ChaCha20, as long as each `asked` is
         masked once. Two sites' parts cancel if both were asked the same; else they are independent.
 
-        Args:
-            others: public keys of the other sites in the sum.
-            asked: digest of all that the sites are asked, with the nonces of all of them (`digest_of`).
-
-        Raises:
-            BadKey: as `shared`.
+        ``others`` are the public keys of the other sites in the sum, ``asked`` is the digest of all that the sites are
+        asked, with the nonces of all of them (`digest_of`). BadKey as `shared`.
         """
         own, total = self.public, np.zeros(length, dtype=np.uint64)
         for other in others:
@@ -106,11 +95,8 @@ def digest_of(fields: Mapping[str, bytes | str | int]) -> bytes:
     digest = hashlib.sha256(_LABEL)
     for name in sorted(fields):
         value = fields[name]
-        for part in (
-            name.encode(),
-            type(value).__name__.encode(),
-            value if isinstance(value, bytes) else str(value).encode(),
-        ):
+        content = value if isinstance(value, bytes) else str(value).encode()
+        for part in (name.encode(), type(value).__name__.encode(), content):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.digest()
@@ -138,11 +124,8 @@ _MODULUS = 2.0**63
 class Share:
     """A site's part in the noise of a masked sum; public.
 
-    Attributes:
-        clients: how many of the sum's clients the site answers for; each has one share.
-        honest: H, with how many shares the noise is complete.
-        step: of the grid.
-        most: no coordinate of the site's vector is larger.
+    The site answers for so many of the sum's ``clients``, each with one share; with the shares of ``honest`` of them,
+    H, the noise is complete. No coordinate of its vector exceeds ``most``; ``step`` is the grid's.
     """
 
     clients: int
@@ -156,15 +139,9 @@ class Share:
 
 
 def shared_step(sigma: float, honest: int, clients: Iterable[int]) -> float:
-    """The step of the grid that all sites of a sum round to, from public numbers.
+    """The step of the grid that all sites of a sum round to, by sigma of H honest clients and the sites' clients.
 
-    Args:
-        sigma: noise of H honest clients together.
-        honest: H.
-        clients: of every site in the sum.
-
-    Raises:
-        ValueError: if a client's share would be too few steps: one site has tens of thousands of clients, another one.
+    ValueError if a client's share would be too few steps: one site has tens of thousands of clients, another one.
     """
     counts = list(clients)
     alone = sigma / math.sqrt(honest)
@@ -178,11 +155,7 @@ def shared_step(sigma: float, honest: int, clients: Iterable[int]) -> float:
 
 
 def require_no_wrap(sigma: float, shares: Sequence[Share]) -> None:
-    """Check that no sum of whole numbers leaves (-2^63, 2^63), whatever the sites' vectors and noise are.
-
-    Raises:
-        ValueError: naming what the sum could come to.
-    """
+    """Refuse (ValueError) what could leave (-2^63, 2^63), whatever the sites' vectors and noise are."""
     parts = [(share.most + _DEVIATIONS * share.scale(sigma)) / share.step + 1 for share in shares]
     if not (max(parts) < _EXACT and sum(parts) < _MODULUS):
         raise ValueError(
@@ -198,8 +171,5 @@ def whole_steps(values: Tensor, step: float) -> Whole:
 
 def summed(parts: Iterable[Whole], step: float) -> Tensor:
     """The sum of masked vectors (n,) as numbers, float64: masks have cancelled, and nothing has wrapped."""
-    total: Whole | None = None
-    for part in parts:
-        total = part.copy() if total is None else total + part
-    assert total is not None
+    total: Whole = functools.reduce(np.add, parts)
     return torch.from_numpy(total.view(np.int64).astype(np.float64)) * step

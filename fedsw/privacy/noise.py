@@ -30,13 +30,10 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float, calibration
     (epsilon, delta)-differentially private under the relation that the sensitivity is for. "analytic" is the least
     such sigma, to about 1e-9 relative and never below it; "rco" is
     (c + sqrt(c^2 + epsilon)) / (epsilon sqrt 2) * sensitivity with c^2 = ln(2 / (sqrt(16 delta + 1) - 1)), which is
-    larger. Proofs: docs/guarantees/slices.md.
+    larger. Proofs: docs/guarantees/slices.md. ValueError if epsilon or the sensitivity is not positive and finite,
+    delta is outside [1e-100, 1) (for "rco": [1e-100, 1/2)), or the calibration is unknown.
 
     Sources: Balle and Wang 2018, Theorem 8 (analytic); RCO, equation (4), after Zhao et al. 2019.
-
-    Raises:
-        ValueError: if epsilon or the sensitivity is not positive and finite, delta is outside [1e-100, 1) (for "rco":
-            [1e-100, 1/2)), or the calibration is unknown.
     """
     _check(epsilon, sensitivity)
     if not _LEAST_DELTA <= delta < 1.0:
@@ -59,10 +56,7 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
     """Scale b of Laplace noise, of density exp(-|x| / b) / 2b, that makes one release epsilon-private.
 
     Guarantee: on a vector that moves by at most `sensitivity` in l1 norm the release is (epsilon, 0)-differentially
-    private. Source: Dwork, McSherry, Nissim, Smith 2006.
-
-    Raises:
-        ValueError: if epsilon or the sensitivity is not positive and finite.
+    private. Source: Dwork, McSherry, Nissim, Smith 2006. ValueError if a number is not positive and finite.
     """
     _check(epsilon, sensitivity)
     return sensitivity / epsilon * (1 + _ROUNDING)
@@ -114,10 +108,8 @@ _PI = Decimal(
 def spacing(scale: float) -> float:
     """Step of the grid that noise of a scale (sigma of Gaussian noise) is released on: a power of two.
 
-    It is between scale / 4096 and scale / 2048.
-
-    Raises:
-        ValueError: if the scale is outside [2^-900, 2^900], where steps or sums would leave float64's range.
+    It is between scale / 4096 and scale / 2048. ValueError for a scale outside [2^-900, 2^900], where steps or sums
+    would leave float64's range.
     """
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
         raise ValueError(
@@ -142,16 +134,11 @@ def noised(vector: Tensor, sigma: float, stream: Stream, *, step: float | None =
     sigma and the stream, and not on the processor's or a library's last bits.
 
     The vector is not checked for finite values, since nothing may depend on a record's value here: a coordinate that
-    is not finite stays so.
-
-    Args:
-        step: of the grid, a power of two, where several noised vectors need the same one: at least `spacing(sigma)`.
+    is not finite stays so. A ``step`` of the grid, at least `spacing(sigma)`, is given where several noised vectors
+    need the same one. TypeError if the vector is not float64; ValueError if sigma is outside [2^-900, 2^900], or the
+    step is no power of two or too fine.
 
     Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022) of Box-Muller normals.
-
-    Raises:
-        TypeError: if the vector is not float64.
-        ValueError: if sigma is outside [2^-900, 2^900], or the step is no power of two or finer than that.
     """
     return released_on_grid(vector, sigma, stream, _moves, step=step)
 
@@ -161,14 +148,8 @@ def released_on_grid(
 ) -> Tensor:
     """`vector`, of any shape, plus noise of a law, rounded to multiples of `spacing(scale)`: what the laws share.
 
-    Args:
-        moves: from offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream for
-            refinements, the offsets plus noise, rounded to whole numbers.
-        step: as in `noised`.
-
-    Raises:
-        TypeError: if the vector is not float64.
-        ValueError: if the scale is outside [2^-900, 2^900], or the step is none for it.
+    ``moves`` makes, of offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream
+    for refinements, the offsets plus noise, rounded to whole numbers. For the rest, and errors, see `noised`.
     """
     if vector.dtype != torch.float64:
         raise TypeError(
@@ -279,21 +260,9 @@ def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
     the bits of the result and without any delta (docs/guarantees/grid.md).
 
     Every coordinate is first computed in float64. Where that could round wrongly (about one in 700 000), its uniform is
-    extended, for as long as it takes, until the two ends of what it may be round alike.
-
-    Args:
-        vector: any shape, float64; a coordinate that is not finite stays so.
-        scale: b, in [2^-900, 2^900].
-        stream: where the uniforms come from.
-
-    Returns:
-        float64, the vector's shape, a copy.
+    extended, for as long as it takes, until the two ends of what it may be round alike. Shapes and errors as `noised`.
 
     Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022).
-
-    Raises:
-        TypeError: if the vector is not float64.
-        ValueError: if the scale is out of range.
     """
     return released_on_grid(vector, scale, stream, _laplace_moves)
 

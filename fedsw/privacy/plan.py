@@ -29,9 +29,7 @@ class Plan(Short):
 
     Attributes:
         strata: names of the strata of sampling; each is accounted for on its own.
-        sizes: records of every stratum.
-        batch: of these in every batch.
-        rates: sampling rate of every stratum.
+        sizes, batch, rates: records of every stratum, of these in every batch, and its sampling rate.
         rounds: how many releases.
         epsilon, delta: of all rounds together, for the replacement of one record within its stratum.
         multiplier: noise multiplier sigma / Delta; 0 without noise.
@@ -97,15 +95,21 @@ class Plan(Short):
         if not self.multiplier:
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
+        return (
+            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
+            f"{self._protected} {ALONE}"
+        )
+
+    @property
+    def _protected(self) -> str:
+        """Whom the guarantee protects from whom, and what is public, in words."""
         theirs = " It rests on a bound that the user stated." if STATED in self.sensitivity.bound else ""
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         return (
-            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
-            f"each {one} replacement "
-            f"{whole}by "
-            f"any other within its stratum, against everybody who sees all {self.rounds} released gradients and "
-            f"everything computed from them. Public: {', '.join(self.sensitivity.public)}.{theirs} {ALONE}"
+            f"each {one} replacement {whole}by any other within its stratum, against everybody who sees all "
+            f"{self.rounds} released gradients and everything computed from them. Public: "
+            f"{', '.join(self.sensitivity.public)}.{theirs}"
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
@@ -124,11 +128,16 @@ class Plan(Short):
             "bound": self.sensitivity.bound,
         }
 
-    def __str__(self) -> str:
+    @property
+    def _sampled(self) -> list[tuple[str, str]]:
+        """Rows that say which records are drawn."""
         strata = [f"{n} ({b} of {s})" for n, b, s in zip(self.strata, self.batch, self.sizes, strict=True)]
+        rate = f"{max(self.rates):.6g}, {self.rounds} rounds, without replacement"
+        return [("strata", ", ".join(strata)), ("sampling rate", rate)]
+
+    def __str__(self) -> str:
         rows = [
-            ("strata", ", ".join(strata)),
-            ("sampling rate", f"{max(self.rates):.6g}, {self.rounds} rounds, without replacement"),
+            *self._sampled,
             ("sensitivity", f"{self.sensitivity.value:.6g} ({self.sensitivity.bound})"),
             ("noise multiplier", f"{self.multiplier:.6g}"),
             ("sigma", f"{self.sigma:.6g}"),
@@ -154,10 +163,8 @@ def calibrated(
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
     Guarantee: that many releases at this sampling rate, composed with those `beside` them, satisfy (epsilon, delta) for
-    the replacement of one record of any stratum (docs/guarantees/sampling.md).
-
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    the replacement of one record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta
+    that cannot be reached.
     """
     require_noise(accountant, "gaussian")
     if multiplier is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.privacy.noise import Calibration, Mechanism, gaussian_sigma, laplace_scale
-from fedsw.privacy.release import Bounded, Part, Released
+from fedsw.privacy.release import Bounded, Part
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.text import upward
 from fedsw.transport import sliced
@@ -24,9 +24,9 @@ Diameter = Literal["replacement", "paper"]
 class RecordRelease:
     """How a client releases its records, once.
 
-    The features x of a record become `centre + projection(x - centre) + noise`; with `dct` the same in the space of
-    the orthonormal two-dimensional cosine coefficients, which is then the released space (`encode`, `decode`). All
-    fields are public and chosen without looking at private records.
+    The features x of a record become `projection(x) + noise`; with `dct` the same in the space of the orthonormal
+    two-dimensional cosine coefficients, which is then the released space (`encode`, `decode`). All fields are public
+    and chosen without looking at private records.
 
     Guarantee: with diameter "replacement", what is released of a record is (epsilon, delta)-locally differentially
     private: for any two values of the record, with noise for a distance of 2 rho, against everybody who sees it, the
@@ -39,18 +39,13 @@ class RecordRelease:
         delta: failure probability of Gaussian noise, in [1e-100, 1); Laplace noise does not use it.
         radius: rho of the ball, in the units of the features.
         norm: the ball's norm. Laplace noise needs "l1".
-        mechanism: "gaussian" or "laplace".
-        calibration: of Gaussian noise, see `fedsw.privacy.noise.gaussian_sigma`.
+        calibration: of Gaussian noise, see `gaussian_sigma`.
         diameter: "replacement" (2 rho) or "paper" (rho, not a guarantee).
-        centre: public centre of the ball: one number, or one for each feature.
         dct: release cosine coefficients; the features are then square images, row by row.
-        keep: the part of a record's coordinates, those of largest magnitude, that is released; the others count as the
-            centre before noise is added to all. A map of each record by itself: nothing of the guarantee changes.
+        keep: the part of a record's coordinates, those of largest magnitude, that is released; the others count as 0
+            before noise is added to all. A map of each record by itself: nothing of the guarantee changes.
 
-    Raises:
-        ValueError: if a field is outside its range or two do not fit.
-
-    Source: RCO, Section 3 and equation (4).
+    ValueError if a field is outside its range or two do not fit. Source: RCO, Section 3 and equation (4).
     """
 
     epsilon: float
@@ -60,7 +55,6 @@ class RecordRelease:
     mechanism: Mechanism = "gaussian"
     calibration: Calibration = "analytic"
     diameter: Diameter = "replacement"
-    centre: float | tuple[float, ...] = 0.0
     dct: bool = False
     keep: float = 1.0
 
@@ -76,8 +70,6 @@ class RecordRelease:
             raise ValueError(f"radius is {self.radius}; the ball of a release has a positive, finite radius.")
         if not 0.0 < self.keep <= 1.0:
             raise ValueError(f"keep is {self.keep}; the part of the coordinates that is released lies in (0, 1].")
-        if not all(math.isfinite(value) for value in _numbers(self.centre)):
-            raise ValueError("the centre of a release has a value that is not finite; give public, finite numbers.")
         if self.mechanism == "laplace" and self.norm == "l2":
             raise ValueError(
                 "Laplace noise needs the l1 norm, and norm is 'l2'. Over an l2 ball of radius rho in R^p it would need "
@@ -118,33 +110,31 @@ class RecordRelease:
         delta = self.delta if self.mechanism == "gaussian" else 0.0
         return (
             f"({upward(self.epsilon, 6)}, {upward(delta, 6)})-local differential privacy of each record against "
-            "everybody, the server "
-            "included, when the record is replaced by any other; one release"
+            "everybody, the server included, when the record is replaced by any other; one release"
         )
 
     def encode(self, features: Tensor) -> Tensor:
         """Features (n, p) in the released space: cosine coefficients with `dct`, else as they are. Differentiable."""
-        if not self.dct:
-            return features
-        side = image_side(features.shape[1])
-        basis = cosine_matrix(side).to(features)
-        return (basis @ features.reshape(-1, side, side) @ basis.T).reshape(features.shape)
+        return self._turned(features, inverse=False)
 
     def decode(self, released: Tensor) -> Tensor:
         """The inverse of `encode`: released rows (n, p) as features. Post-processing."""
+        return self._turned(released, inverse=True)
+
+    def _turned(self, rows: Tensor, *, inverse: bool) -> Tensor:
         if not self.dct:
-            return released
-        side = image_side(released.shape[1])
-        basis = cosine_matrix(side).to(released)
-        return (basis.T @ released.reshape(-1, side, side) @ basis).reshape(released.shape)
+            return rows
+        side = image_side(rows.shape[1])
+        cosines = cosine_matrix(side).to(rows)
+        basis = cosines.T if inverse else cosines
+        return (basis @ rows.reshape(-1, side, side) @ basis.T).reshape(rows.shape)
 
     def project(self, features: Tensor) -> Tensor:
-        """What of `features` (n, p) is noised: the `keep` largest of encode(x - centre), in the ball; float64.
+        """What of `features` (n, p) is noised: the `keep` largest of encode(x), in the ball; float64.
 
-        A row that is not finite, or overflows, counts as the centre. Nothing branches on the values.
+        A row that is not finite, or overflows, counts as 0. Nothing branches on the values.
         """
-        rows = features.detach().to(torch.float64)
-        rows = self.encode(rows - self._centre(rows))
+        rows = self.encode(features.detach().to(torch.float64))
         rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
         return project_ball(largest(rows, self.keep), self.radius, self.norm)
 
@@ -156,28 +146,13 @@ class RecordRelease:
     def bounded(self, features: Tensor) -> Bounded:
         """Rows (n, p) in the ball, to be released once; every row is protected on its own, whoever sees the others.
 
-        The number of rows is public. `released` moves what left back to the centre.
-
-        Raises:
-            ValueError: if the features are not a matrix, or do not fit the centre or `dct`.
+        The number of rows is public. ValueError if the features are not a matrix, or do not fit `dct`.
         """
         if features.dim() != 2:
             raise ValueError(
                 f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row."
             )
         return Bounded(self.project(features), Sensitivity(2 * self.radius, "diameter"))
-
-    def released(self, released: Released) -> Tensor:
-        """The released rows, about the centre, in the released space (`decode` gives features); float64, (n, p)."""
-        return released.value + self.encode(self._centre(released.value))
-
-    def _centre(self, rows: Tensor) -> Tensor:
-        centre = _numbers(self.centre)
-        if len(centre) not in (1, rows.shape[1]):
-            raise ValueError(
-                f"the centre has {len(centre)} numbers and records have {rows.shape[1]} features: give one or as many."
-            )
-        return torch.tensor(centre, dtype=torch.float64).expand(1, rows.shape[1])
 
 
 def largest(rows: Tensor, keep: float) -> Tensor:
@@ -201,9 +176,6 @@ def project_ball(rows: Tensor, radius: float, norm: Norm) -> Tensor:
     radius: norms are computed to less than that. Rows hold finite numbers; `RecordRelease.project` sees to it.
 
     Source: Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1 (l1, by sorting), batched.
-
-    Raises:
-        ValueError: if the norm is unknown.
     """
     inner = radius * (1 - 8 * (rows.shape[1] + 8) * 2.0**-53)
     if norm == "l2":
@@ -232,7 +204,3 @@ def _project_l1(rows: Tensor, radius: float) -> Tensor:
     projected = (height - gaps).clamp(min=0.0)
     projected = projected * (radius / projected.sum(dim=1, keepdim=True))  # what rounding moved, of the order p^2 2^-53
     return torch.where(outside, torch.sign(rows) * projected, rows)
-
-
-def _numbers(centre: float | tuple[float, ...]) -> tuple[float, ...]:
-    return centre if isinstance(centre, tuple) else (centre,)

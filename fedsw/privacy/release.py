@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedsw.accountants import require_noise
 from fedsw.accounting import Charge, Ledger, Spending, spend_together
+from fedsw.accounting.charges import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import NOISES, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
@@ -54,15 +55,11 @@ class Bounded:
     own with a bound that they state.
 
     Args:
-        value: float64 of any shape; only `release` and `release_paid` read it.
+        value: float64 of any shape (else TypeError); only `release` and `release_paid` read it.
         sensitivity: the largest l2 move (l1 for Laplace noise) over all records, with every safety factor in it.
         round, attempt: of the sample it was computed from; a ledger takes each pair once.
-        charges: what its release costs each group: sampling rate and the group's own sensitivity. None where it is a
-            part of what `pay` charges.
-
-    Raises:
-        TypeError: if the value is not float64: sums that a guarantee rests on are.
-        ValueError: if a group's sensitivity exceeds the stated one.
+        charges: what its release costs each group: sampling rate and the group's own sensitivity, ValueError if that
+            exceeds the stated one. None where it is a part of what `pay` charges.
     """
 
     __slots__ = ("__value", "attempt", "charges", "round", "sensitivity")
@@ -93,16 +90,6 @@ class Bounded:
         """Shape of the value; public."""
         return tuple(self.__value.shape)
 
-    @property
-    def relation(self) -> str:
-        """Which data sets the bound compares."""
-        return self.sensitivity.relation
-
-    @property
-    def public(self) -> tuple[str, ...]:
-        """What its release does not hide."""
-        return self.sensitivity.public
-
     def __repr__(self) -> str:
         return f"Bounded(shape={self.shape}, sensitivity={self.sensitivity.value:.6g}, value hidden)"
 
@@ -117,10 +104,8 @@ class Bounded:
 class Released:
     """What has left: everything computed from it is free.
 
-    Attributes:
-        value: noised, float64, the shape of what was bounded.
-        sigma: scale of the noise in each coordinate (standard deviation; b of Laplace noise); 0 without noise.
-        spent: epsilon that the ledger has spent, this release included.
+    The value is noised, float64, of the shape of what was bounded; ``sigma`` the scale of the noise in each coordinate
+    (standard deviation; b of Laplace noise; 0 without noise); ``spent`` epsilon of the ledger, this release included.
     """
 
     value: Tensor
@@ -130,17 +115,10 @@ class Released:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the values that a payment covers.
+    """One of the values that a payment covers: the most that a record moves it, and the scale of its noise.
 
-    Attributes:
-        name: what it is called.
-        sensitivity: the most that one record moves it.
-        scale: of its noise; 0 with mechanism "none", and only there.
-        mechanism: which of `fedsw.privacy.noise.NOISES`. "none" costs epsilon = infinity, which only a ledger without a
-            limit takes.
-
-    Raises:
-        ValueError: for a mechanism that there is not, or a scale that no noise has.
+    The mechanism is one of `fedsw.privacy.noise.NOISES`, or "none", of scale 0, which costs epsilon = infinity: only a
+    ledger without a limit takes it. ValueError for another mechanism, or a scale that no noise has.
     """
 
     name: str
@@ -158,6 +136,10 @@ class Part:
             raise ValueError(f"{self.name!r} has no noise, but its scale is {self.scale}; it is 0")
 
 
+_KEPT = {"parts": "name", "sensitivities": "sensitivity", "scales": "scale", "mechanisms": "mechanism"}
+"""Columns of a stored payment, and what of each part they hold."""
+
+
 @dataclass
 class Paid:
     """A payment on disk: which parts may still leave, each once, and the epsilon spent."""
@@ -169,25 +151,15 @@ class Paid:
 
     def kept(self) -> dict[str, Any]:
         """Numbers and words that bring it back (`from_kept`), for a client that answers in several messages."""
-        parts = list(self.parts.values())
-        return {
-            "round": self.round,
-            "attempt": self.attempt,
-            "epsilon": self.spent,
-            "parts": [part.name for part in parts],
-            "sensitivities": [part.sensitivity for part in parts],
-            "scales": [part.scale for part in parts],
-            "mechanisms": [part.mechanism for part in parts],
-        }
+        columns = {column: [getattr(part, field) for part in self.parts.values()] for column, field in _KEPT.items()}
+        return {"round": self.round, "attempt": self.attempt, "epsilon": self.spent, **columns}
 
     @classmethod
     def from_kept(cls, kept: Mapping[str, Any]) -> Paid:
         """The payment behind `kept()`."""
-        columns = (kept[name] for name in ("parts", "sensitivities", "scales", "mechanisms"))
-        parts = [Part(str(n), float(s), float(scale), m) for n, s, scale, m in zip(*columns, strict=True)]
-        return cls(
-            int(kept["round"]), int(kept["attempt"]), float(kept["epsilon"]), {part.name: part for part in parts}
-        )
+        rows = zip(*(kept[column] for column in _KEPT), strict=True)
+        parts = {str(name): Part(str(name), float(moved), float(scale), m) for name, moved, scale, m in rows}
+        return cls(int(kept["round"]), int(kept["attempt"]), float(kept["epsilon"]), parts)
 
 
 def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
@@ -197,10 +169,8 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
     that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
     grid (`noise.noised`). Relation, and what stays public, are those of the value's sensitivity.
 
-    Raises:
-        BudgetExhausted: if it would exceed the ledger's epsilon; nothing is written and nothing leaves.
-        AlreadySpent: if this round and attempt are in the ledger.
-        ValueError: if the value states no charges, or no noise has that sigma; nothing is charged.
+    BudgetExhausted if it would exceed the ledger's epsilon, AlreadySpent if this round and attempt are in the ledger,
+    ValueError if the value states no charges, or no noise has that sigma: nothing is then charged, and nothing leaves.
     """
     if not bounded.charges:
         raise ValueError("this value states no charges; it leaves with what was paid for it together (release_paid)")
@@ -219,15 +189,9 @@ def pay(
     Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3), sum mu_i for Laplace noise; and their noise is what the
     ledger's accountant means.
 
-    Args:
-        charges: what the attempt costs each group, in the units of `sigma`.
-        sigma: scale that the charges are read with.
-        parts: what may leave for it.
-
-    Raises:
-        BudgetExhausted, AlreadySpent: as `release`.
-        ValueError: if the parts cost more than is charged, have another noise than the ledger accounts for, or no noise
-            has such a scale; nothing is charged.
+    The charges are in the units of `sigma`; the parts may leave for them. Raises as `release`; ValueError if the parts
+    cost more than is charged, have another noise than the ledger accounts for, or no noise has such a scale: nothing is
+    charged.
     """
     _require_charged(ledger, charges, sigma, parts)
     spent = ledger.spend(round_, attempt, charges, sigma)
@@ -246,29 +210,20 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
 
     Guarantee: that of `pay`, for each ledger by itself. A ledger that refuses keeps no other from paying.
 
-    Args:
-        bills: at most one for each ledger.
-
-    Returns:
-        For each, in their order, the payment, or what `pay` raises.
+    There is at most one bill for each ledger. Returns for each, in their order, the payment, or what `pay` raises.
     """
-    found: list[Paid | Exception] = []
-    due: list[int] = []
+    found: dict[int, Paid | Exception] = {}
     for place, bill in enumerate(bills):
         try:
             _require_charged(bill.ledger, bill.charges, bill.sigma, bill.parts)
         except ValueError as fault:
-            found.append(fault)
-            continue
-        found.append(Paid(bill.round, bill.attempt, math.nan, {part.name: part for part in bill.parts}))
-        due.append(place)
+            found[place] = fault
+    due = [place for place in range(len(bills)) if place not in found]
     for place, spent in zip(due, spend_together([bills[place] for place in due]), strict=True):
-        paid = found[place]
-        if isinstance(spent, Exception):
-            found[place] = spent
-        elif isinstance(paid, Paid):
-            paid.spent = spent
-    return found
+        bill = bills[place]
+        parts = {part.name: part for part in bill.parts}
+        found[place] = spent if isinstance(spent, Exception) else Paid(bill.round, bill.attempt, spent, parts)
+    return [found[place] for place in range(len(bills))]
 
 
 def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
@@ -276,9 +231,9 @@ def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, pa
     if isinstance(ledger, Ledger):
         for part in parts:
             require_noise(ledger.accountant, part.mechanism)
-    charged = max(_mu(charge.sensitivity, sigma) for charge in charges)
-    of_laplace = sum(_mu(part.sensitivity, part.scale) for part in parts if part.mechanism == "laplace")
-    others = (_mu(part.sensitivity, part.scale) for part in parts if part.mechanism != "laplace")
+    charged = max(mu_of(charge.sensitivity, sigma) for charge in charges)
+    of_laplace = sum(mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism == "laplace")
+    others = (mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism != "laplace")
     needed = math.hypot(*others) + of_laplace
     if needed > charged * (1 + _SAME):
         raise ValueError(
@@ -290,14 +245,11 @@ def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, pa
 def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Released:
     """Noise one part of what was paid for, and hand it out. A part leaves once.
 
-    Args:
-        stream: where its noise comes from; secret, and used for nothing else.
-
-    Raises:
-        ValueError: if nothing, or less, was paid for such a part, or it has left.
+    Its noise comes from the stream, which is secret and used for nothing else. ValueError if nothing, or less, was paid
+    for such a part, or it has left.
     """
     part = _leaving(bounded, paid, name)
-    return Released(_noised(bounded._take(), part, stream), part.scale, paid.spent)
+    return Released(_noised(bounded._take(), part.scale, part.mechanism, stream), part.scale, paid.spent)
 
 
 def release_paid_together(
@@ -305,35 +257,26 @@ def release_paid_together(
 ) -> list[Released | Exception]:
     """`release_paid` of the same part of many payments; values of one scale are noised in one call.
 
-    Every number has noise of its own, independent of all others: it is the next of one stream.
-
-    Args:
-        bounded, paid: a value and its payment for each, in one order.
-        stream: where the noise of all of them comes from; secret, and used for nothing else.
-
-    Returns:
-        For each, in their order, what is released, or what `release_paid` raises.
+    Every number has noise of its own, independent of all others: it is the next of one stream, which is secret and used
+    for nothing else. There is a value and its payment for each, in one order. Returns for each what is released, or
+    what `release_paid` raises.
     """
-    found: list[Released | Exception] = []
+    found: dict[int, Released | Exception] = {}
     alike: dict[tuple[float, str], list[int]] = {}
-    parts: dict[int, Part] = {}
     for place, (value, payment) in enumerate(zip(bounded, paid, strict=True)):
         try:
-            part = parts[place] = _leaving(value, payment, name)
+            part = _leaving(value, payment, name)
         except ValueError as fault:
-            found.append(fault)
-            continue
-        found.append(RuntimeError("not noised yet"))
-        alike.setdefault((part.scale, part.mechanism), []).append(place)
-    for places in alike.values():
+            found[place] = fault
+        else:
+            alike.setdefault((part.scale, part.mechanism), []).append(place)
+    for (scale, mechanism), places in alike.items():
         values = [bounded[place]._take() for place in places]
-        together = _noised(torch.cat([value.reshape(-1) for value in values]), parts[places[0]], stream)
-        start = 0
-        for place, each in zip(places, values, strict=True):
-            own = together[start : start + each.numel()].reshape(each.shape).clone()
-            found[place] = Released(own, parts[place].scale, paid[place].spent)
-            start += each.numel()
-    return found
+        together = _noised(torch.cat([value.reshape(-1) for value in values]), scale, mechanism, stream)
+        parts = torch.split(together, [exact.numel() for exact in values])
+        for place, exact, own in zip(places, values, parts, strict=True):
+            found[place] = Released(own.reshape(exact.shape).clone(), scale, paid[place].spent)
+    return [found[place] for place in range(len(bounded))]
 
 
 def release_share(
@@ -349,15 +292,10 @@ def release_share(
         bounded: the site's vector, over all of its clients; any shape. Beyond `share.most` a coordinate is cut.
         paid: of every client of the site in the sum; each is paid for this part, which leaves once.
         share: how much of the noise is this site's, and the grid.
-        mask: (n,), one number for each of the vector's; used for nothing else.
-        stream: where the noise comes from; secret, and used for nothing else.
+        mask, stream: (n,), one number for each of the vector's, and where noise comes from; used for nothing else.
 
-    Returns:
-        (n,) whole numbers mod 2^64.
-
-    Raises:
-        ValueError: as `release_paid` for any client, or if clients are missing or paid for other noise; a part that
-            was taken by then does not come back.
+    Returns (n,) whole numbers mod 2^64. ValueError as `release_paid` for any client, or if clients are missing or paid
+    for other noise; a part that was taken by then does not come back.
     """
     parts = [_leaving(bounded, each, name) for each in paid]
     scales = {part.scale for part in parts if part.mechanism == "gaussian"}
@@ -386,13 +324,7 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
     return part
 
 
-def _noised(value: Tensor, part: Part, stream: Stream) -> Tensor:
-    if part.mechanism == "none":
+def _noised(value: Tensor, scale: float, mechanism: str, stream: Stream) -> Tensor:
+    if mechanism == "none":
         return value
-    return NOISES[part.mechanism](value, part.scale, stream)
-
-
-def _mu(sensitivity: float, scale: float) -> float:
-    if sensitivity == 0:
-        return 0.0
-    return sensitivity / scale if scale > 0 else math.inf
+    return NOISES[mechanism](value, scale, stream)

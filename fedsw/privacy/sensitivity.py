@@ -60,14 +60,10 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two samples whose Wasserstein distance is penalised.
+    """One of the two samples whose Wasserstein distance is penalised: ``n`` records of it are in the batch.
 
-    Attributes:
-        n: records of this sample in the batch.
-        radius: norm of the ball that its outputs are projected onto, or the largest norm of a public sample.
-        jacobian: spectral norm that its per-sample Jacobians are clipped to; 0 for a sample without
-            parameters.
-        private: whether its records are protected.
+    Its outputs are projected onto the ball of the ``radius``, or a public sample has no larger norm; its per-sample
+    Jacobians are clipped to the spectral norm ``jacobian``, 0 without parameters; ``private`` records are protected.
     """
 
     n: int
@@ -93,14 +89,13 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
     Args:
         own: the replaced record's side. Its Jacobian is 0 for fixed private records (a generator's target).
         other: the other side. Its Jacobian is 0 for a public sample without parameters (a prior).
-        bound: "paper" (RLL, Theorem 4.1, with the larger of the two radii), "slice" (never larger than
-            "paper", attained by one slice), "vector" (the slices share one Jacobian; smaller for well
-            spread directions, may be larger for d = 1), or "auto", the smallest of these.
+        bound: "paper" (RLL, Theorem 4.1, with the larger of the two radii), "slice" (never larger than "paper",
+            attained by one slice), "vector" (the slices share one Jacobian; smaller for well spread directions, may be
+            larger for d = 1), or "auto", the smallest of these.
         spread: largest eigenvalue of directions @ directions.T / k (`fedsw.transport.sliced.spread`, or
             `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
 
-    Raises:
-        ValueError: if `own` is not private, the bound is unknown, or "vector" lacks its spread.
+    ValueError if `own` is not private, the bound is unknown, or "vector" lacks its spread.
 
     Source: docs/guarantees/sensitivity.md; RLL, Theorems 4.1 and A.1, for "paper".
     """
@@ -123,10 +118,8 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
 def loss_sensitivity(clip: float, n: int) -> Sensitivity:
     """Sensitivity 2C/n of the mean of n per-record loss gradients clipped to l2 norm C, under replacement.
 
-    Guarantee: protects every record of the batch; its size is public. Source: Abadi et al. 2016.
-
-    Raises:
-        ValueError: if n is below 1 or the clip is negative or not finite.
+    Guarantee: protects every record of the batch; its size is public. Source: Abadi et al. 2016. ValueError if n is
+    below 1 or the clip is negative or not finite.
     """
     _require_magnitude(clip=clip)
     if n < 1:
@@ -137,11 +130,8 @@ def loss_sensitivity(clip: float, n: int) -> Sensitivity:
 def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
     """The largest of several sensitivities of one release, one per kind of record: it protects every record.
 
-    A release is charged this way when all records have the same sampling rate; otherwise each group is
-    charged its own sensitivity at its own rate.
-
-    Raises:
-        ValueError: if there are none, or they are for different relations.
+    A release is charged this way when all records have the same sampling rate; otherwise each group is charged its own
+    sensitivity at its own rate. ValueError if there are none, or they are for different relations.
     """
     candidates = tuple(sensitivities)
     if not candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -41,37 +40,27 @@ class DirectionStream:
 
 @dataclass(frozen=True)
 class BoundedSlices:
-    """Projections (n, k) before their noise, with what is public of them; made by `fresh_slices` or `slices_on`.
+    """Projections (n, k) before their noise, on public directions (p, k); made by `fresh_slices` or `slices_on`.
 
-    Attributes:
-        bounded: X Theta, about the centre; its sensitivity is the diameter of the ball, before slicing.
-        directions: (p, k).
-        centre: a public constant.
+    ``bounded`` is X Theta; its sensitivity is the diameter of the ball, before slicing.
     """
 
     bounded: Bounded
     directions: Tensor
-    centre: float
 
     def released(self, released: Released) -> Slices:
-        """The released slices, about the origin again."""
+        """The released slices."""
         values = released.value.to(self.directions)
-        return Slices(self.directions, values + self.centre * self.directions.sum(dim=0), released.sigma)
+        return Slices(self.directions, values, released.sigma)
 
 
 def fresh_slices(
-    features: Tensor,
-    *,
-    radius: float,
-    k: int,
-    scheme: Scheme,
-    directions_stream: DirectionStream,
-    centre: float = 0.0,
+    features: Tensor, *, radius: float, k: int, scheme: Scheme, directions_stream: DirectionStream
 ) -> BoundedSlices:
     """X Theta, to be released with noise sigma, on directions that are drawn here, after the features are fixed.
 
-    Rows are projected onto the ball of `radius` about (centre, ..., centre); one that is not finite becomes the
-    centre. Nothing branches or raises on their values, and nothing is differentiated through.
+    Rows are projected onto the ball of `radius` about the origin; one that is not finite becomes the origin. Nothing
+    branches or raises on their values, and nothing is differentiated through.
 
     Guarantee: for data sets that differ in one replaced record the pair (Theta, X Theta + sigma Z) has the profile
     E_B[delta_G(s sqrt(B) / sigma)], with s = 2 radius the diameter and B the squared length of a unit vector's
@@ -79,17 +68,9 @@ def fresh_slices(
     It protects each record from everybody outside the client; the number of records is public. The next release of
     the same records must draw its directions anew: pass the same stream, which never repeats itself.
 
-    Args:
-        features: (n, p), n >= 1.
-        radius: of the ball, in the units of the features; fixed in advance.
-        k: number of directions.
-        scheme: "orthogonal" or "iid".
-        directions_stream: where the directions come from; secret until the release.
-        centre: a public constant, fixed in advance; the projections released are those of the uncentred features.
-
-    Raises:
-        TypeError: if `directions_stream` is not a DirectionStream.
-        ValueError: if the radius is not finite and above 0, k is below 1, or there is no record.
+    Features are (n, p), n >= 1; the radius, in their units, is public and fixed in advance. The stream of the k
+    directions is secret until the release. TypeError if it is no DirectionStream; ValueError if the radius is not
+    finite and above 0, k is below 1, or there is no record.
 
     Source: RR (mechanism); docs/guarantees/accounting.md (profile).
     """
@@ -98,12 +79,11 @@ def fresh_slices(
             f"directions_stream is a {type(directions_stream).__name__}; wrap its source, DirectionStream(stream), so "
             "that directions share no number with data or noise"
         )
-    rows = _in_the_ball(features, radius=radius, centre=centre)
-    theta = directions_stream.draw(rows.shape[1], k, scheme).to(rows.device)
-    return _bounded(rows, theta, radius, centre)
+    rows = _in_the_ball(features, radius)
+    return _bounded(rows, directions_stream.draw(rows.shape[1], k, scheme).to(rows.device), radius)
 
 
-def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: float = 0.0) -> BoundedSlices:
+def slices_on(features: Tensor, directions: Tensor, *, radius: float) -> BoundedSlices:
     """X Theta, to be released with noise sigma, on somebody else's directions, if they are whole orthogonal blocks.
 
     With (p/k) Theta Theta^T = I a replaced record moves its projections by exactly sqrt(k/p) times its own move, at
@@ -113,47 +93,37 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float, centre: fl
     Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; what
     the tolerance and rounding could add, rows are inside the ball by. Releases compose, on these directions or others.
 
-    Args:
-        features: (n, p), n >= 1; treated as in `fresh_slices`.
-        directions: (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which
-            the sum of the outer products is (k/p) I.
-        radius, centre: as in `fresh_slices`.
-
-    Raises:
-        ValueError: if the directions are not of that kind, or as in `fresh_slices`.
+    Directions are (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which the
+    sum of the outer products is (k/p) I; else ValueError. For the rest see `fresh_slices`.
 
     Source: docs/guarantees/slices.md.
     """
-    rows = _in_the_ball(features, radius=radius, centre=centre)
+    rows = _in_the_ball(features, radius)
     theta = directions.detach().to(rows)
     _check_isotropic(theta, rows.shape[1])
-    return _bounded(rows, theta, radius, centre)
+    return _bounded(rows, theta, radius)
 
 
 def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlices:
     """Projections WITHOUT NOISE OR CLIPPING, epsilon = infinity: the non-private reference, never for private records.
 
-    Args:
-        features: (n, p).
-        directions: (p, k), unit columns.
+    Features are (n, p), directions (p, k) unit columns.
     """
     values = features.detach().to(torch.float64)
     theta = directions.detach().to(values)
     return UnprotectedSlices(theta, values @ theta, 0.0)
 
 
-def _in_the_ball(features: Tensor, *, radius: float, centre: float) -> Tensor:
-    """The features about the centre, in the ball: (n, p) float64, detached and copied."""
+def _in_the_ball(features: Tensor, radius: float) -> Tensor:
+    """The features in the ball: (n, p) float64, detached and copied."""
     require_positive(radius=radius)
-    if not math.isfinite(centre):
-        raise ValueError(f"centre is {centre}; it is a public constant and must be finite")
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features have shape {tuple(features.shape)}; expected (n, p) with at least one record")
-    return project(features.detach().to(torch.float64) - centre, radius * _INSIDE)
+    return project(features.detach().to(torch.float64), radius * _INSIDE)
 
 
-def _bounded(rows: Tensor, theta: Tensor, radius: float, centre: float) -> BoundedSlices:
-    return BoundedSlices(Bounded((rows @ theta).cpu(), Sensitivity(2 * radius, "diameter")), theta, centre)
+def _bounded(rows: Tensor, theta: Tensor, radius: float) -> BoundedSlices:
+    return BoundedSlices(Bounded((rows @ theta).cpu(), Sensitivity(2 * radius, "diameter")), theta)
 
 
 def _check_isotropic(theta: Tensor, p: int) -> None:

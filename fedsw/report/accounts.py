@@ -44,35 +44,30 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     Epsilon is shown at the limit's delta by default, else at 1e-6.
     """
     state = account.state()
-    at = delta or state.delta or USUAL_DELTA
-    limit = state.limit
-    guarded = _guarded([state])
+    at, limit, guarded = delta or state.delta or USUAL_DELTA, state.limit, _guarded([state])
     return {
         "data": state.data,
         "file": str(account.path),
         "delta": at,
-        "epsilon": _together([state], at),
-        "epsilon_of_others": total_epsilon(guarded, at),
+        **_together([state], at),
         "epsilon_however_chosen": limit.chosen(guarded) if limit and len(guarded) > 1 else None,
         "limit": {"epsilon": limit.epsilon, "delta": limit.delta} if limit else None,
         "left": _left(state),
-        "runs_without_guarantee": len(state.runs) - len(guarded),
         "runs": [_run_record(run, at) for run in state.runs.values()],
     }
 
 
 def account_view(record: Mapping[str, Any]) -> RenderableType:
     """One account on a screen."""
-    epsilon = f"ε at δ = {upward(record['delta'])}"
-    rows = []
+    delta, rows = upward(record["delta"]), []
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
         note = f"; {run['unprotected']}" if run["unprotected"] else ""
         began = str(run["begun"])[:16].replace("T", " ")
         rows.append((run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}"))
-    words = ("run", "began", "kind", "composes as", "")
-    table = table_of(("run", "began", "kind", "composes as", epsilon, ""), rows, left=words)
-    at = Text(f"every ε is shown at {_AT_DELTA.format(upward(record['delta']))}", style="dim")
+    headings = ("run", "began", "kind", "composes as", f"ε at δ = {delta}", "")
+    table = table_of(headings, rows, left=(*headings[:4], ""))
+    at = Text(f"every ε is shown at {_AT_DELTA.format(delta)}", style="dim")
     return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))
 
 
@@ -80,22 +75,18 @@ def together_record(accounts: Sequence[DatasetAccount], delta: float | None = No
     """Several accounts, and what a record in all of their data sets spent; at the smallest of their limits' deltas."""
     states = [account.state() for account in accounts]
     at = delta or min((state.delta for state in states if state.delta), default=USUAL_DELTA)
-    guarded = _guarded(states)
     return {
         "accounts": [account_record(account, at) for account in accounts],
         "delta": at,
-        "epsilon": _together(states, at),
-        "epsilon_of_others": total_epsilon(guarded, at),
+        **_together(states, at),
         "runs": sum(len(state.runs) for state in states),
-        "runs_without_guarantee": sum(len(state.runs) for state in states) - len(guarded),
     }
 
 
 def together_view(record: Mapping[str, Any]) -> RenderableType:
     """The same on a screen."""
     names = ", ".join(each["data"] for each in record["accounts"])
-    total = Text("together: ", style="bold")
-    total.append_text(_sum(record, f"for a record that is in each of {names}"))
+    total = Text.assemble("together: ", _sum(record, f"for a record that is in each of {names}"), style="bold")
     return Group(*(account_view(each) for each in record["accounts"]), total)
 
 
@@ -105,16 +96,10 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = []
     for record in records:
         limit, left = record["limit"], record["left"]
-        row = (
-            record["data"],
-            str(len(record["runs"])),
-            upward(record["epsilon"], 4),
-            upward(record["epsilon_of_others"], 4),
-            upward(record["delta"]),
-            "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}",
-            "–" if left is None else f"ε = {downward(left)}",
-        )
-        rows.append(row)
+        spent = (upward(record["epsilon"], 4), upward(record["epsilon_of_others"], 4), upward(record["delta"]))
+        most = "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}"
+        fits = "–" if left is None else f"ε = {downward(left)}"
+        rows.append((record["data"], str(len(record["runs"])), *spent, most, fits))
     at = ", ".join(dict.fromkeys(upward(record["delta"]) for record in records))
     return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
@@ -125,12 +110,12 @@ def _guarded(states: Sequence[State]) -> list[Cost]:
     return [run.cost for run in runs if run.noisy and run.unprotected is None]
 
 
-def _together(states: Sequence[State], delta: float) -> float:
-    """Epsilon of all runs; infinite where a run has no guarantee for whoever saw it."""
+def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
+    """Epsilon of all runs, infinite where one has no guarantee for whoever saw it, and of those that have one."""
     guarded = _guarded(states)
-    if len(guarded) < sum(len(state.runs) for state in states):
-        return math.inf
-    return total_epsilon(guarded, delta)
+    others, without = total_epsilon(guarded, delta), sum(len(state.runs) for state in states) - len(guarded)
+    epsilon = math.inf if without else others
+    return {"epsilon": epsilon, "epsilon_of_others": others, "runs_without_guarantee": without}
 
 
 def _left(state: State) -> float | None:
@@ -146,17 +131,15 @@ def _left(state: State) -> float | None:
 
 def _sum(record: Mapping[str, Any], whose: str) -> Text:
     """What all runs cost: infinite in the first place where that is so, and the others beside it."""
-    found, at = Text(), f" at δ = {upward(record['delta'])}"
-    without = record["runs_without_guarantee"]
+    at, without = f" at δ = {upward(record['delta'])}", record["runs_without_guarantee"]
     if not without:
-        found.append(f"ε = {upward(record['epsilon'], 4)}{at}", style="bold")
-        found.append(f" {whose}")
-        return found
+        return Text.assemble((f"ε = {upward(record['epsilon'], 4)}{at}", "bold"), f" {whose}")
     runs = record["runs"] if isinstance(record["runs"], int) else len(record["runs"])
-    found.append("ε = ∞", style="bold red")
-    found.append(f" for whoever saw a run without a guarantee ({without} of {runs}); ")
-    found.append(f"the others: ε = {upward(record['epsilon_of_others'], 4)}{at} {whose}")
-    return found
+    return Text.assemble(
+        ("ε = ∞", "bold red"),
+        f" for whoever saw a run without a guarantee ({without} of {runs}); ",
+        f"the others: ε = {upward(record['epsilon_of_others'], 4)}{at} {whose}",
+    )
 
 
 def _total(record: Mapping[str, Any]) -> Text:
@@ -276,13 +259,13 @@ def state_of(run: Participation) -> NodeState:
     return "quiet" if time.time() - run.heard > _QUIET_SECONDS else "taking part"
 
 
-def words_of_run(run: Participation, folder: Path) -> Iterator[str]:
-    """A run in sentences, with the ledgers that account for it."""
+def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[str]:
+    """A run in sentences, with those of the ledgers that account for it."""
     epsilon = "as its noise multiplier gives" if run.epsilon is None else upward(run.epsilon)
     nominal = ", nominal: reproducible from a seed" if run.nominal else ""
     yield f"trust {run.trust}, ε = {epsilon} at δ = {run.delta}{nominal}"
     yield f"answered in {run.answered} of {run.rounds} rounds"
-    own = [each for client in run.clients if (each := _ledger_of(folder, client, run.run)) is not None]
+    own = [each for client in run.clients for each in ledgers if (each.client, each.run) == (client, run.run)]
     for ledger in own:
         yield (
             f"client {ledger.client}'s own ledger: ε = {upward(ledger.epsilon, 4)} spent of "
@@ -294,9 +277,3 @@ def words_of_run(run: Participation, folder: Path) -> Iterator[str]:
         yield f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
     if run.agreed:
         yield f"this client takes part in {run.agreed}"
-
-
-def _ledger_of(folder: Path, client: int, run: str) -> OwnLedger | None:
-    path = folder / f"client-{client}.sqlite"
-    found = own_ledger(path) if path.exists() else None
-    return found if found is not None and found.run == run else None

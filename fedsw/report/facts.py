@@ -17,7 +17,7 @@ from fedsw.report.progress import group_table, metric_name, ordered_metrics, sco
 from fedsw.report.screens import rounds_of
 from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import gained, measured, number, upward
+from fedsw.text import gained, measured, number, to_float, upward
 
 
 class Facts(NamedTuple):
@@ -210,7 +210,6 @@ def read_status(directory: Path) -> Status:
     state, why = _state(record, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
     spent, by_client = _spent(directory, last)
-    snr = last.get("snr")
     return Status(
         directory=str(directory),
         name=experiment.name,
@@ -221,7 +220,7 @@ def read_status(directory: Path) -> Status:
         epsilon_spent=spent,
         epsilon=_asked(record),
         epsilon_by_client=by_client,
-        snr=None if snr is None else float(snr),
+        snr=to_float(last.get("snr")),
         clients_alive=last.get("clients"),
         clients=experiment.federation.clients,
         bytes_up=last.get("bytes_up"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsw import files
 from fedsw.runs.files import Names
-from fedsw.runs.record import HeldOutOutputs, RunRecord
+from fedsw.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,9 +186,19 @@ def draw_latent(record: RunRecord) -> Figure | None:
     outputs = record.outputs
     if outputs is None:
         return None
+    from matplotlib import colormaps
+
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
-    draw = _histogram_by_label if outputs.values.shape[1] == 1 else _scatter_by_label
-    draw(axes, outputs, record.names)
+    codes, names, one = outputs.values, record.names, outputs.values.shape[1] == 1
+    for label in np.unique(outputs.target):
+        own = codes[outputs.target == label]
+        named = names.label(int(label)) if names.classes else str(label)
+        look: dict[str, Any] = {"color": colormaps["tab10"](int(label) % 10), "label": named}
+        if one:
+            axes.hist(own[:, 0], range=limits_of(codes), bins=_BINS, histtype="step", density=True, **look)
+        else:
+            axes.scatter(own[:_MOST_POINTS, 0], own[:_MOST_POINTS, 1], s=5, alpha=0.5, linewidths=0, **look)
+    axes.set(xlabel="coordinate 1", ylabel="density" if one else "coordinate 2", aspect="auto" if one else "equal")
     axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{record.experiment.name}: held-out codes by label")
     return figure
@@ -232,31 +242,3 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
         draw_images(axes, images, title)
     figure.suptitle(f"{record.experiment.name}: images")
     return figure
-
-
-def _scatter_by_label(axes: Axes, outputs: HeldOutOutputs, names: Names) -> None:
-    for label in np.unique(outputs.target):
-        chosen = outputs.values[outputs.target == label][:_MOST_POINTS]
-        look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "label": _label(label, names), "color": _shade(label)}
-        axes.scatter(chosen[:, 0], chosen[:, 1], s=5, **look)
-    axes.set(xlabel="coordinate 1", ylabel="coordinate 2", aspect="equal")
-
-
-def _label(label: Any, names: Names) -> str:
-    """A class's declared name; its number as it is without one."""
-    return names.label(int(label)) if names.classes else str(label)
-
-
-def _histogram_by_label(axes: Axes, outputs: HeldOutOutputs, names: Names) -> None:
-    codes = outputs.values[:, 0]
-    for label in np.unique(outputs.target):
-        look: dict[str, Any] = {"bins": _BINS, "histtype": "step", "density": True, "color": _shade(label)}
-        axes.hist(codes[outputs.target == label], range=limits_of(codes), label=_label(label, names), **look)
-    axes.set(xlabel="coordinate 1", ylabel="density")
-
-
-def _shade(label: Any) -> tuple[float, float, float, float]:
-    from matplotlib import colormaps
-
-    shade: tuple[float, float, float, float] = colormaps["tab10"](int(label) % 10)
-    return shade

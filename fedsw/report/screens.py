@@ -35,23 +35,20 @@ def summary_panel(record: RunRecord) -> RenderableType:
 
 def experiments_table(experiments: Iterable[Experiment]) -> Table:
     """The shipped experiments, one a row."""
-    rows = [
-        (
-            one.name,
-            one.title,
-            number(one.objective.alpha),
-            target_epsilon(one),
-            str(one.training.rounds),
-            str(one.federation.clients),
-        )
-        for one in experiments
-    ]
+    rows = []
+    for one in experiments:
+        sizes = (str(one.training.rounds), str(one.federation.clients))
+        rows.append((one.name, one.title, number(one.objective.alpha), target_epsilon(one), *sizes))
     numbers = ("α", "ε", "rounds", "clients")
     return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers), pad_edge=False)
 
 
 def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     """A ledger's total and its rows; runs of rounds that cost the same share one line."""
+    same: dict[tuple[str, float, float, float], list[int]] = {}
+    for entry in account["entries"]:
+        cost = (entry["group"], entry["sampling_rate"], entry["sensitivity"], entry["sigma"])
+        same.setdefault(cost, []).append(entry["round"])
     rows = [
         (
             f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0]),
@@ -59,28 +56,24 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
             group,
             *(number(value, 4) for value in numbers),
         )
-        for (group, *numbers), rounds in _same_cost(account["entries"]).items()
+        for (group, *numbers), rounds in same.items()
     ]
-    table = table_of(
-        ("rounds", "releases", "group", "sampling rate", "sensitivity", "σ"), rows, left=("rounds", "group")
-    )
-    spent = Text(f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}", style="bold")
+    headings = ("rounds", "releases", "group", "sampling rate", "sensitivity", "σ")
+    table = table_of(headings, rows, left=("rounds", "group"))
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
-    spent.append(f" at δ = {upward(account['delta'])} ({kind}{nominal})", style="not bold")
+    words = [f" at δ = {upward(account['delta'])} ({kind}{nominal})"]
     if account.get("selection"):
-        spent.append("\nwhich is the selection's: the run is the best of a random number of runs", style="not bold")
+        words.append("which is the selection's: the run is the best of a random number of runs")
     if (unit := account.get("unit", "record")) != "record":
-        spent.append(f"\nfor the replacement of {of_unit(unit)}", style="not bold")
+        words.append(f"for the replacement of {of_unit(unit)}")
     if clients := account.get("clients"):
-        spent.append("\nevery client has a ledger of its own; that is the one that spent most", style="not bold")
+        words.append("every client has a ledger of its own; that is the one that spent most")
         for client, own in clients.items():
-            spent.append(
-                f"\n{client}: ε = {upward(own['epsilon'], 4)} of {upward(own['budget'], 4)}, "
-                f"{own['released_rounds']} rounds taken part in",
-                style="not bold",
-            )
-    return Group(table, spent)
+            spent = f"ε = {upward(own['epsilon'], 4)} of {upward(own['budget'], 4)}"
+            words.append(f"{client}: {spent}, {own['released_rounds']} rounds taken part in")
+    total = f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}"
+    return Group(table, Text.assemble((total, "bold"), "\n".join(words)))
 
 
 def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> RenderableType:
@@ -112,13 +105,11 @@ def target_epsilon(experiment: Experiment) -> str:
 
 
 def _account(account: Mapping[str, Any]) -> str:
-    runs, limit = account["runs"], account["limit"]
+    runs, limit, found = account["runs"], account["limit"], "no other run has counted"
+    if runs != 1:
+        found = f"ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])} of {runs} runs together"
     most = "no limit" if limit is None else f"limit {upward(limit)}"
-    told = f"{most} (`fedsw account show {account['data']}`)"
-    if runs == 1:
-        return f"data set {account['data']}: no other run has counted, {told}"
-    spent = f"data set {account['data']}: ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])}"
-    return f"{spent} of {runs} runs together, {told}"
+    return f"data set {account['data']}: {found}, {most} (`fedsw account show {account['data']}`)"
 
 
 def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
@@ -144,14 +135,14 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
-        yield "moments", Text(_moments(moments, record.experiment.objective.task))
+        yield "moments", Text(_moments(moments))
     if noise := summary.get("signal_to_noise"):
         yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {})
 
 
-def _moments(moments: Mapping[str, Any], task: str) -> str:
+def _moments(moments: Mapping[str, Any]) -> str:
     """What released moments say without any held-out record: a constant's worth, and columns with too wide bounds."""
     constant, name = moments["constant"], "accuracy" if moments["classes"] else "squared error"
     words = (
@@ -177,47 +168,29 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
 
 
 def _trained(record: RunRecord) -> str:
-    experiment, summary = record.experiment, record.summary
+    experiment, summary, model = record.experiment, record.summary, record.experiment.model
+    kind = " ".join([model.kind, *map(str, model.hidden)])
+    if model_kind(model.kind).points:
+        kind = f"{model.particles} particles"
     return (
-        f"{_model(experiment)} for {experiment.objective.task} with {experiment.objective.penalty}, "
+        f"{kind} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
         f"{summary.get('clients')} clients, {rounds_of(record)}, engine {summary.get('engine')}"
     )
 
 
 def rounds_of(record: RunRecord) -> str:
-    """How many of the planned rounds were released: 12 of 200 rounds."""
-    experiment = record.experiment
-    known = not _once(experiment) and "released_rounds" in record.summary
-    return _rounds(experiment, int(record.summary["released_rounds"]) if known else _gone(record))
-
-
-def _model(experiment: Experiment) -> str:
-    model = experiment.model
-    if model_kind(model.kind).points:
-        return f"{model.particles} particles"
-    return " ".join([model.kind, *(str(width) for width in model.hidden)])
-
-
-def _gone(record: RunRecord) -> int:
-    """Rounds that are over; of a generator that learns from a sketch, the steps of the last line."""
-    if record.experiment.privacy.sketch:
-        return int(record.last.get("round", 0))
-    return len(record.history)
-
-
-def _rounds(experiment: Experiment, gone: int) -> str:
-    """How many of the planned rounds are over, and whether they all learn from one release or sketch."""
-    rounds, stages = experiment.training.rounds, planned_stages(experiment)
-    if experiment.privacy.sketch:
+    """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
+    experiment, rounds = record.experiment, record.experiment.training.rounds
+    once, sketch = planned_releases(experiment) < rounds, experiment.privacy.sketch
+    over = int(record.last.get("round", 0)) if sketch else len(record.history)
+    gone = over if once else int(record.summary.get("released_rounds", over))
+    if sketch:  # whose generator makes steps
+        stages = planned_stages(experiment)
         steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
         return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
     words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
-    return f"{words} on one release" if _once(experiment) else words
-
-
-def _once(experiment: Experiment) -> bool:
-    return planned_releases(experiment) < experiment.training.rounds
+    return f"{words} on one release" if once else words
 
 
 def _cost(summary: Mapping[str, Any]) -> str:
@@ -232,17 +205,17 @@ def _privacy(record: RunRecord) -> Text:
     if not record.completed:
         text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
     if record.experiment.privacy.noisy:
-        noise = "scale b/Δ" if guarantee.get("accountant") == "laplace" else "noise multiplier σ/Δ"
+        accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
+        noise = "scale b/Δ" if accountant == "laplace" else "noise multiplier σ/Δ"
         details = [
-            str(guarantee.get("relation", "")),
+            *([relation] if relation else []),
             f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",
             f"bound {guarantee.get('bound')}",
-            f"accountant {guarantee.get('accountant')}",
+            f"accountant {accountant}",
             f"{guarantee.get('sampling')} sampling",
         ]
-        text.append(f" ({', '.join(part for part in details if part)})", style="not bold")
+        text.append(f" ({', '.join(details)})", style="not bold")
         if guarantee.get("accountant_is_guarantee") is False:
-            accountant = guarantee.get("accountant")
             text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
     if summary.get("nominal"):
         text.append(
@@ -321,19 +294,8 @@ def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapp
 def _files(record: RunRecord) -> Text:
     present = [name for name in _FILES if (record.directory / name).is_file()]
     drawn = sorted(path.name for path in (record.directory / "plots").glob("*.png"))
-    text = Text(f"{record.directory}/", style="cyan")
-    text.append("\n" + ", ".join(present), style="default")
-    if drawn:
-        text.append("\nplots/: " + ", ".join(drawn), style="default")
-    return text
-
-
-def _same_cost(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, float, float, float], list[int]]:
-    costs: dict[tuple[str, float, float, float], list[int]] = {}
-    for entry in entries:
-        cost = (entry["group"], entry["sampling_rate"], entry["sensitivity"], entry["sigma"])
-        costs.setdefault(cost, []).append(entry["round"])
-    return costs
+    plots = f"\nplots/: {', '.join(drawn)}" if drawn else ""
+    return Text.assemble((f"{record.directory}/", "cyan"), f"\n{', '.join(present)}{plots}")
 
 
 def bytes_of(count: Any) -> str:

@@ -26,6 +26,8 @@ from fedsw.runs.files import (
 )
 from fedsw.runs.recovery import require_remembered
 
+_UNNAMED = Names()
+
 
 class Budgeted:
     """A run that counts in the account of its data set, or in none."""
@@ -60,13 +62,10 @@ class Budgeted:
         if self._account is None:
             return None
         ledger = self._ledger
-        if ledger is None:
-            head = self._account.settle(self._run, {}, None)
-        else:
-            head = self._account.settle(self._run, cost_of_ledger(ledger), ledger)
+        head = self._account.settle(self._run, {} if ledger is None else cost_of_ledger(ledger), ledger)
         _keep(self._directory, self._account, head)
-        state, delta = self._account.state(), None if ledger is None else ledger.delta
-        at = state.delta or delta
+        state = self._account.state()
+        at = state.delta or (None if ledger is None else ledger.delta)
         return {
             "data": self._account.data,
             "runs": len(state.runs),
@@ -108,8 +107,11 @@ def reserving(
     """
     if not agreed:
         account.require_newest(run, directory / LEDGER)
-    head = account.reserve(run, cost, about, witnesses=list(_witnesses(remembered, account)))
-    _keep(directory, account, head)
+    place, witnesses = str(account.path.resolve()), []
+    for path in remembered:
+        if (content := found_json(path)).get("file") == place:
+            witnesses.append((Head(int(content["sequence"]), str(content["digest"])), str(path)))
+    _keep(directory, account, account.reserve(run, cost, about, witnesses=witnesses))
     budgeted = Budgeted(directory, account, run, resumed=resumed)
     try:
         yield budgeted
@@ -130,14 +132,6 @@ def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
     write_json(directory / ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
 
-def _witnesses(remembered: Iterable[Path], account: DatasetAccount) -> Iterator[tuple[Head, str]]:
-    """The rows of the account that files of runs remember."""
-    for path in remembered:
-        content = found_json(path)
-        if content.get("file") == str(account.path.resolve()):
-            yield Head(int(content["sequence"]), str(content["digest"])), str(path)
-
-
 def read_ledger(directory: Path) -> dict[str, Any]:
     """The account of a run: budget, what its rows cost when replayed, by group (named as declared), and every row.
 
@@ -154,7 +148,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     require_remembered(directory)
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
-        account = _named(_read(directory / LEDGER), names_in(directory))
+        account = _read(directory / LEDGER, names_in(directory))
         return {"directory": str(directory), "unit": _unit(directory), **account}
     accounts = {path.stem.replace("-", " "): _read(path) for path in own}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
@@ -199,23 +193,16 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
         return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
 
 
-def _named(account: dict[str, Any], names: Names) -> dict[str, Any]:
-    """An account whose strata have the names that people declared."""
-    spent = {names.cell(group): epsilon for group, epsilon in account["epsilon_by_group"].items()}
-    entries = [{**entry, "group": names.cell(entry["group"])} for entry in account["entries"]]
-    return {**account, "epsilon_by_group": spent, "entries": entries}
-
-
 def _unit(directory: Path) -> str:
     config = read_json(directory / CONFIG) or {}
     return config.get("experiment", {}).get("data", {}).get("unit") or "record"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, names: Names = _UNNAMED) -> dict[str, Any]:
     with Ledger.open(path, read_only=True) as ledger:
         return {
             "epsilon": ledger.replay(),
-            "epsilon_by_group": ledger.epsilon_by_group(),
+            "epsilon_by_group": {names.cell(group): epsilon for group, epsilon in ledger.epsilon_by_group().items()},
             "delta": ledger.delta,
             "budget": ledger.budget,
             "accountant": ledger.accountant,
@@ -224,5 +211,5 @@ def _read(path: Path) -> dict[str, Any]:
             "selection": ledger.selection and ledger.selection.as_dict(),
             "released_rounds": ledger.released_rounds(),
             "head": asdict(ledger.head()),
-            "entries": [asdict(entry) for entry in ledger.entries()],
+            "entries": [{**asdict(entry), "group": names.cell(entry.group)} for entry in ledger.entries()],
         }

@@ -46,12 +46,9 @@ from fedsw.text import shown
 class RunDirectory:
     """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
 
-    Not from here, and for the operator only: `log.jsonl`, which says when each round was released,
-    `deployment/logs`, what the processes of a deployed run printed, and the times that the file system keeps.
-
-    Attributes:
-        forgotten: whether nobody remembers an attempt once the machine failed but the ledger here, which has all that
-            were charged: the clients are this process. Then attempts do not wait for the disk.
+    Not from here, and for the operator only: `log.jsonl`, which says when each round was released, `deployment/logs`,
+    what the processes of a deployed run printed, and the times that the file system keeps. Attempts do not wait for the
+    disk where they would be `forgotten` if the machine failed, but for those in the ledger: clients are this process.
     """
 
     def __init__(self, path: Path) -> None:

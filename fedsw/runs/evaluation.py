@@ -19,10 +19,9 @@ from fedsw.experiment.registry import load_metrics, require_names
 from fedsw.experiment.sources import load_class_names, load_held_out
 from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals
-from fedsw.runs.by_group import by_group
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
-from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers, units_of
+from fedsw.runs.quality import GroupTable, Quality, by_group, quality_of_classes, quality_of_numbers, units_of
 from fedsw.runs.telemetry import LOGGER, event
 from fedsw.tasks.measures import Measurements, measure
 from fedsw.tasks.problem import Problem
@@ -40,22 +39,15 @@ def subsample(records: Records, most: int) -> Records:
     n = len(records)
     if n <= most:
         return records
-    strata = _strata(records)
-    keys = Stream.seeded(0, "held-out subsample").words(n)
+    number = records.sensitive
+    if records.is_classification:
+        number = number * (int(records.target.max()) + 1) + records.target
+    strata, keys = number.numpy(), Stream.seeded(0, "held-out subsample").words(n)
     rows = []
     for stratum in np.unique(strata):
         (members,) = np.nonzero(strata == stratum)
         rows.append(members[smallest_keys(keys[members], -(-len(members) * most // n))])
     return records.take(torch.from_numpy(np.sort(np.concatenate(rows))))
-
-
-def _strata(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The number of every record's stratum (n,)."""
-    number: Tensor = records.sensitive
-    if records.is_classification:
-        number = number * (int(records.target.max()) + 1) + records.target
-    strata: np.ndarray[tuple[int], np.dtype[np.int64]] = number.numpy()
-    return strata
 
 
 Metric = Callable[[Tensor, Records], float | Mapping[str, float]]
@@ -68,15 +60,18 @@ under the metric's name, or numbers by name, recorded as `metric.name`."""
 class OwnMetrics:
     """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
 
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
-        require_names(metrics)
-        for name, metric in metrics.items():
+    def __init__(self, *metrics: Mapping[str, Metric]) -> None:
+        require_names([name for each in metrics for name in each])
+        self._metrics = {name: metric for each in metrics for name, metric in each.items()}
+        self._failed = set[str]()
+        for name, metric in self._metrics.items():
             if not callable(metric):
                 raise ExperimentError(f"metric {name!r} is a {type(metric).__name__} and cannot be called")
-        self._metrics, self._failed = dict(metrics), set[str]()
 
-    def __len__(self) -> int:
-        return len(self._metrics)
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return sorted(self._metrics)
 
     def attempt(self, outputs: Tensor, records: Records) -> None:
         """Try every metric on outputs (n, d), before anything is spent; what raises, or changes records, is named."""
@@ -146,18 +141,16 @@ class HeldOut:
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
     training. `missing` says in words why there is nothing where a release of kept records was planned, `rise` how much
-    larger than before training the loss is on the same records, and `by_group_intervals` where what is in the table
-    lies.
+    larger than before training the loss is on the same records.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    by_group: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_group: GroupTable = GroupTable({}, {})
     measured_on: Mapping[str, int] = field(default_factory=dict)
     quality: Quality = field(default_factory=Quality)
     start: float | None = None
     missing: str = ""
     rise: Gain | None = None
-    by_group_intervals: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
 
     def said(self) -> dict[str, Any]:
         """What a summary says of it."""
@@ -166,8 +159,8 @@ class HeldOut:
             "held_out": dict(self.metrics),
             "held_out_intervals": plain(quality.intervals),
             "held_out_standard_errors": quality.standard_errors,
-            "held_out_by_group": {group: dict(numbers) for group, numbers in self.by_group.items()},
-            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group_intervals.items()},
+            "held_out_by_group": self.by_group.numbers,
+            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group.around.items()},
             "held_out_measured_on": dict(self.measured_on),
             "constant": dict(quality.constant),
             "constant_intervals": plain(quality.constant_intervals),
@@ -190,30 +183,25 @@ class Evaluator:
     def __init__(
         self, task: Problem, metrics: Mapping[str, Metric] | None = None, *, records: Records | None = None
     ) -> None:
-        everything = load_held_out(task.experiment) if records is None else records
-        evaluation = task.experiment.evaluation
-        if everything is not None and len(everything) == 0:
+        self._task, self._model = task, task.build_model()
+        self._records = load_held_out(task.experiment) if records is None else records
+        self._own = OwnMetrics(load_metrics(task.experiment.metrics), metrics or {})
+        if self._records is None:
+            if self._own.names:
+                raise ExperimentError(
+                    f"metrics {self._own.names} are measured on held-out records, and data.held_out names none at the "
+                    "server; name a file there, or leave the metrics out"
+                )
+            return
+        self._all = len(self._records)
+        if not self._all:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
-        self._task, self._records, self._all = task, everything, 0 if everything is None else len(everything)
-        if everything is not None and evaluation.mode == "auto":
-            self._records = subsample(everything, evaluation.records)
-        self._there = None if self._records is None else self._records.to(task.device)
-        self._model = task.build_model()
-        self._start: float | None = None
-        self._losses: Tensor | None = None
-        named, given = load_metrics(task.experiment.metrics), metrics or {}
-        require_names([*named, *given])
-        self._own = OwnMetrics({**named, **given})
-        if self._records is not None and self._there is not None:
-            initial = measure(task, self._there, self._model)
-            outputs, self._start = initial.arrays["outputs"], initial.report.get("loss")
-            self._losses = initial.losses
-            self._own.attempt(outputs, self._records)
-        elif self._own:
-            raise ExperimentError(
-                f"metrics {sorted({**named, **given})} are measured on held-out records, and data.held_out names none "
-                "at the server; name a file there, or leave the metrics out"
-            )
+        if task.experiment.evaluation.mode == "auto":
+            self._records = subsample(self._records, task.experiment.evaluation.records)
+        self._there = self._records.to(task.device)
+        initial = measure(task, self._there, self._model)
+        self._start, self._losses = initial.report.get("loss"), initial.losses
+        self._own.attempt(initial.arrays["outputs"], self._records)
 
     def metrics(self, theta: Tensor) -> dict[str, float]:
         """Metrics of the model with flat parameters `theta`; none without held-out records."""
@@ -221,31 +209,30 @@ class Evaluator:
 
     def metrics_of(self, model: nn.Module) -> dict[str, float]:
         """Metrics of a model, buffers and all; none without held-out records."""
-        if self._records is None or self._there is None:
+        if self._records is None:
             return {}
-        measured = measure(self._task, self._there, model, arrays=len(self._own) > 0)
+        measured = measure(self._task, self._there, model, arrays=bool(self._own.names))
         return self._with_own(measured, self._records)
 
     def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
-        if self._records is None or self._there is None:
+        if self._records is None:
             return HeldOut()
         measured = measure(self._task, self._there, model, parts=parts_of(self._records))
         directory.write_outputs(measured.arrays)
         measured = replace(measured, report=self._with_own(measured, self._records))
         worth = worth_of(self._task, self._records, measured, of=self._all)
-        return replace(worth, start=self._start, rise=self._rise(measured))
+        return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
 
-    def _rise(self, measured: Measurements) -> Gain | None:
+    def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
         """How much larger the loss is than before training, record by record; None where that is no number."""
-        if self._losses is None or measured.losses is None or self._records is None:
+        if self._losses is None or losses is None:
             return None
-        risen = (measured.losses - self._losses).numpy()
-        finite = bool(torch.isfinite(measured.losses).all() and torch.isfinite(self._losses).all())
-        return intervals.paired_mean(risen, units_of(self._records)) if finite else None
+        finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())
+        return intervals.paired_mean((losses - self._losses).numpy(), units_of(records)) if finite else None
 
     def _with_own(self, measured: Measurements, records: Records) -> dict[str, float]:
-        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own else {})
+        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own.names else {})
 
 
 def parts_of(records: Records) -> Tensor:
@@ -256,28 +243,25 @@ def parts_of(records: Records) -> Tensor:
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
     """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
-    outputs, directions = measured.arrays["outputs"], {"directions": measured.directions}
-    numbers, around = by_group(task, outputs, records)
-    size = {"records": len(records), "of": of} | (directions if measured.directions else {})
-    return HeldOut(measured.report, numbers, size, _with_intervals(task, records, measured), by_group_intervals=around)
+    table = by_group(task, measured.arrays["outputs"], records)
+    size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
+    return HeldOut(measured.report, table, size, _with_intervals(task, records, measured))
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
     """What a model's metrics are worth; those without a law of their own, a user's excepted, by leaving out a tenth."""
     report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
-    intervals_by_name = dict(quality.intervals)
+    around = dict(quality.intervals)
     if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
-        intervals_by_name["loss"] = intervals.mean(measured.losses.numpy(), units)
-    for name in report.keys() - intervals_by_name.keys():
+        around["loss"] = intervals.mean(measured.losses.numpy(), units)
+    for name in report.keys() - around.keys():
         if name == "accuracy":
             count = len(np.unique(units))
-            intervals_by_name[name] = intervals.share(report[name] * count, count)
+            around[name] = intervals.share(report[name] * count, count)
         elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in measured.without]):
-            intervals_by_name[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
-    quality = replace(
-        quality, intervals={name: intervals_by_name[name] for name in report if name in intervals_by_name}
-    )
+            around[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+    quality = replace(quality, intervals={name: around[name] for name in report if name in around})
     made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 

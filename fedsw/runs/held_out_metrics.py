@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.runs import intervals
-from fedsw.runs.by_group import GroupTable, Measured
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Answers, Quality, metrics_of_tables, worst_of
+from fedsw.runs.quality import Answers, GroupTable, Measured, Quality, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -120,11 +119,8 @@ class _Table(Answers):
     def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
         """The share of all records, or of a group's, that are in these cells (classes, classes)."""
         own = slice(None) if group is None else slice(group, group + 1)
-        count, total = float(self.counts[own, cells].sum()), int(self.records[own].sum())
-        if not total:
-            return UNKNOWN
         noise = self.noise(cells.astype(np.float64), None if group is None else 1)
-        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
+        return intervals.counted(float(self.counts[own, cells].sum()), int(self.records[own].sum()), noise)
 
     def right(self, group: int) -> Rate:
         """See `Answers`."""
@@ -142,12 +138,10 @@ class _Table(Answers):
             whole = hit + (width - 1) * miss
             return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
 
-        hits = float(row[answer])
+        hits, total = float(row[answer]), float(row.sum())
         if not self._sigma:
-            total = float(row.sum())
-            value = hits / total if total else math.nan
-            return Rate(value, lambda level: intervals.share(hits, total, level=level))
-        return noised_rate(hits, float(row.sum()) - hits, spread, int(self.records[group]))
+            return intervals.counted(hits, total)
+        return noised_rate(hits, total - hits, spread, int(self.records[group]))
 
     def margin(self, constant: int, level: float) -> Gain:
         """How much more often the model is right than a constant of that class."""
@@ -178,25 +172,17 @@ def _of_classes(
         intervals={key: value for key, value in found.items() if key in metrics},
         constant_intervals={"accuracy": shares[often].at(LEVEL)},
         gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
-        others=_others(table, tally.classes),
+        others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
         noised=tallied.sigma > 0,
     )
-    numbers, around = _by_group(tallied, groups, [table.of_group(group) for group in range(tally.groups)])
-    return HeldOut(metrics, numbers, size, quality, by_group_intervals=around)
+    by_group = [table.of_group(group) for group in range(tally.groups)]
+    return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)
 
 
 def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
-    """What was measured of each group, by its name; empty for one group."""
-    if len(found) < 2:
-        return GroupTable({}, {})
+    """What was measured of each group, by its name."""
     counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
     return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
-
-
-def _others(table: _Table, classes: int) -> Interval:
-    """Where the share of other answers than the most frequent lies."""
-    most = int(table.counts.sum((0, 1)).argmax())
-    return table.share(~_row(most, classes).T).at(LEVEL)
 
 
 def _row(place: int, classes: int) -> NDArray[np.bool_]:
@@ -280,8 +266,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...]
     for group, own in enumerate(map(int, tallied.records)):
         each = _Errors.of(t, values[group], own, tallied.sigma) if own else None
         found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
-    numbers, by_group_around = _by_group(tallied, groups, found)
-    return HeldOut(metrics, numbers, size, quality, by_group_intervals=by_group_around)
+    return HeldOut(metrics, _by_group(tallied, groups, found), size, quality)
 
 
 def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
@@ -290,14 +275,11 @@ def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
         below = np.cumsum(bins, axis=-1)[:, :-1] / tallied.records[:, None]
     value = float((below.max(0) - below.min(0)).max())
 
-    def rate(group: int, end: int) -> Rate:
-        total, cells = int(tallied.records[group]), end + 1
-        if not total:
-            return UNKNOWN
-        count, noise = float(bins[group, :cells].sum()), tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
-        return Rate(count / total, lambda level: intervals.share(count, total, noise, level))
+    def rate(group: int, cells: int) -> Rate:
+        noise = tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
+        return intervals.counted(float(bins[group, :cells].sum()), int(tallied.records[group]), noise)
 
-    ends: Sequence[Sequence[Rate]] = [[rate(group, end) for group in range(len(bins))] for end in range(BINS - 1)]
+    ends = [[rate(group, end) for group in range(len(bins))] for end in range(1, BINS)]
     return value, intervals.largest_gap(ends)
 
 

@@ -96,6 +96,11 @@ def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) 
     return Interval(_root(below, 1 - tail), _root(below, tail))
 
 
+def counted(count: float, total: float, noise: float = 0.0) -> Rate:
+    """The share of `total` trials that came out `count` times, plus Gaussian noise; nothing is known of none."""
+    return Rate(count / total, lambda level: share(count, total, noise, level)) if total else UNKNOWN
+
+
 def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
     """The share of rows that hit, whose rows are units' (n,): by an effective number of rows, few units by Student."""
     count = len(hits)
@@ -104,7 +109,7 @@ def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
     value, (totals, held) = float(hits.mean()), _by_unit(hits.astype(np.float64), units)
     clusters = len(totals)
     if clusters == count:
-        return Rate(value, lambda level: share(float(hits.sum()), count, level=level))
+        return counted(float(hits.sum()), count)
     if clusters < 2:
         return Rate(value, lambda level: WHOLE)
     square, free = _square_error(totals - value * held, count)
@@ -189,8 +194,11 @@ def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
 def smallest_ratio(rates: Sequence[Rate]) -> Interval:
     """Where the smallest share of a group lies as a part of the largest."""
     pairs = list(combinations(rates, 2))
-    usual = [_folded(_quotient(*pair, LEVEL)) for pair in pairs]
-    sure = [_folded(_quotient(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
+
+    def at(level: float) -> list[Interval]:
+        return [_folded(quotient(one.around(level), other.around(level))) for one, other in pairs]
+
+    usual, sure = at(LEVEL), at(1 - (1 - LEVEL) / len(pairs))
     return Interval(min(each.low for each in usual), min(each.high for each in sure))
 
 
@@ -351,10 +359,6 @@ def _size_of(signed: Interval) -> Interval:
     if low <= 0 <= high:
         return Interval(0.0, min(1.0, max(-low, high)))
     return Interval(min(abs(low), abs(high)), min(1.0, max(abs(low), abs(high))))
-
-
-def _quotient(one: Rate, other: Rate, level: float) -> Interval:
-    return quotient(one.around(level), other.around(level))
 
 
 def _folded(ratio: Interval) -> Interval:

@@ -11,14 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round released.
+    """What a round released: a vector (r,), float64, that the optimizer moves against.
 
-    Attributes:
-        vector: what the optimizer moves against (r,), float64, a noised gradient or a function of noised features.
-        sigma: standard deviation of the noise in each of its coordinates; None where the vector is not a noised
-            gradient but post-processing of noised features.
-        spent: epsilon of everything released so far, of the worst client where each has its own guarantee.
-        training_loss: un-noised, only where `unsafe_metrics` asks for it.
+    `sigma` is the standard deviation of the noise in each coordinate of a noised gradient, None where the vector is
+    post-processing of noised features; `spent` the epsilon of everything released so far, of the worst client where
+    each has its own guarantee. The training loss is un-noised, and there only where `unsafe_metrics` asks for it.
     """
 
     vector: Tensor

@@ -1,4 +1,4 @@
-"""What held-out metrics are worth: where their true values lie, and what the best constant scores beside them.
+"""What held-out metrics are worth: where true values lie, by group too, and what the best constant scores beside them.
 
 All of it is of held-out records, outside the guarantee.
 """
@@ -9,6 +9,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,25 +19,25 @@ from torch import Tensor
 from fedsw import metrics
 from fedsw.data import Records
 from fedsw.runs import intervals
-from fedsw.runs.intervals import Gain, Interval, Rate
+from fedsw.runs.intervals import WHOLE, Gain, Interval, Rate
+from fedsw.tasks.problem import Problem
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Places = NDArray[np.int64]
+Measured = Mapping[str, tuple[float, Interval]]
+
+_BINS = 10
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How much held-out metrics are worth.
+    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what is released.
 
-    Attributes:
-        constant: metrics of the best predictor that looks at no input: the most frequent class, or the mean target, of
-            the held-out records themselves; `answer` in words.
-        best_threshold: for two classes, the threshold on the outputs that is right most often on these records, and how
-            often; an upper limit for what another threshold could bring.
-        intervals: where true values lie, over draws of units and with the noise in what was released of them, 95 %.
-        gain: how much better than the best constant the model is in its first metric, 98 %.
-        others: where the share of records lies that do not get the most frequent answer.
-        noised: whether noise is in what it is made of.
+    `constant` has metrics of the best predictor that looks at no input, the most frequent class or the mean target of
+    these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
+    how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
+    is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
+    whether noise is in what it is made of.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)
@@ -258,3 +259,103 @@ def metrics_of_tables(tables: NDArray[np.float64]) -> dict[str, NDArray[np.float
             odds = tables / tables.sum(3)[:, :, :, None]
             values["equalized_odds_difference"] = (odds.max(1) - odds.min(1)).max((1, 2))
     return values
+
+
+class GroupTable(NamedTuple):
+    """Metrics by group, each by name, and where they lie, 95 %, over draws of units."""
+
+    numbers: dict[str, dict[str, float]]
+    around: dict[str, dict[str, Interval]]
+
+    @classmethod
+    def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
+        """Of how many records each group has, and what was measured, nan where it was not; empty for one group."""
+        if len(found) < 2:
+            return cls({}, {})
+        columns = dict.fromkeys(column for each in found.values() for column in each)
+        numbers = {
+            name: {"count": counts[name], **{column: each.get(column, (math.nan, WHOLE))[0] for column in columns}}
+            for name, each in found.items()
+        }
+        return cls(numbers, {name: {key: around for key, (_, around) in each.items()} for name, each in found.items()})
+
+
+def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
+    """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
+
+    Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
+    `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of class 1 (for more than two classes
+    `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of Euclidean
+    distances, and `r2`. What a group's records do not define is nan.
+    """
+    kind = task.experiment.objective.task
+    if kind not in ("classification", "regression") or len(task.groups) < 2:
+        return GroupTable({}, {})
+    answers = AnswersByRecord(outputs, records, len(task.groups), task.classes) if kind == "classification" else None
+    counts: dict[str, float] = {}
+    found: dict[str, Measured] = {}
+    for group, name in enumerate(task.groups):
+        rows = (records.sensitive == group).cpu().numpy()
+        counts[name] = int(rows.sum())
+        if not counts[name]:
+            found[name] = {}
+        elif answers is None:
+            found[name] = _numbers_of_group(outputs, records, rows)
+        else:
+            found[name] = _classes_of_group(answers, outputs, group, rows)
+    return GroupTable.of(counts, found)
+
+
+def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
+    measured = answers.of_group(group)
+    if answers.classes > 2:
+        return measured
+    target, units = answers.target[rows], answers.units[rows]
+    scores = outputs[:, 0].detach().double().cpu().numpy()[rows]
+    ones, others = (len(np.unique(units[target == c])) for c in (1, 0))
+    area = _auc(target, scores)
+    return measured | {
+        "auc": (area, intervals.curve_area(area, ones, others)),
+        "calibration_error": (calibration_error(target, scores), _around_calibration(target, scores, units)),
+    }
+
+
+def _numbers_of_group(outputs: Tensor, records: Records, rows: Array) -> Measured:
+    target = records.target.cpu().numpy()[rows]
+    gaps = (outputs.detach().double().cpu().numpy()[rows] - target).reshape(len(target), -1)
+    squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
+    spread = np.square(wide.astype(np.float64) - wide.mean(axis=0, dtype=np.float64)).sum(axis=1)
+    low, high = intervals.ratio_of_means(squares, spread, own)
+    explained = float(1 - squares.sum() / spread.sum()) if spread.sum() > 0 else math.nan
+    return {
+        "mean_squared_error": (float(squares.mean()), intervals.positive_mean(squares, own)),
+        "mean_absolute_error": (float(np.sqrt(squares).mean()), intervals.positive_mean(np.sqrt(squares), own)),
+        "r2": (explained, Interval(1 - high, 1 - low)),
+    }
+
+
+def calibration_error(target: Array, scores: Array) -> float:
+    """Mean gap between score (n,) and share of class 1 in ten bins of equal width, weighted by their records (n,)."""
+    gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(target))
+
+
+def _around_calibration(target: Array, scores: Array, units: Array) -> Interval:
+    bins, gaps = _bins(scores), scores - target
+    within = [np.where(bins == b, gaps, 0.0) for b in range(_BINS)]
+    errors = [intervals.mean_error(each, units) for each in within]
+    return intervals.sum_of_sizes(np.array([each.mean() for each in within]), np.array(errors))
+
+
+def _bins(scores: Array) -> Array:
+    bins: Array = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
+    return bins
+
+
+def _auc(target: Array, scores: Array) -> float:
+    """The area under the ROC curve; nan where one class is absent, or a score is not finite."""
+    from sklearn.metrics import roc_auc_score
+
+    if len(np.unique(target)) < 2 or not np.isfinite(scores).all():
+        return math.nan
+    return float(roc_auc_score(target, scores))

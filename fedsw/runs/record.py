@@ -125,7 +125,10 @@ def read_run(directory: Path) -> RunRecord:
         ValueError: naming the file that is missing or damaged, or is a link.
     """
     require_no_links(directory)
-    experiment = _read_experiment(directory)
+    config = read_json(directory / CONFIG)
+    if config is None:
+        raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
+    experiment = parse_experiment(config.get("experiment", {}))
     return RunRecord(
         directory,
         experiment,
@@ -134,13 +137,6 @@ def read_run(directory: Path) -> RunRecord:
         _read_outputs(directory / OUTPUTS),
         names_in(directory, experiment.data.columns),
     )
-
-
-def _read_experiment(directory: Path) -> Experiment:
-    config = read_json(directory / CONFIG)
-    if config is None:
-        raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
-    return parse_experiment(config.get("experiment", {}))
 
 
 def _ended_in_order(log: Path) -> bool:

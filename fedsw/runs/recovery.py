@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -41,14 +40,12 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
     Raises:
         RunBusy: if another process is. Another name is another lock on the same run.
     """
-    try:
-        handle = files.lock(directory / lock)
-    except BlockingIOError:
-        raise _busy(directory) from None
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.locked(directory / lock, seconds=0.0))
+        except BlockingIOError:
+            raise _busy(directory) from None
         yield
-    finally:
-        os.close(handle)
 
 
 def is_running(directory: Path) -> bool:
@@ -77,7 +74,7 @@ def reopened(
         LedgerBusy, LedgerDamaged: see `Ledger.open`.
     """
     remembered = [] if state is None or state.last.ledger is None else [("the checkpoint", state.last.ledger)]
-    remembered += [(SUMMARY, head) for head in _heads_of_summary(summary)]
+    remembered += _by_summary(summary)
     if not path.exists():
         _require_unspent(path, remembered)
         return None
@@ -99,7 +96,7 @@ def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
     Raises:
         LedgerReplaced: if the ledger is older, of another run, or gone. LedgerDamaged: if it is no ledger.
     """
-    path, remembered = directory / LEDGER, [(SUMMARY, head) for head in _heads_of_summary(directory / SUMMARY)]
+    path, remembered = directory / LEDGER, _by_summary(directory / SUMMARY)
     if not path.exists():
         _require_unspent(path, [] if missing_ok else remembered)
     elif remembered:
@@ -165,7 +162,7 @@ def _busy(directory: Path) -> RunBusy:
     return RunBusy(f"{directory} is being run by another process; wait until it ends, or stop it")
 
 
-def _heads_of_summary(path: Path) -> list[Head]:
-    """The ledger's last row when a summary was written; none for clients' ledgers."""
+def _by_summary(path: Path) -> list[tuple[str, Head]]:
+    """Who remembers the ledger's last row when a summary was written, and that row; none for clients' ledgers."""
     ledger = found_json(path).get("ledger")
-    return [Head(int(ledger["sequence"]), str(ledger["digest"]))] if ledger else []
+    return [(SUMMARY, Head(int(ledger["sequence"]), str(ledger["digest"])))] if ledger else []

@@ -25,8 +25,11 @@ class Releases:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        clients = sorted(int(path.stem.removeprefix("client-")) for path in folder.glob("client-*.safetensors"))
-        self._reported = {client: _reported_in(self._file(client)) for client in clients}
+        self._reported: dict[int, tuple[int, float]] = {}
+        for client in sorted(int(path.stem.removeprefix("client-")) for path in folder.glob("client-*.safetensors")):
+            with safe_open(self._file(client), framework="pt") as file:
+                round_, epsilon = file.get_tensor(_REPORTED).tolist()
+            self._reported[client] = int(round_), float(epsilon)
 
     @property
     def clients(self) -> Collection[int]:
@@ -43,12 +46,8 @@ class Releases:
 
     def read(self) -> list[Mapping[str, Tensor]]:
         """The arrays of every release, of any shape, in client order."""
-        rows: list[Mapping[str, Tensor]] = []
-        for client in sorted(self._reported):
-            arrays = load_file(self._file(client))
-            del arrays[_REPORTED]
-            rows.append(arrays)
-        return rows
+        rows = [load_file(self._file(client)) for client in sorted(self._reported)]
+        return [{name: array for name, array in arrays.items() if name != _REPORTED} for arrays in rows]
 
     def rounds(self) -> set[int]:
         """The rounds that asked for them."""
@@ -60,12 +59,6 @@ class Releases:
 
     def _file(self, client: int) -> Path:
         return self._folder / f"client-{client}.safetensors"
-
-
-def _reported_in(path: Path) -> tuple[int, float]:
-    with safe_open(path, framework="pt") as file:
-        round_, epsilon = file.get_tensor(_REPORTED).tolist()
-    return int(round_), float(epsilon)
 
 
 WEIGHTS = "weights"

@@ -6,7 +6,8 @@ import difflib
 import functools
 import io
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,38 +18,31 @@ from fedsw.runs.checkpoint import Checkpoint
 
 PLAIN = ("sgd", "adam")
 """Optimizers that step along any vector, and need not be tried before a run."""
+_Kind = TypeVar("_Kind")
 
 
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
     """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name."""
     rate = settings.learning_rate
     if settings.optimizer == "adam":
-        betas = (settings.momentum or 0.9, settings.second_moment)
-        return torch.optim.Adam([parameter], lr=rate, betas=betas)
+        return torch.optim.Adam([parameter], lr=rate, betas=(settings.momentum or 0.9, settings.second_moment))
     if settings.optimizer == "sgd":
         return torch.optim.SGD([parameter], lr=rate, momentum=settings.momentum)
-    kind = _named("training.optimizer", settings.optimizer, torch.optim, torch.optim.Optimizer)
-    made: torch.optim.Optimizer = _made(
-        "training.optimizer", settings.optimizer, kind, [parameter], {"lr": rate, **settings.optimizer_arguments}
-    )
-    return made
+    arguments = {"lr": rate, **settings.optimizer_arguments}
+    return _made("training.optimizer", settings.optimizer, torch.optim.Optimizer, torch.optim, [parameter], arguments)
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
     """The scheduler of an optimizer, which steps once a round; None where the settings name none."""
     if settings.scheduler is None:
         return None
-    place = torch.optim.lr_scheduler
     if settings.scheduler == "ReduceLROnPlateau":
         raise ExperimentError(
             "training.scheduler 'ReduceLROnPlateau' follows a loss, and none is released every round; name one that "
             "follows the rounds, such as 'CosineAnnealingLR'"
         )
-    kind = _named("training.scheduler", settings.scheduler, place, place.LRScheduler)
-    made: torch.optim.lr_scheduler.LRScheduler = _made(
-        "training.scheduler", settings.scheduler, kind, optimizer, settings.scheduler_arguments
-    )
-    return made
+    place, arguments = torch.optim.lr_scheduler, settings.scheduler_arguments
+    return _made("training.scheduler", settings.scheduler, place.LRScheduler, place, optimizer, arguments)
 
 
 def require_steps(settings: Training) -> None:
@@ -66,44 +60,37 @@ def require_steps(settings: Training) -> None:
         ) from None
     if scheduler is not None:
         scheduler.step()
-    if not _kept(optimizer.state_dict()) or not (scheduler is None or _kept(scheduler.state_dict())):
+    content = io.BytesIO()
+    torch.save([each.state_dict() for each in (optimizer, scheduler) if each is not None], content)
+    try:
+        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+    except Exception:  # what torch does not load by its values alone
         raise ExperimentError(
             f"training.optimizer {settings.optimizer!r} with scheduler {settings.scheduler!r} keeps a state that no "
             "checkpoint holds, so that the run could not be resumed; use another"
-        )
+        ) from None
 
 
-def _named(what: str, name: str, place: Any, base: type) -> Any:
-    named = getattr(place, name, None)
-    if isinstance(named, type) and issubclass(named, base) and named is not base and not name.startswith("_"):
-        return named
-    known = sorted(
-        each for each, kind in vars(place).items()
+def _made(what: str, name: str, base: type[_Kind], place: object, subject: object, arguments: dict[str, Any]) -> _Kind:
+    """What a class of that name in a module of torch makes of its subject, and of what the settings give it."""
+    known = {
+        each: kind for each, kind in vars(place).items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not each.startswith("_")
-    )  # fmt: skip
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    own = "'sgd', 'adam', " if base is torch.optim.Optimizer else ""
-    raise ExperimentError(f"{what} {name!r} is unknown; nearest known: {near!r}. Known: {own}{', '.join(known)}")
-
-
-def _made(what: str, name: str, kind: Any, subject: Any, arguments: dict[str, Any]) -> Any:
+    }  # fmt: skip
+    if name not in known:
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
+        own = ["'sgd'", "'adam'"] if base is torch.optim.Optimizer else []
+        raise ExperimentError(
+            f"{what} {name!r} is unknown; nearest known: {near!r}. Known: {', '.join([*own, *sorted(known)])}"
+        )
+    made: Callable[..., _Kind] = known[name]
     try:
-        return kind(subject, **arguments)
+        return made(subject, **arguments)
     except Exception as fault:  # torch's own, of many kinds
         reason = f"{type(fault).__name__}: {fault}"
         raise ExperimentError(
             f"{what} {name!r} does not take {arguments} ({reason}); {what}_arguments are what it is made with"
         ) from None
-
-
-def _kept(state: Any) -> bool:
-    content = io.BytesIO()
-    torch.save(state, content)
-    try:
-        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
-    except Exception:  # what torch does not load by its values alone
-        return False
-    return True
 
 
 class Trainer:

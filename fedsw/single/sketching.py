@@ -7,15 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedsw.accountants import doubt
 from fedsw.accounting import Ledger
 from fedsw.accounting.lifetime import About, account_named, counting
 from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
 from fedsw.sketches.law import MOST_RECORDS, Law, Sketcher
-from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, noised_sketch, sketch_sensitivity
-from fedsw.text import upward
+from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, sketch_sensitivity
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -25,28 +23,16 @@ class SketchPlan(plans.Plan):
     law: Law
 
     @property
-    def guarantee(self) -> str:
-        """The guarantee in words."""
-        if not self.multiplier:
-            return "None: no noise is added, epsilon is infinite."
-        kind = "nominal " if self.nominal else ""
+    def _protected(self) -> str:
         return (
-            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
             "each record, for its replacement by any other, label and group included, against everybody who sees the "
             f"sketch and everything computed from it. Public: {', '.join(self.sensitivity.public)}, and what is "
-            f"measured. {plans.ALONE}"
+            "measured."
         )
 
-    def __str__(self) -> str:
-        rows = [
-            ("records", f"{self.records}, in {self.law.cells} cells"),
-            ("sensitivity", f"{self.sensitivity.value:.6g} ({self.sensitivity.bound})"),
-            ("noise multiplier", f"{self.multiplier:.6g}"),
-            ("sigma", f"{self.sigma:.6g}"),
-            ("accountant", self.accountant),
-            ("guarantee", self.guarantee),
-        ]
-        return "\n".join(f"{name:17} {value}" for name, value in rows)
+    @property
+    def _sampled(self) -> list[tuple[str, str]]:
+        return [("records", f"{self.records}, in {self.law.cells} cells")]
 
 
 def plan_sketch(
@@ -130,4 +116,4 @@ def release_sketch(
     with counting(ledger, named, plan.reserved(), about):
         bounded = bounded_sketch(sketcher, features, cells, attempt=attempt)
         released = release(bounded, plan, ledger)
-    return noised_sketch(plan.law, released, plan.records)
+    return NoisedSketch(plan.law, released.value, released.sigma, plan.records)

@@ -21,14 +21,8 @@ class Features:
     included, is made finite, cut at 0 and shortened where the record is; so the inner product of two records is never
     negative, and no map moves a sum by more than sqrt(2).
 
-    Attributes:
-        map: see `fedsw.sketches.maps`.
-        radius: norm that a code is divided by where it is shorter; longer ones are divided by their own.
-        signed: whether negative numbers are a second half of the code, as positive ones, and not 0.
-        columns, weight: see `fedsw.sketches.parts.Part`.
-
-    Raises:
-        ValueError: if the radius is not positive and finite.
+    A code is divided by the ``radius`` where it is shorter, else by its own norm; if ``signed`` negative numbers are a
+    second half of the code, as positive ones, and not 0. ValueError if the radius is not positive and finite.
     """
 
     map: FeatureMap = field(default_factory=Raw)
@@ -36,14 +30,10 @@ class Features:
     signed: bool = False
     columns: Columns = None
     weight: float = 1.0
+    least_product = 0.0  # no number of a code is negative
 
     def __post_init__(self) -> None:
         _require_radius(self.radius)
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a code is negative."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The codes of features (n, p)."""
@@ -58,14 +48,8 @@ class Moments:
     a = (radius, z) / (sqrt(2) radius), with a z longer than the radius shortened to it, has norm at most 1. The inner
     product of two records' vectors is <a, a'>^2, which is never negative, whatever the map is.
 
-    Attributes:
-        map: see `fedsw.sketches.maps`.
-        radius: of the ball that z is projected onto.
-        projected: numbers that are made of z by public random orthonormal directions before; 0 for z as it is.
-        columns, weight: see `fedsw.sketches.parts.Part`.
-
-    Raises:
-        ValueError: if the radius is not positive and finite, or more numbers are to be made than there are.
+    If any, so many ``projected`` numbers are made of z by public random orthonormal directions before. ValueError if
+    the radius is not positive and finite, or more numbers are to be made than there are.
     """
 
     map: FeatureMap = field(default_factory=Raw)
@@ -73,14 +57,10 @@ class Moments:
     projected: int = 0
     columns: Columns = None
     weight: float = 1.0
+    least_product = 0.0  # a square
 
     def __post_init__(self) -> None:
         _require_radius(self.radius)
-
-    @property
-    def least_product(self) -> float:
-        """0: a square."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The moments of features (n, p); directions come from the stream."""
@@ -122,7 +102,6 @@ class _Features(DrawnPart):
         return self._codes(self.looked_at(rows)).to(rows.dtype)
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
-        """As `DrawnPart.summed`."""
         codes = self._codes(looked(self.looked_at, rows, seen)).to(rows.dtype)
         return members @ codes, members @ codes.square().sum(dim=1)
 

@@ -21,11 +21,9 @@ _FITTED = 30
 class Tables:
     """Laws of single columns and of pairs of them within every cell, all of them with the same margins.
 
-    Attributes:
-        proportions: of the cells (cells,).
-        singles: of every column, (cells, codes), with the proportions as sums.
-        pairs: of columns i < j, (cells, codes of i, codes of j), with the singles as margins.
-        deviations: of the noise that was in every number of a pair.
+    ``proportions`` are of the cells (cells,), ``singles`` of every column (cells, codes), with the proportions as sums,
+    ``pairs`` of columns i < j (cells, codes of i, codes of j), with the singles as margins; ``deviations`` are those of
+    the noise that was in every number of a pair.
     """
 
     proportions: Tensor
@@ -44,11 +42,7 @@ def consistent(*sketches: NoisedSketch) -> Tables:
 
     Guarantee: post-processing; it reads the released numbers and nothing else.
 
-    Args:
-        sketches: of one table, the first with all its columns.
-
-    Raises:
-        ValueError: if a sketch measures something else.
+    The first sketch is of all columns. ValueError if one measures something else.
 
     Sources: Qardaji, Yang, Li 2014 (PriView: averages over what tables share); Duchi and others 2008 (projection);
         Deming, Stephan 1940 (factors).
@@ -79,8 +73,6 @@ _Said = tuple[Tensor, float]
 
 
 class _Read:
-    """The numbers of one sketch, as frequencies."""
-
     def __init__(self, sketch: NoisedSketch) -> None:
         self.measured, blocks = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
         codes, column = len(self.measured.column), self.measured.column

@@ -31,7 +31,6 @@ class Drift:
         populations: an interval for the distance of the laws that they were drawn from, independently.
         doubt: the least one minus confidence at which the laws are found to differ: the probability, at most, of
             so large a distance where they do not. At least LEAST_DOUBT; 1 where none shows it.
-        differ: whether the laws are found to differ, at that confidence.
     """
 
     distance: float
@@ -47,13 +46,9 @@ class Drift:
 
 @dataclass(frozen=True)
 class Means:
-    """Mean vector of records, with noise.
+    """Mean vector of so many records, its numbers of any shape, each with independent Gaussian noise of this deviation.
 
-    Attributes:
-        numbers: its coordinates, any shape.
-        deviation: of the Gaussian noise in every one, independent.
-        records: how many.
-        diameter: how far apart two records' vectors, of norm at most 1, can be.
+    The ``diameter`` is how far apart two records' vectors, of norm at most 1, can be.
     """
 
     numbers: Tensor
@@ -65,14 +60,7 @@ class Means:
 def drift(one: NoisedSketch, other: NoisedSketch, *, confidence: float = CONFIDENCE) -> Drift:
     """The distance between the records of two sketches of one law; see `drift_of_means`.
 
-    Guarantee: post-processing of both sketches.
-
-    Args:
-        one, other: of the same law; one of them may be of public records, without noise.
-        confidence: of each interval.
-
-    Raises:
-        ValueError: if laws differ, or the confidence is not between 0 and 1.
+    Guarantee: post-processing of both sketches; one of them may be of public records, without noise.
     """
     if one.law != other.law or one.value.shape != other.value.shape:
         raise ValueError("the sketches are of different laws, and their numbers mean different things")
@@ -89,14 +77,8 @@ def drift_of_means(one: Means, other: Means, *, confidence: float = CONFIDENCE) 
     (McDiarmid), whatever their laws: that widens it to the populations' interval, with half of the doubt for the noise
     and a quarter for each side's records.
 
-    Guarantee: post-processing of both.
-
-    Args:
-        one, other: with numbers of one shape.
-        confidence: of each interval.
-
-    Raises:
-        ValueError: if the confidence is not between 0 and 1.
+    Guarantee: post-processing of both. The confidence is that of each interval; ValueError if it is not between 0 and
+    1.
 
     Sources: McDiarmid 1989; Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Theorem 7 (the same for MMD).
     """
@@ -176,20 +158,13 @@ def _means(sketch: NoisedSketch) -> Means:
     return Means(sketch.blocks, sketch.deviation, sketch.records)
 
 
-def exact_sketch(sketch: NoisedSketch, sums: Tensor, records: int) -> NoisedSketch:
-    """The sums (cells, F + 1) of so many *public* records under the law of a sketch, to compare it with."""
-    return NoisedSketch(sketch.law, sums, 0.0, records)
-
-
 @dataclass(frozen=True, eq=False)
 class Target:
     """What generated samples are compared with: a noised sketch, in the precision and on the device of training.
 
-    Attributes:
-        blocks: (cells, F), the sketch's sums over its records.
-        proportions: (cells,), of the generated law.
-        weights: (cells,), of every cell's squared distance.
-        noise: mean of the squared noise in the weighted blocks, which `distance_of_sums` takes off.
+    The ``blocks`` (cells, F) are the sketch's sums over its records, ``proportions`` (cells,) of the generated law,
+    ``weights`` (cells,) of every cell's squared distance; ``noise`` is the mean of the squared noise in the weighted
+    blocks, which `distance_of_sums` takes off.
     """
 
     blocks: Tensor
@@ -201,13 +176,9 @@ class Target:
     def of(cls, sketch: NoisedSketch, *, weights: Tensor | None = None, like: Tensor | None = None) -> Target:
         """The target of a sketch.
 
-        Args:
-            sketch: (cells, F + 1) numbers, released.
-            weights: (cells,), at least 0; None for 1, the distance between the laws of features and labels together.
-            like: a tensor of the wanted precision and device; None for float64 on the CPU.
-
-        Raises:
-            ValueError: if the weights have another shape, are negative or all 0.
+        Weights (cells,) are at least 0; None for 1, the distance between the laws of features and labels together. It
+        has the precision and the device of a tensor `like` it, of any shape; None for float64 on the CPU. ValueError if
+        the weights have another shape, are negative or all 0.
         """
         chosen = torch.ones(sketch.law.cells, dtype=torch.float64) if weights is None else weights.to(torch.float64)
         if chosen.shape != (sketch.law.cells,) or bool((chosen < 0).any()) or not float(chosen.sum()) > 0:
@@ -227,24 +198,17 @@ class Target:
 
 
 def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """Estimate without bias the weighted squared distance between the sketched records and a generated law.
+    """Estimate without bias the weighted squared distance between the sketched records and a generated law, a scalar.
 
     With b_c the target's blocks, p_c its proportions and mu_c the mean vector that the generator has for cell c, it
     estimates sum_c weight_c |E b_c - p_c mu_c|^2 without bias, given as many samples of each cell as there are: the
     square of a mean is taken over pairs of *different* samples, and the mean of the squared noise is taken off. It may
     be negative. A square with its diagonal would pull small batches together. Cells without two samples are left out,
-    so a batch has two or more of every cell of positive proportion.
+    so a batch has two or more of every cell of positive proportion. Differentiable in the samples' vectors.
 
     Guarantee: post-processing of the sketch. BatchNorm and whatever else mixes samples of a batch is allowed in the
     generator, since no record passes through it; samples of a batch then depend on each other a little, and what is
     estimated is the distance of the law that the batch's own statistics make.
-
-    Args:
-        target: of the sketch.
-        batch: sums over the vectors of the generated samples, by cell.
-
-    Returns:
-        A scalar, differentiable in the vectors.
 
     Source: Gretton, Borgwardt, Rasch, Schoelkopf, Smola 2012, Lemma 6 (U-statistic).
     """
@@ -258,17 +222,10 @@ def distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
 
 
 def drawn_distance_of_sums(target: Target, batch: BatchSums) -> Tensor:
-    """The same for cells that were drawn at random, independently, with the target's proportions.
+    """The same scalar for cells that were drawn at random, independently, with the target's proportions.
 
     Unbiased for any batch of two or more, whichever cells are in it: where there are more cells than a batch can hold
     twice.
-
-    Args:
-        target: of the sketch.
-        batch: sums over the vectors of m >= 2 samples, by cell.
-
-    Returns:
-        A scalar, differentiable in the vectors.
     """
     sums, squares, m = batch.sums, batch.squares, batch.counts.sum()
     pairs = (sums.square().sum(dim=1) - squares) / (m * (m - 1))
@@ -281,11 +238,8 @@ def sketch_distance(
 ) -> float:
     """Compute the squared distance of samples from a sketch's records, noise taken off: to choose generators by.
 
-    Args:
-        sketch: (cells, F + 1) noised numbers.
-        features: (m, p) samples, two or more of every cell that the sketch has.
-        cells: (m,) int64, theirs.
-        sketcher: the sketch's law, drawn, if it is there already.
+    Samples (m, p) in cells (m,) int64 are two or more of every cell that the sketch has. The sketcher is the sketch's
+    law, drawn, if it is there already.
     """
     drawn = sketcher_like(sketch, sketcher, features)
     target = Target.of(sketch, like=features.to(torch.float64))
@@ -303,8 +257,7 @@ def sketch_distance(
 def sketcher_like(sketch: NoisedSketch, sketcher: Sketcher | None, like: Tensor) -> Sketcher:
     """A sketcher of its own for a sketch, where `like`, a tensor of any shape, is and of its precision.
 
-    Raises:
-        ValueError: if the sketcher is not the sketch's.
+    ValueError if the sketcher is not the sketch's.
     """
     drawn = sketch.law.drawn(like.dtype) if sketcher is None else copy.deepcopy(sketcher).to(like.dtype)
     if drawn.law != sketch.law or drawn.coordinates != sketch.coordinates:

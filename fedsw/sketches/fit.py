@@ -32,7 +32,7 @@ from fedsw.sketches.drift import (
     sketch_distance,
     sketcher_like,
 )
-from fedsw.sketches.law import Sketcher, SomeOfLaw
+from fedsw.sketches.law import DrawnParts, Sketcher
 from fedsw.sketches.noised import NoisedSketch
 
 __all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "generate", "sketch_distance", "tried_in"]
@@ -46,7 +46,7 @@ _JUDGED = 4000
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How a generator is trained; public, and part of a checkpoint.
+    """How a generator is trained; public, and part of a checkpoint. ValueError if a number is out of range.
 
     Attributes:
         steps: optimizer steps in all.
@@ -57,9 +57,6 @@ class FitSettings:
             and its gradient has the whole's as its mean.
         averaging: of all steps, that an exponential average of the weights looks back on; the average is the trained
             network then, with BatchNorm's statistics for it. 0 for the weights of the last step.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     steps: int
@@ -82,12 +79,10 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is, for an observer. All of it is post-processing of the sketch.
+    """Where training is, for an observer: steps done, and the network as it is now, averaged where weights are.
 
-    Attributes:
-        step: steps done.
-        distance: mean estimate of the squared distance to the sketch over the steps since the last call.
-        network: as it is now, averaged where weights are; `generate` draws samples from it.
+    The ``distance`` is the mean estimate of the squared distance to the sketch over the steps since the last call. All
+    of it is post-processing of the sketch.
     """
 
     step: int
@@ -101,19 +96,23 @@ class CheckpointRefused(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What a step compares generated samples with: a law, drawn, and a target of it."""
+    """What a step compares generated samples with: a sketch, its law, drawn, and a target of it."""
 
+    sketch: NoisedSketch
     drawn: Sketcher
     target: Target
+
+    def distance(self, samples: Tensor, cells: Tensor) -> float:
+        """The squared distance of samples (m, p) of cells (m,) from the sketch."""
+        return sketch_distance(self.sketch, samples, cells, sketcher=self.drawn)
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
     """Which cells the samples of a step are of: the same at every step, or, where a batch is too small, drawn.
 
-    Attributes:
-        proportions: (cells,), on the host.
-        fixed: (batch,), where a batch has two samples or more of every cell; None otherwise.
+    Proportions (cells,) are on the host; ``fixed`` (batch,) are there where a batch has two samples or more of every
+    cell.
     """
 
     proportions: Tensor
@@ -137,13 +136,7 @@ class Cells:
 
 @dataclass(eq=False)
 class _Training:
-    """A generator on its way.
-
-    Attributes:
-        network: that is trained.
-        released: the average of its weights, or itself.
-        step: steps taken.
-    """
+    """A generator on its way: the network that is trained, and what is released, the average of its weights or it."""
 
     network: nn.Module
     released: nn.Module
@@ -156,7 +149,6 @@ class _Training:
         return cls(network, copy.deepcopy(network) if settings.averaging else network, optimizer)
 
     def state(self) -> dict[str, Any]:
-        """All that it goes on from."""
         last = {} if self.released is self.network else {"last": self.network.state_dict()}
         return {
             "step": self.step,
@@ -166,7 +158,6 @@ class _Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.network.load_state_dict(state.get("last", state["network"]))
         self.released.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -197,26 +188,22 @@ def fit_generator(
 
     Args:
         sketch: (cells, F + 1) noised numbers; see `release_sketch`, `pooled`.
-        network: see `fedsw.models.labelled.Conditional`; on its device, in float32. It is changed in place;
-            a `Proportioned` one is given the sketch's proportions.
+        network: see `fedsw.models.labelled.Conditional`; on its device, in float32. It is changed in place, and
+            returned in evaluation mode.
         settings: how.
         sketcher: the sketch's law, drawn, if it is there already.
         weights: (cells,), of every cell's squared distance; see `Target.of`.
         proportions: (cells,), that a `Proportioned` network is given, in place of the sketch's.
-        later: sketches of later stages, each with its law drawn: their squared distances are added to the first's.
-            How often a cell is generated is read off the first.
+        later: sketches of later stages, each with its law drawn: their squared distances are added to the first's, off
+            which it is read how often a cell is generated.
         restarts: the same network from other initial weights. With any, each of them and `network` take the first
             quarter of the steps, and the one whose samples are then nearest to the sketches goes on, as `network`. What
             was not chosen yet when a training stopped is begun again, to the same end.
         observer: called every `every` steps and after the last; of restarts, of the chosen one alone.
         checkpoint: a file that is written at the same times, and read first if it is there; see `tried_in`.
 
-    Returns:
-        The network, in evaluation mode.
-
-    Raises:
-        ValueError: if a network's cells or the sketcher are not the sketch's.
-        CheckpointRefused: if the file is damaged, or of another training.
+    ValueError if a network's cells or the sketcher are not the sketch's; CheckpointRefused if the file is damaged, or
+    of another training.
 
     Source: Harder, Adamczewski, Park 2021 (DP-MERF).
     """
@@ -225,24 +212,23 @@ def fit_generator(
     like = next(network.parameters())
     drawn = sketcher_like(sketch, sketcher, like)
     target = Target.of(sketch, weights=weights, like=like)
-    targets = [Compared(drawn, target)]
+    targets = [Compared(sketch, drawn, target)]
     for other, own in later:
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
-        targets.append(Compared(sketcher_like(other, own, like), like_first))
+        targets.append(Compared(other, sketcher_like(other, own, like), like_first))
     for each in (network, *restarts):
         _require_conditional(each, sketch)
         if isinstance(each, Proportioned):
             each.proportions.copy_(sketch.proportions if proportions is None else proportions)
     path = None if checkpoint is None else Path(checkpoint)
-    sketches = [(sketch, drawn), *later]
-    mark = _mark([each for each, _ in sketches], network, settings, target, len(restarts))
+    mark = _mark([each.sketch for each in targets], network, settings, target, len(restarts))
     cells, training, tried = Cells.of(target, settings.batch), _Training.of(network, settings), list[float]()
     if path is not None and path.exists():
         state = _read(path, mark)
         training.load(state)
         tried = state["tried"]
     elif restarts:
-        tried = _choose(training, restarts, sketches, targets, cells, settings)
+        tried = _choose(training, restarts, targets, cells, settings)
         if path is not None:
             _save(path, mark, training, tried)
     while training.step < settings.steps:
@@ -260,10 +246,8 @@ def fit_generator(
 def tried_in(checkpoint: Path) -> list[float]:
     """Read by what a training's restarts were chosen: the squared distance of each, in their order; none without any.
 
-    The first is that of the network itself; the one of the least distance went on.
-
-    Raises:
-        CheckpointRefused: if the file is damaged.
+    The first is that of the network itself; the one of the least distance went on. CheckpointRefused if the file is
+    damaged.
     """
     return [float(each) for each in _read(checkpoint)["tried"]]
 
@@ -271,7 +255,6 @@ def tried_in(checkpoint: Path) -> list[float]:
 def _choose(
     training: _Training,
     restarts: Sequence[nn.Module],
-    sketches: Sequence[tuple[NoisedSketch, Sketcher]],
     targets: Sequence[Compared],
     cells: Cells,
     settings: FitSettings,
@@ -282,7 +265,7 @@ def _choose(
         one = training if own is None else _Training.of(own, settings)
         _advance(one, settings.steps // _TRIED, targets, cells, settings)
         made, where = generate(one.released, proportions_of(one.released), _JUDGED)
-        off = sum(sketch_distance(sketch, made, where, sketcher=drawn) for sketch, drawn in sketches)
+        off = sum(each.distance(made, where) for each in targets)
         tried.append(off if math.isfinite(off) else math.inf)
         if not chosen or tried[-1] < best:
             best, chosen = tried[-1], copy.deepcopy(one.state())
@@ -325,7 +308,7 @@ def _step(
     estimate = drawn_distance_of_sums if cells.fixed is None else distance_of_sums
     loss = torch.zeros((), device=like.device)
     for stage in targets:
-        module: Sketcher | SomeOfLaw = stage.drawn
+        module: DrawnParts = stage.drawn
         compared = stage.target
         if settings.fraction < 1:
             module, places, factors = stage.drawn.some(settings.fraction, generator)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from fedsw.models.initial import require_positive
 from fedsw.randomness import Stream
 from fedsw.sketches.maps import Seen
 from fedsw.sketches.parts import DrawnPart, PartOfSketch, Waves
@@ -36,17 +37,9 @@ class Law:
     group; phi(x) holds the parts one after the other, each times the root of its weight over the sum of weights, so
     its norm is at most 1. The last coordinate counts the records of every cell.
 
-    Attributes:
-        features: p, columns of a record.
-        parts: what is measured; see `fedsw.sketches.parts`.
-        classes: labels 0 .. classes - 1; 1 where there are none.
-        groups: groups 0 .. groups - 1; 1 where there are none.
-        counts: square of what a record adds to its cell's count; up to 1 the counts are free
-            (`fedsw.sketches.noised.sketch_sensitivity`).
-        seed: of the public frequencies.
-
-    Raises:
-        ValueError: if a number is out of range, or a part reads a column that is not there.
+    Records have p ``features``, and ``classes`` and ``groups`` are 1 where there are none; up to 1 the ``counts`` are
+    free (`fedsw.sketches.noised.sketch_sensitivity`); the ``seed`` is that of the public frequencies. ValueError if a
+    number is out of range, or a part reads a column that is not there.
     """
 
     features: int
@@ -57,9 +50,7 @@ class Law:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, size in (("features", self.features), ("classes", self.classes), ("groups", self.groups)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(features=self.features, classes=self.classes, groups=self.groups)
         if not 0 < self.counts <= MOST_COUNTS:
             raise ValueError(f"counts = {self.counts}; it lies above 0 and at most at {MOST_COUNTS:g}")
         if not self.parts:
@@ -92,31 +83,51 @@ class Law:
         The same seed gives the same numbers, up to the last bits that a machine's libraries decide. They are drawn in
         float64 whatever the precision.
 
-        Raises:
-            ValueError: if a part does not fit the features, a record's vector is too long, or the precision is neither
-                float32 nor float64.
+        ValueError if a part does not fit the features, a record's vector is too long, or the precision is neither
+        float32 nor float64.
         """
         return Sketcher(self, dtype)
 
 
-class Sketcher(nn.Module):
-    """A law with its public numbers: the vectors of records, and their sum.
+class DrawnParts(nn.Module):
+    """The parts of a law, all of it or at some of their coordinates, with their public numbers."""
 
-    Attributes:
-        law: what is measured.
-        coordinates: F, the length of phi(x).
-    """
+    def __init__(self, law: Law, parts: Sequence[DrawnPart]) -> None:
+        super().__init__()
+        self.law, self.parts = law, nn.ModuleList(parts)
+
+    def _measured(self) -> Iterator[DrawnPart]:
+        return (cast(DrawnPart, part) for part in self.parts)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """phi of every row: features (n, p) to vectors (n, F) of norm at most 1, up to rounding. Differentiable."""
+        pairs = zip(self._measured(), self.law.parts, self.law.weights, strict=True)
+        vectors = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
+
+    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
+        """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
+        law, members, seen = self.law, members_of(cells, self.law.cells).to(features), Seen()
+        sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
+        for each, part, weight in zip(self._measured(), law.parts, law.weights, strict=True):
+            same = seen if part.columns is None else None
+            total, norms = each.summed(_columns(features, part), members, same)
+            sums.append(math.sqrt(weight) * total)
+            squares = squares + weight * norms
+        return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
+
+
+class Sketcher(DrawnParts):
+    """A law with its public numbers: the vectors of records, of F ``coordinates``, and their sum."""
 
     def __init__(self, law: Law, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a sketch in {dtype}; its bound is for torch.float32 and torch.float64")
-        self.law = law
         built = []
         for index, part in enumerate(law.parts):
             width = law.features if part.columns is None else len(part.columns)
             built.append(part.built(width, Stream.seeded(law.seed, "sketch frequencies", index)))
-        self.parts = nn.ModuleList(built)
+        super().__init__(law, built)
         self.coordinates = sum(part.coordinates for part in self._measured())
         if self.coordinates > MOST_COORDINATES:
             raise ValueError(
@@ -125,41 +136,24 @@ class Sketcher(nn.Module):
             )
         self.to(dtype).eval()
 
-    def forward(self, features: Tensor) -> Tensor:
-        """phi of every row: features (n, p) to vectors (n, F) of norm at most 1, up to rounding. Differentiable."""
-        pairs = zip(self._measured(), self.law.parts, self.law.weights, strict=True)
-        vectors = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
-        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
-
     @property
     def measured(self) -> tuple[int, ...]:
         """How many numbers of a record's vector each part has, but for those that it leaves at 0."""
         return tuple(part.measured for part in self._measured())
 
-    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
-        """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
-        return _by_cell(self._measured(), self.law, features, cells)
-
     @flushing_to_zero
     def sums(self, features: Tensor, cells: Tensor, *, chunk: int = 0) -> Tensor:
-        """Sum of the records' vectors by cell, WITHOUT NOISE; it leaves as a `Bounded` only.
+        """Sum (cells, F + 1) of the records' vectors by cell, float64, WITHOUT NOISE; it leaves as a `Bounded` only.
 
-        Every coordinate of every record is rounded to a whole multiple of STEP before it is added: the float64 sum is
-        then exact, and does not depend on the order. Coordinates that are not finite, because a feature is not or a map
+        Every coordinate of every record is rounded to a whole multiple of STEP before it is added: the sum is then
+        exact, and does not depend on the order. Coordinates that are not finite, because a feature is not or a map
         overflows, count as 0, and a cell that does not exist as the nearest one; nothing branches or raises on a value.
-        Maps are in evaluation mode, where every record is treated by itself, and autocast is off.
+        Maps are in evaluation mode, where every record is treated by itself, and autocast is off. The last column is
+        the count times the root of `law.counts`, rounded likewise.
 
-        Args:
-            features: (n, p), of the sketcher's precision, on its device.
-            cells: (n,) int64; see `Law.cell_of`.
-            chunk: records at a time; 0 chooses it so that an array of a chunk has about 8 million numbers.
-
-        Returns:
-            (cells, F + 1) float64, on the features' device; the last column is the count times the root of
-            `law.counts`, rounded likewise.
-
-        Raises:
-            ValueError: if shapes or precision do not fit, or there are more than MOST_RECORDS records.
+        Features (n, p) are of the sketcher's precision, on its device, where the sum is; cells (n,) int64. So many
+        records are measured at a time as `chunk` says; 0 chooses. ValueError if shapes or precision do not fit, or
+        there are more than MOST_RECORDS records.
         """
         _require_records(features, cells, self.law)
         self._require_precision(features)
@@ -178,16 +172,12 @@ class Sketcher(nn.Module):
             total[:, -1] += members.sum(dim=0) * count_steps(self.law)
         return total * STEP
 
-    def some(self, fraction: float, generator: torch.Generator) -> tuple[SomeOfLaw, Tensor, Tensor]:
-        """The law on randomly drawn frequencies, whose squared distances have those of the whole as their mean.
+    def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnParts, Tensor, Tensor]:
+        """The law on a fraction of the frequencies of every part, drawn at random, of at least one each.
 
-        Args:
-            fraction: of the frequencies of every part, at least one each.
-            generator: public randomness.
-
-        Returns:
-            A module (n, p) -> (n, m), its places (m,) among the coordinates, and what coordinates of the whole are
-            multiplied by there, (m,).
+        Squared distances have those of the whole as their mean. With the module come its places (m,) among the
+        coordinates, and what coordinates of the whole are multiplied by there, (m,). The generator is public
+        randomness.
         """
         taken, places, factors, start = [], [], [], 0
         for part in self._measured():
@@ -196,7 +186,7 @@ class Sketcher(nn.Module):
             places.append(place + start)
             factors.append(torch.full((len(place),), factor, dtype=torch.float64))
             start += part.coordinates
-        return SomeOfLaw(self.law, taken), torch.cat(places), torch.cat(factors)
+        return DrawnParts(self.law, taken), torch.cat(places), torch.cat(factors)
 
     def _require_precision(self, features: Tensor) -> None:
         for part in self.parts:
@@ -206,47 +196,13 @@ class Sketcher(nn.Module):
                     f"{part.turns.device}: draw them as law.drawn({features.dtype}).to({str(features.device)!r})"
                 )
 
-    def _measured(self) -> Iterator[DrawnPart]:
-        return (cast(DrawnPart, part) for part in self.parts)
-
-
-class SomeOfLaw(nn.Module):
-    """The parts of a law at some of their coordinates."""
-
-    def __init__(self, law: Law, parts: list[DrawnPart]) -> None:
-        super().__init__()
-        self.law, self.taken = law, parts
-
-    def forward(self, features: Tensor) -> Tensor:
-        """The law's vectors (n, m) at these coordinates, of features (n, p)."""
-        pairs = zip(self.taken, self.law.parts, self.law.weights, strict=True)
-        return torch.cat([math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs], dim=1)
-
-    def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
-        """As `Sketcher.by_cell`, at these m coordinates: rows (n, p) in cells (n,)."""
-        return _by_cell(iter(self.taken), self.law, features, cells)
-
-
-def _by_cell(measured: Iterator[DrawnPart], law: Law, features: Tensor, cells: Tensor) -> BatchSums:
-    members = members_of(cells, law.cells).to(features)
-    seen: Seen = {}
-    sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
-    for each, part, weight in zip(measured, law.parts, law.weights, strict=True):
-        same = seen if part.columns is None else None
-        total, norms = each.summed(_columns(features, part), members, same)
-        sums.append(math.sqrt(weight) * total)
-        squares = squares + weight * norms
-    return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
-
 
 @dataclass(frozen=True, eq=False)
 class BatchSums:
     """What a distance needs of the vectors of a batch of generated rows.
 
-    Attributes:
-        sums: of the vectors by cell, (cells, F).
-        squares: of their squared norms, (cells,).
-        counts: rows of every cell, (cells,).
+    By cell: ``sums`` of the vectors (cells, F), ``squares``, sums of their squared norms (cells,), and ``counts`` of
+    rows (cells,).
     """
 
     sums: Tensor

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.models.initial import Seed, convolution, count_parameters, flatten, generator_of, linear, load_flat
+from fedsw.models.initial import Seed, convolution, count_parameters, generator_of, linear, load_flat
 from fedsw.models.labelled import generate, seeded_generator
 from fedsw.randomness import Stream
 from fedsw.sketches.maps import Seen, SharedMap, looked
@@ -26,16 +26,8 @@ class Classifier(nn.Module):
     """A small classifier whose layers a later sketch looks at: LeNet for images, a perceptron for other features.
 
     Images whose side is a multiple of 4: two 5x5 convolutions of 8 and 16 filters, each with ReLU and the largest of
-    2x2 pixels, then a hidden layer. Other features: two hidden layers. Records are treated one by one.
-
-    Args:
-        features: p, of a record.
-        classes: what it tells apart.
-        hidden: width of hidden layers.
-        seed: of the initial weights.
-
-    Attributes:
-        widths: numbers of the "early" layer (the second pooled one, or the first hidden one) and of the "late" one.
+    2x2 pixels, then a hidden layer. Other features: two hidden layers. Records are treated one by one. The ``widths``
+    are the numbers of the "early" layer (the second pooled one, or the first hidden one) and of the "late" one.
 
     Source: LeCun, Bottou, Bengio, Haffner 1998, with ReLU and fewer layers.
     """
@@ -75,13 +67,9 @@ class Classifier(nn.Module):
 class Learnt:
     """A layer of a `Classifier`, as a map of features.
 
-    What it is trained on is public or released, and it travels as weights of this architecture, never as code. A part
-    that may take any map (`fedsw.sketches.codes`) bounds what it makes of a record, whatever the weights are.
-
-    Attributes:
-        classes, hidden: see `Classifier`.
-        layer: "early" or "late".
-        weights: all of them as float32 numbers, one after the other; none for zeros, where only sizes matter.
+    What it is trained on is public or released, and it travels as weights of this architecture, never as code: float32
+    numbers, one after the other; none for zeros, where only sizes matter. A part that may take any map
+    (`fedsw.sketches.codes`) bounds what it makes of a record, whatever the weights are.
     """
 
     classes: int
@@ -100,8 +88,7 @@ class Learnt:
     def built(self, features: int, stream: Stream) -> nn.Module:
         """The layer of features (n, p), with its weights; nothing comes from the stream.
 
-        Raises:
-            ValueError: if there are more or fewer weights than the architecture has.
+        ValueError if there are more or fewer weights than the architecture has.
         """
         network = Classifier(features, self.classes, self.hidden)
         wanted = count_parameters(network)
@@ -124,13 +111,8 @@ class _Layer(SharedMap):
         return self.network.late(looked(self.below, rows, seen))
 
 
-def weights_of(network: nn.Module) -> bytes:
-    """All weights of a network as `Learnt.weights`."""
-    return flat_bytes(flatten(network))
-
-
 def flat_bytes(weights: Tensor) -> bytes:
-    """Weights (v,) as float32 numbers one after the other."""
+    """Weights (v,) as `Learnt.weights`."""
     return weights.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes()
 
 
@@ -138,12 +120,8 @@ def flat_bytes(weights: Tensor) -> bytes:
 class Lessons:
     """How a classifier is trained on what a generator makes; all of it is public.
 
-    Attributes:
-        steps, batch: of Adam, and samples of each.
-        shifts: up to how many pixels an image is moved each way, at random.
-        noise: standard deviation of what is added to every number.
-        smoothing: of labels.
-        learning_rate: at the first step; it falls to 0 along a cosine.
+    Images are moved up to so many ``shifts`` of a pixel each way, at random, ``noise`` of this standard deviation is
+    added to every number, and labels are smoothed. The learning rate of Adam falls to 0 along a cosine.
     """
 
     steps: int = 700
@@ -162,11 +140,9 @@ def taught(network: Pupil, teacher: nn.Module, proportions: Tensor, groups: int,
 
     Guarantee: post-processing of what the generator learnt from. Samples, moves and noise depend on the steps alone.
 
-    Args:
-        network: untrained, scores (n, classes) of records (n, p); changed in place.
-        teacher: a `fedsw.models.labelled.Conditional` generator, in the network's precision and on its device.
-        proportions: (cells,), how often each cell is made.
-        groups: cells of a label.
+    The network gives scores (n, classes) of records (n, p), and is changed in place; the teacher is a
+    `fedsw.models.labelled.Conditional` generator in its precision and on its device; ``proportions`` (cells,) say how
+    often each cell is made, ``groups`` how many cells a label has.
     """
     side = math.isqrt(next(iter(generate(teacher, proportions, 1))).shape[1])
     optimizer = torch.optim.Adam(network.parameters(), lr=lessons.learning_rate)

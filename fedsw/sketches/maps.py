@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw.models.initial import require_positive
 from fedsw.randomness import Stream
 from fedsw.transport.denoise import cosine_matrix, image_side
 
@@ -38,8 +39,7 @@ Seen = dict[Hashable, Tensor]
 class SharedMap(nn.Module, ABC):
     """A drawn map that several parts may look through: of one batch it is computed once.
 
-    Attributes:
-        key: what it is made from; maps of equal keys make the same of the same rows.
+    Maps of equal keys make the same of the same rows.
     """
 
     key: Hashable
@@ -80,12 +80,8 @@ class Raw:
 class Cosine:
     """Orthonormal two-dimensional cosine coefficients (DCT-II) of square images, low frequencies weighted higher.
 
-    Attributes:
-        decay: coefficient (r, s) is divided by (1 + r + s)^decay; 0 keeps distances, so that a Gaussian kernel is the
-            same as on pixels.
-
-    Raises:
-        ValueError: if the decay is negative or not finite.
+    Coefficient (r, s) is divided by (1 + r + s)^decay; 0 keeps distances, so that a Gaussian kernel is the same as on
+    pixels. ValueError if the decay is negative or not finite.
     """
 
     decay: float = 0.0
@@ -107,14 +103,9 @@ class Cosine:
 class Convolutions:
     """One layer of fixed random convolutions of square images, then the absolute value and a mean over 2x2 pixels.
 
-    Attributes:
-        filters: how many; each is drawn from a standard normal, without its mean, and scaled to norm 1.
-        kernel: side of a filter, odd.
-        stride: pixels from one place of a filter to the next.
-        shifts: up to how many pixels the image is moved each way, over zeros; the mean of what all moves give is taken.
-
-    Raises:
-        ValueError: if a size is below 1, the kernel even or 1, or the shifts negative.
+    Filters, with a ``kernel`` of odd side, are drawn from a standard normal, without their mean, and scaled to norm 1.
+    With ``shifts`` the image is moved up to so many pixels each way, over zeros, and the mean of what all moves give is
+    taken. ValueError if a size is below 1, the kernel even or 1, or the shifts negative.
     """
 
     filters: int = 16
@@ -123,9 +114,7 @@ class Convolutions:
     shifts: int = 0
 
     def __post_init__(self) -> None:
-        for name, size in (("filters", self.filters), ("stride", self.stride)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(filters=self.filters, stride=self.stride)
         if self.kernel < 3 or self.kernel % 2 == 0:
             raise ValueError(f"kernel = {self.kernel}; filters without their mean have an odd side of at least 3")
         if self.shifts < 0:
@@ -133,7 +122,7 @@ class Convolutions:
 
     def width(self, features: int) -> int:
         """Numbers that are left of an image; ValueError where the features are no square image."""
-        return self.filters * _pooled(image_side(features), self.stride) ** 2
+        return self.filters * math.ceil(math.ceil(image_side(features) / self.stride) / 2) ** 2
 
     def built(self, features: int, stream: Stream) -> nn.Module:
         """The layer, of images (n, side^2); the filters come from the stream."""
@@ -148,14 +137,10 @@ _MIXED = 1e-4
 
 @dataclass(frozen=True)
 class OwnMap:
-    """A map of a user's own, by the name and arguments that it was made with.
+    """A map of a user's own, by the name and arguments, as JSON, that it was made with; two maps of the same are one.
 
     What it gives is bounded by the waves that look at it, whatever it is; that it maps every row by itself is tried on
     made-up rows.
-
-    Attributes:
-        name, arguments: where it is, and what it was made with, as JSON; two maps of the same are one.
-        made: the map.
     """
 
     name: str
@@ -169,8 +154,7 @@ class OwnMap:
     def built(self, features: int, stream: Stream) -> nn.Module:
         """Its module, in evaluation mode, with fixed parameters.
 
-        Raises:
-            ValueError: if it gives another shape than it says, or mixes rows.
+        ValueError if it gives another shape than it says, or mixes rows.
         """
         module = self.made.built(features, stream).double().eval().requires_grad_(False)
         rows = torch.from_numpy(Stream.seeded(0, "made-up rows").uniforms(_TRIED_ROWS * features))
@@ -232,10 +216,6 @@ def _moved(squares: Tensor, shifts: int) -> list[Tensor]:
     return [wide[:, :, row : row + side, column : column + side] for row in places for column in places]
 
 
-def _pooled(side: int, stride: int) -> int:
-    return math.ceil(math.ceil(side / stride) / 2)
-
-
 _TURN = 2 * math.pi
 _FOLDS = 3
 """Whole turns on either side whose Gaussians are added up: the next ones are below the last digit."""
@@ -251,13 +231,8 @@ class Scattering:
     The map is non-expansive, ||S x - S y|| <= ||x - y||, on real images: see `filter_bank`, and for the proof
     docs/guarantees/sketches.md. Images stand among zeros, at least 2^scales of them between opposite edges.
 
-    Attributes:
-        scales: J; wavelets of 1, 2, .. 2^(J - 1) pixels.
-        orientations: L, evenly spaced over half a turn.
-        order: up to which coefficients are kept.
-
-    Raises:
-        ValueError: if a number is below 1, the order is neither 1 nor 2, or it is 2 and there is one scale only.
+    Wavelets are of 1, 2, .. 2^(scales - 1) pixels, their orientations evenly spaced over half a turn; coefficients are
+    kept up to the order. ValueError if a number is below 1, the order neither 1 nor 2, or 2 with one scale only.
 
     Sources: Mallat 2012; Bruna and Mallat 2013 (images, non-expansiveness).
     """
@@ -267,9 +242,7 @@ class Scattering:
     order: Literal[1, 2] = 1
 
     def __post_init__(self) -> None:
-        for name, size in (("scales", self.scales), ("orientations", self.orientations)):
-            if size < 1:
-                raise ValueError(f"{name} = {size}; it must be at least 1")
+        require_positive(scales=self.scales, orientations=self.orientations)
         if self.order not in (1, 2):
             raise ValueError(f"order = {self.order}; it is 1 or 2, and holds the orders below it")
         if self.order == 2 and self.scales < 2:
@@ -309,11 +282,8 @@ def filter_bank(side: int, scales: int, orientations: int) -> tuple[Tensor, Tens
     of psi(w)^2 and psi(-w)^2, summed over wavelets, the squared norm is the largest eigenvalue of v v' + diag(b) over
     all such sets of frequencies. All filters are divided by its root: the Littlewood-Paley sum, with the folding in it.
 
-    Args:
-        side: M, pixels of the circle that images stand on, a multiple of 2^scales.
-
-    Returns:
-        (M,) and (scales, orientations, M, M), float64, at the frequencies 2 pi k / M.
+    Images stand on a circle of M pixels, the ``side``, a multiple of 2^scales; the filters, (M,) and (scales,
+    orientations, M, M), float64, are at the frequencies 2 pi k / M.
 
     Source: the constants are those of Kymatio (Andreux et al. 2020).
     """

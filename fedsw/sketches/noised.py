@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge
-from fedsw.privacy.release import Bounded, Released
+from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.sketches.law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
 from fedsw.sketches.parts import diameter
@@ -20,14 +20,9 @@ from fedsw.sketches.parts import diameter
 class NoisedSketch:
     """A released sum of records' vectors. Whatever is computed from it is post-processing.
 
-    Attributes:
-        law: what was measured.
-        value: (cells, F + 1), float64: sums by cell; the last column counts.
-        sigma: standard deviation of the Gaussian noise in every number; 0 without noise.
-        records: how many records were added; public.
-
-    Raises:
-        ValueError: if the shape does not fit the law, a number is not finite, or sigma is negative.
+    The ``value`` (cells, F + 1), float64, is the sum by cell, with a last column that counts, of so many ``records``,
+    which is public; Gaussian noise in every number has the standard deviation ``sigma``, 0 without noise. ValueError if
+    the shape does not fit the law, a number is not finite, or sigma is negative.
     """
 
     law: Law
@@ -80,8 +75,7 @@ def pooled(sketches: Sequence[NoisedSketch]) -> NoisedSketch:
 
     Guarantee: post-processing. One that comes later is added to a pool in the same way.
 
-    Raises:
-        ValueError: if there is none, or they are of different laws or lengths.
+    ValueError if there is none, or they are of different laws or lengths.
     """
     if not sketches:
         raise ValueError("no sketch to add up: give at least one")
@@ -152,9 +146,6 @@ def least_noise_shares(sketchers: Sequence[Sketcher]) -> tuple[float, ...]:
     summed over the parts of all releases, is least where shares are proportional to Delta sqrt(sum_k F_k / w_k). n, the
     cells and the whole budget are factors of all of it and drop out: whoever knows the laws comes to the same shares,
     before any record is counted. Numbers that a law leaves at 0 do not count.
-
-    Args:
-        sketchers: of every release, drawn.
     """
     roots = []
     for each in sketchers:
@@ -163,22 +154,16 @@ def least_noise_shares(sketchers: Sequence[Sketcher]) -> tuple[float, ...]:
     return tuple(root / sum(roots) for root in roots)
 
 
-def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, round: int = 0, attempt: int = 0) -> Bounded:
+def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, attempt: int = 0) -> Bounded:
     """The sketch of a set of records, to be released with noise of its own (a client that trusts nobody, one machine).
 
     Guarantee: `sketch_sensitivity`. It states one charge, of the whole set at sampling rate 1. A second release of the
     same records is charged again, under another attempt.
 
-    Args:
-        sketcher: the law, drawn, on the features' device and of their precision.
-        features: (n, p).
-        cells: (n,) int64; see `Law.cell_of`.
-        round, attempt: as in `Bounded`.
-
-    Raises:
-        ValueError: as `Sketcher.sums`.
+    The sketcher is the law, drawn, on the device of the features (n, p) and of their precision; cells are (n,) int64
+    (see `Law.cell_of`). ValueError as `Sketcher.sums`.
     """
-    return _bounded(sketcher.law, sketcher.sums(features, cells), round, attempt, STRATUM)
+    return _bounded(sketcher.law, sketcher.sums(features, cells), 0, attempt, STRATUM)
 
 
 def bounded_sum(
@@ -194,16 +179,9 @@ def bounded_sum(
 
     Guarantee: `sketch_sensitivity`, for a replaced record of any client. Sums of whole steps are exact, in any order.
 
-    Args:
-        law: what the clients measured.
-        sums: of every client, (cells, F + 1), by `Sketcher.sums`.
-        records: of every client; public.
-        round, attempt: as in `Bounded`.
-        stratum: what the ledger calls all records.
-
-    Raises:
-        ValueError: if there is no client, a sum is not what its records can make (`require_sum`), or all of them have
-            more than MOST_RECORDS records.
+    Of every client there is a sum (cells, F + 1), by `Sketcher.sums`, and its number of records, which is public. The
+    ``stratum`` is what the ledger calls all records. ValueError if there is no client, a sum is not what its records
+    can make (`require_sum`), or all of them have more than MOST_RECORDS records.
     """
     if not sums or len(sums) != len(records):
         raise ValueError(f"{len(sums)} sums and {len(records)} numbers of records; give one of each for every client")
@@ -217,11 +195,7 @@ def bounded_sum(
 
 
 def require_sum(law: Law, total: Tensor, records: int) -> None:
-    """Refuse a sum (cells, F + 1) that no such number of records makes: a fault, or a client that does not follow.
-
-    Raises:
-        ValueError: naming what does not fit.
-    """
+    """Refuse a sum (cells, F + 1) that no such number of records makes: a fault, or a client that does not follow."""
     if total.ndim != 2 or total.shape[0] != law.cells or total.dtype != torch.float64:
         raise ValueError(
             f"a sum of records' vectors is {total.dtype} of shape {tuple(total.shape)}; expected float64 of "
@@ -240,11 +214,6 @@ def require_sum(law: Law, total: Tensor, records: int) -> None:
             f"a sum counts {counted} records and weighs {length:.6g}; of {records} records it counts as many and "
             f"weighs at most {SLACK * records:.6g}"
         )
-
-
-def noised_sketch(law: Law, released: Released, records: int) -> NoisedSketch:
-    """What a release (cells, F + 1) says of so many records, for post-processing."""
-    return NoisedSketch(law, released.value, released.sigma, records)
 
 
 def bits_per_number(law: Law, records: int) -> int:

@@ -22,12 +22,8 @@ LARGEST_FREQUENCY = 2.0**40
 class Frequencies:
     """Vectors w_j and weights of a norm sum_j weight_j |E exp(i <w_j, X>) - E exp(i <w_j, Y>)|^2.
 
-    Attributes:
-        vectors: (q, D), float64.
-        weights: (D,), positive, with sum 1: a record's weighted cosines and sines have norm 1.
-
-    Raises:
-        ValueError: if shapes do not fit, a number is not finite, or the weights have not sum 1.
+    Vectors (q, D) are float64; weights (D,) are positive, with sum 1: a record's weighted cosines and sines have norm
+    1. ValueError if shapes do not fit, a number is not finite, or the weights have not sum 1.
     """
 
     vectors: Tensor
@@ -54,25 +50,15 @@ def gaussian_frequencies(
     fractions: Sequence[float] = (),
     scheme: Scheme = "orthogonal",
 ) -> Frequencies:
-    """Random frequencies of the kernel sum_b fraction_b exp(-|x - y|^2 / (2 b^2)).
+    """Random frequencies (q, D) of the kernel sum_b fraction_b exp(-|x - y|^2 / (2 b^2)).
 
     A frequency of bandwidth b is z / b, z standard normal: the mean over draws of cos<w, x - y> is the kernel exactly.
     In orthogonal blocks the directions of up to q frequencies of one bandwidth are orthonormal and their lengths are
     independent, with the law of |z|: each keeps its normal law, and the kernel is met with less variance.
 
-    Args:
-        width: q, of the features.
-        pairs: D, divided over the bandwidths as evenly as possible.
-        bandwidths: positive, in the units of the features.
-        stream: public randomness, apart from the data.
-        fractions: of the kernels, positive; none for equal ones. They are divided by their sum.
-        scheme: "orthogonal" or "iid".
-
-    Returns:
-        Frequencies with vectors (q, D).
-
-    Raises:
-        ValueError: if a number is out of range.
+    The ``width`` q is that of the features, in whose units bandwidths are; D ``pairs`` are divided over the bandwidths
+    as evenly as possible. ``fractions`` of the kernels are divided by their sum; none for equal ones. The stream is
+    public randomness, apart from the data. ValueError if a number is out of range.
 
     Sources: Rahimi and Recht 2007; Yu, Suresh, Choromanski, Holtmann-Rice, Kumar 2016 (orthogonal blocks); Harder,
         Adamczewski, Park 2021 (sketches of private records).
@@ -98,21 +84,11 @@ def cramer_frequencies(
     """Frequencies of the sliced Cramer distance: pi k / period along each direction, k = 1, 3, 5, ..., weights 1/k^2.
 
     With F and G the distribution functions of two laws along a direction, both on one interval of length `period`, the
-    integral of (F - G)^2 is `cramer_scale(harmonics, period)` times the weighted norm as the harmonics grow
+    integral of (F - G)^2 is `SlicedCramer.scale` times the weighted norm as the harmonics grow
     (docs/guarantees/sketches.md); what is left out is below 2 period / (pi^2 harmonics).
 
-    Args:
-        width: q, of the features.
-        count: directions.
-        harmonics: odd multiples of pi / period along each.
-        period: length that holds all projections, the diameter of the features' ball for instance.
-        stream, scheme: as in `gaussian_frequencies`.
-
-    Returns:
-        Frequencies with vectors (q, count harmonics), direction by direction.
-
-    Raises:
-        ValueError: if a number is out of range.
+    The period holds all projections: the diameter of the features' ball for instance. Vectors are (q, count harmonics),
+    direction by direction; all else is as in `gaussian_frequencies`.
     """
     if harmonics < 1 or not 0 < period < math.inf:
         raise ValueError(f"harmonics = {harmonics}, period = {period}; at least 1, and positive and finite")
@@ -123,11 +99,6 @@ def cramer_frequencies(
     vectors = (theta.unsqueeze(-1) * (math.pi / period * odd)).reshape(width, -1)
     weights = odd.pow(-2).repeat(count)
     return Frequencies(vectors, weights / weights.sum())
-
-
-def cramer_scale(harmonics: int, period: float) -> float:
-    """What the weighted norm of `cramer_frequencies` is multiplied by to be the sliced Cramer distance."""
-    return 2 * period / math.pi**2 * float(_odd(harmonics).pow(-2).sum())
 
 
 def _odd(count: int) -> Tensor:
@@ -172,11 +143,7 @@ def diameter(part: PartOfSketch) -> float:
 
 
 class DrawnPart(nn.Module):
-    """A part with its public numbers drawn.
-
-    Attributes:
-        coordinates: numbers of a record's vector.
-    """
+    """A part with its public numbers drawn; ``coordinates`` are the numbers of a record's vector."""
 
     coordinates: int
 
@@ -188,20 +155,15 @@ class DrawnPart(nn.Module):
     def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:
         """A random subset whose squared norms have the mean of the whole's, for cheap steps of training.
 
-        Returns:
-            The module, its places (m,) among the coordinates, and what coordinates of the whole are multiplied by.
+        With the module come its places (m,) among the coordinates, and what coordinates of the whole are multiplied by.
         """
         return self, torch.arange(self.coordinates), 1.0
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
-        """The sums of the vectors of rows (n, p) by cell, and of their squared norms; differentiable.
+        """The sums (cells, coordinates) of the vectors of rows (n, p) by cell, and (cells,) of their squared norms.
 
-        Args:
-            members: (cells, n), 1 where a row is in a cell, else 0.
-            seen: what shared maps made of these rows (`fedsw.sketches.maps.looked`); new ones are added.
-
-        Returns:
-            (cells, coordinates), and (cells,).
+        Differentiable. ``members`` (cells, n) are 1 where a row is in a cell, else 0; ``seen`` is what shared maps made
+        of these rows (`fedsw.sketches.maps.looked`), and new ones are added.
         """
         vectors = self(rows)
         return members @ vectors, members @ vectors.square().sum(dim=1)
@@ -211,10 +173,7 @@ class DrawnPart(nn.Module):
 class GaussianKernel:
     """Cosines and sines at random frequencies, whose inner products estimate a Gaussian kernel.
 
-    Attributes:
-        bandwidths, pairs, fractions, scheme: see `frequencies.gaussian_frequencies`.
-        map: what the frequencies look at.
-        columns, weight: see `PartOfSketch`.
+    The ``map`` is what the frequencies (`gaussian_frequencies`) look at; for columns and weight see `PartOfSketch`.
     """
 
     bandwidths: tuple[float, ...]
@@ -224,11 +183,7 @@ class GaussianKernel:
     map: FeatureMap = field(default_factory=Raw)
     columns: Columns = None
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """-1: finitely many cosines have a kernel that is negative somewhere."""
-        return -1.0
+    least_product = -1.0  # finitely many cosines have a kernel that is negative somewhere
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The waves of features (n, p)."""
@@ -247,10 +202,7 @@ class GaussianKernel:
 class SlicedCramer:
     """Cosines and sines along random directions, whose squared distance is the sliced Cramer distance over `scale`.
 
-    Attributes:
-        directions, harmonics, period, scheme: see `frequencies.cramer_frequencies`.
-        map: what the directions look at.
-        columns, weight: see `PartOfSketch`.
+    The ``map`` is what the directions (`cramer_frequencies`) look at; for columns and weight see `PartOfSketch`.
     """
 
     directions: int
@@ -260,16 +212,12 @@ class SlicedCramer:
     map: FeatureMap = field(default_factory=Raw)
     columns: Columns = None
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """-1: a move by `period` along a direction turns every one of its waves round."""
-        return -1.0
+    least_product = -1.0  # a move by `period` along a direction turns every one of its waves round
 
     @property
     def scale(self) -> float:
         """Sliced Cramer distance over the squared distance of two means of this part."""
-        return cramer_scale(self.harmonics, self.period)
+        return 2 * self.period / math.pi**2 * float(_odd(self.harmonics).pow(-2).sum())
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The waves of features (n, p)."""
@@ -289,19 +237,11 @@ class Indicators:
     """The columns of a one-hot code as they are: negative numbers count as 0, a longer row is shortened to norm 1.
 
     Inner products of two records are not negative, whatever they hold, so they are at most sqrt(2) apart.
-
-    Attributes:
-        columns: of the code.
-        weight: see `PartOfSketch`.
     """
 
     columns: tuple[int, ...]
     weight: float = 1.0
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a code is negative."""
-        return 0.0
+    least_product = 0.0  # no number of a code is negative
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """The code of features (n, p); nothing is drawn."""
@@ -309,13 +249,9 @@ class Indicators:
 
 
 class Waves(DrawnPart):
-    """sqrt(weight_j) (cos<w_j, x>, sin<w_j, x>) of every row: norm 1.
+    """sqrt(weight_j) (cos<w_j, x>, sin<w_j, x>) of every row, as the feature map looks at it: norm 1.
 
     Angles are reduced to [-pi, pi] first, so that cosines take the same time and are as accurate for every record.
-
-    Args:
-        frequencies: vectors (q, D) and weights (D,).
-        looked_at: the feature map, (n, p) -> (n, q).
     """
 
     def __init__(self, frequencies: Frequencies, looked_at: nn.Module) -> None:
@@ -336,7 +272,7 @@ class Waves(DrawnPart):
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
         turned = looked(self.looked_at, rows, seen) @ self.turns
-        cosines, sines = _summed_waves(turned, members)
+        cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
         norm = self.amplitudes.square().sum()
         return torch.cat([cosines * self.amplitudes, sines * self.amplitudes], dim=1), members.sum(dim=1) * norm
 
@@ -355,7 +291,6 @@ class _SummedWaves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """(cells, D) twice."""
         angles = (turned - turned.round()).mul_(2 * math.pi)
         cosines, sines = angles.cos(), angles.sin_()
         ctx.save_for_backward(cosines, sines, members)
@@ -363,15 +298,9 @@ class _SummedWaves(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_cosines: Tensor, by_sines: Tensor) -> tuple[Tensor, None]:
-        """(n, D)."""
         cosines, sines, members = ctx.saved_tensors
         gradient = (members.T @ by_sines).mul_(cosines)
         return gradient.addcmul_(members.T @ by_cosines, sines, value=-1).mul_(2 * math.pi), None
-
-
-def _summed_waves(turned: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-    cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
-    return cosines, sines
 
 
 class _Chosen(Waves):

@@ -37,18 +37,14 @@ class Pairs:
     drawn from them, column by column: a generator of chances is trained on what it will write, without a gap.
 
     Attributes:
-        ranges: of the features that are each column's code, (first, end).
-        singles: part of the squared norm that single columns have; pairs have the rest. With one column all of it.
-            "auto" for what they have if one balance is struck over single columns and pairs together.
+        ranges: of the features that are each column's code, (first, end), increasing and apart.
+        singles: part of the squared norm that single columns have, above 0; pairs have the rest. With one column all of
+            it. "auto" for what they have if one balance is struck over single columns and pairs together.
         balance: w of single columns among themselves, and of pairs: "equal", or "size", proportional to c^(1/3) for a
             table of c numbers. With singles = "auto" that makes the noise of all numbers together, sum_t c_t / w_t,
             least.
         chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
             for single columns and all pairs.
-        weight: see `fedsw.sketches.parts.Part`.
-
-    Raises:
-        ValueError: if ranges are empty or overlap, `singles` is not above 0 and at most 1, or a chosen pair is none.
 
     Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
         unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
@@ -59,6 +55,7 @@ class Pairs:
     balance: Balance = "equal"
     chosen: tuple[Pair, ...] | None = None
     weight: float = 1.0
+    least_product = 0.0  # no number of a record's vector is negative
 
     def __post_init__(self) -> None:
         ends = [place for pair in self.ranges for place in pair]
@@ -73,11 +70,6 @@ class Pairs:
     def columns(self) -> Columns:
         """The features of all codes."""
         return tuple(place for first, end in self.ranges for place in range(first, end))
-
-    @property
-    def least_product(self) -> float:
-        """0: no number of a record's vector is negative."""
-        return 0.0
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
@@ -113,17 +105,11 @@ def table_weights(
 
 
 class PairsOfCodes(DrawnPart):
-    """Codes (n, q) side by side to their singles and products, (n, coordinates), of norm at most 1.
+    """Codes (n, q) side by side to their singles and products, (n, coordinates), of norm at most 1; see `Pairs`.
 
-    Args:
-        sizes: codes of each column, with sum q.
-        singles, balance, chosen: see `Pairs`.
-
-    Attributes:
-        single, pair: what a code of each column (K,), and a product of two (K, K), is multiplied by.
-        weights: the same for every coordinate.
-        first, second: the codes of every product, by their places (coordinates - q,) among all.
-        column: of every code (q,).
+    A code of each column is multiplied by ``single`` (K,), a product of two by ``pair`` (K, K), a coordinate by its one
+    of the ``weights``; the codes of every product are at the places ``first`` and ``second`` (coordinates - q,) among
+    all, and ``column`` (q,) says whose each code is.
     """
 
     def __init__(
@@ -194,11 +180,8 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
 
     Guarantee: post-processing of the release.
 
-    Returns:
-        For each column its frequencies (codes,), over all cells, with their noise.
-
-    Raises:
-        ValueError: if the sketch measures something else.
+    Of each column come its frequencies (codes,), over all cells, with their noise. ValueError if the sketch measures
+    something else.
     """
     measured, sums = pairs_measured(sketch), sketch.blocks.sum(dim=0)
     size = torch.tensor(measured.sizes, dtype=torch.float64)
@@ -212,17 +195,15 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
     frequencies = means / precisions
     deviations = sketch.deviation * (cells / precisions).sqrt()
     return tuple(
-        Means(frequencies[first:end], float(deviations[first]), sketch.records, _APART)
-        for first, end in _ends(measured.sizes)
+        Means(own, float(deviation[0]), sketch.records, _APART)
+        for own, deviation in zip(
+            torch.split(frequencies, list(measured.sizes)), torch.split(deviations, list(measured.sizes)), strict=True
+        )
     )
 
 
 def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
-    """What a sketch measures whose only part is `Pairs`, in float64, on its device.
-
-    Raises:
-        ValueError: if the sketch measures something else.
-    """
+    """What a sketch measures whose only part is `Pairs`, in float64, on its device; ValueError for another sketch."""
     (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
     if not isinstance(part, Pairs):
         raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")
@@ -238,15 +219,6 @@ def cell_means(sketch: NoisedSketch) -> tuple[Means, Means]:
     counted = (sketch.counts / sketch.records).reshape(law.classes, law.groups)
     deviation = sketch.deviation / math.sqrt(law.counts)
     return (
-        _counted(counted.sum(dim=1), deviation * math.sqrt(law.groups), sketch.records),
-        _counted(counted.sum(dim=0), deviation * math.sqrt(law.classes), sketch.records),
+        Means(counted.sum(dim=1), deviation * math.sqrt(law.groups), sketch.records, _APART),
+        Means(counted.sum(dim=0), deviation * math.sqrt(law.classes), sketch.records, _APART),
     )
-
-
-def _counted(frequencies: Tensor, deviation: float, records: int) -> Means:
-    return Means(frequencies, deviation, records, _APART)
-
-
-def _ends(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    places = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-    return list(zip(places[:-1], places[1:], strict=True))

@@ -31,12 +31,9 @@ Kind = Literal["network", "tree"]
 
 @dataclass(frozen=True)
 class Chosen:
-    """What rows are drawn from.
+    """What rows are drawn from: the network's chances, moved, or the tree with its edges (parent, column).
 
-    Attributes:
-        kind: the network's chances, moved, or the tree.
-        distances: squared distances to the sketch, noise taken off, by kind.
-        edges: of the tree, (parent, column).
+    The ``distances`` are squared, to the sketch, noise taken off, by kind.
     """
 
     kind: Kind
@@ -56,12 +53,10 @@ def choose(
 
     Guarantee: post-processing; the choice reads the released sketch and generated rows, no record.
 
-    Args:
-        sketches: whose only part is `Pairs`, of each stage.
-        network: trained on them; changed in place where the tree is chosen.
-        wanted: one of them whatever their distances are, or "auto". Where a tree is wanted nothing is moved.
-        sketchers: the sketches' laws, drawn, where they are there already.
-        proportions: (cells,), of what is generated, in place of those of the tables.
+    Sketches, of each stage, have `Pairs` as their only part, and the network was trained on them; it is changed in
+    place. What is ``wanted`` may be one of them whatever their distances are; where it is a tree nothing is moved.
+    Sketchers are the sketches' laws, drawn, where they are there already; ``proportions`` (cells,) of what is generated
+    are in place of those of the tables.
     """
     trained = network.proportions.clone()
     if wanted != "tree":

@@ -21,7 +21,7 @@ from fedsw import models
 from fedsw.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, planned_releases
 from fedsw.experiment.kinds import MODELS, model_kind
-from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.registry import is_reference, load_object, named
 from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.models.images import ResidualImages
@@ -52,7 +52,6 @@ def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
 
 
 def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable[..., nn.Module]:
-    """What makes a model of a shipped kind, given a seed."""
     kind, hidden, latent = spec.kind, spec.hidden, spec.latent
     side, drawn, mlp = math.isqrt(features), math.isqrt(outputs), partial(models.mlp, activation=spec.activation)
     if kind in ("image-generator", "residual-generator"):
@@ -106,14 +105,14 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
 
 def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
     """A model of the user's own, a copy of a module or what a function or class makes, the same wherever it is made."""
-    factory = load_object(spec.kind, what="model.kind")
+    factory, name = load_object(spec.kind, what="model.kind"), named("model.kind", spec.kind)
     if isinstance(factory, nn.Module):
         if spec.arguments:
-            raise ExperimentError(f"model.arguments are given, and model.kind {spec.kind!r} is a module, made already")
+            raise ExperimentError(f"model.arguments are given, and {name} is a module, made already")
         return copy.deepcopy(factory)
     if not callable(factory):
         raise ExperimentError(
-            f"model.kind is {spec.kind!r}, a {type(factory).__name__}; name a function or class that makes an nn.Module"
+            f"{name} is a {type(factory).__name__}; give an nn.Module, or a function or class that makes one"
         )
     arguments = {**_taken(factory, offered), **spec.arguments}
     with torch.random.fork_rng(devices=[]):
@@ -122,16 +121,15 @@ def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
             made = factory(**arguments)
         except Exception as fault:  # the user's own code
             raise ExperimentError(
-                f"model.kind {spec.kind!r} made no model of {arguments} ({type(fault).__name__}: {fault}); "
+                f"{name} made no model of {arguments} ({type(fault).__name__}: {fault}); "
                 "model.arguments are what it is called with"
             ) from fault
     if not isinstance(made, nn.Module):
-        raise ExperimentError(f"model.kind {spec.kind!r} made a {type(made).__name__}; it must make an nn.Module")
+        raise ExperimentError(f"{name} made a {type(made).__name__}; it must make an nn.Module")
     return made
 
 
 def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
-    """What of the offered arguments a function takes by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -300,7 +298,6 @@ def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> It
 
 
 def _named(experiment: Experiment) -> tuple[str, object]:
-    """The setting of a model that decides on its size."""
     spec = experiment.model
     if model_kind(spec.kind).points:
         return "model.particles", spec.particles

@@ -170,7 +170,6 @@ def _made(found: Any, goal: Objective) -> Task:
 
 
 def _run(code: Any, what: str) -> Any:
-    """What the user's own code returns; what it raises says where."""
     try:
         return code()
     except UnsupportedModule:

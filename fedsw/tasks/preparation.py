@@ -117,7 +117,6 @@ def _calming(square: float, noise: float, most: float) -> float:
 
 
 def _most_shaken(moments: Moments) -> float:
-    """The most that noise may shake outputs before the last sigmoid."""
     if moments.layout.classes:
         return SHAKEN
     deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), LEAST_RESIDUAL**2))
@@ -183,23 +182,19 @@ def started(problem: Problem, preparation: Preparation, moments: Moments, model:
     that are normal; where the outputs do not come from such a layer it stays as it is. The model itself is not changed.
     """
     model = copy.deepcopy(model)
-    last = _last_layer(model, moments.layout.features)
-    if last is None or last.out_features != _outputs(moments):
+    layout = moments.layout
+    last, outputs = _last_layer(model, layout.features), 1 if layout.classes and layout.targets == 2 else layout.targets
+    if last is None or last.out_features != outputs:
         return models.flatten(model)
     with torch.no_grad():
-        if last.in_features == moments.layout.features and _first_layer(model, last.in_features) is last:
+        if last.in_features == layout.features and _first_layer(model, last.in_features) is last:
             slopes, constants = closed_form(moments, preparation)
             last.weight.copy_(torch.from_numpy(slopes.T.copy()))
             last.bias.copy_(torch.from_numpy(constants))
         else:
-            inputs = _made_up(moments.layout.features, model)
+            inputs = _made_up(layout.features, model)
             last.bias.add_(torch.from_numpy(constant_outputs(moments)).to(last.bias) - model(inputs).mean(dim=0))
     return models.flatten(model)
-
-
-def _outputs(moments: Moments) -> int:
-    layout = moments.layout
-    return 1 if layout.classes and layout.targets == 2 else layout.targets
 
 
 def constant_outputs(moments: Moments) -> NDArray[np.float64]:

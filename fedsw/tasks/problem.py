@@ -17,7 +17,7 @@ from fedsw import clipping, data, models
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.kinds import model_kind
-from fedsw.experiment.registry import is_reference
+from fedsw.experiment.registry import is_reference, named
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
@@ -332,7 +332,7 @@ class Problem:
     def _try_out(self, model: nn.Module) -> None:
         """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
         spec, goal = self.experiment.model, self.experiment.objective
-        name = f"objective.task {goal.task!r} with model.kind {spec.kind!r}"
+        name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
         features = made_up_features(self.experiment.model.seed, self.features)
         if self.task.facts.other_side == "generator":
             features = made_up_features(self.experiment.model.seed, spec.latent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,15 +121,3 @@ def _conditional(couplings: Array) -> Array:
     mass = couplings.sum(axis=2, keepdims=True)
     stay = np.eye(couplings.shape[1])[None]
     return np.where(mass > 0, couplings / np.where(mass > 0, mass, 1.0), stay)
-
-
-def uniform_edges(low: float, high: float, bins: int) -> Array:
-    """Edges (bins + 1,) of bins of one width."""
-    if bins < 1 or not low < high:
-        raise ValueError(f"{bins} bins from {low:g} to {high:g}; give at least one, and an end above the beginning")
-    return np.linspace(low, high, bins + 1)
-
-
-def frontier(distributions: Array, weights: Array, edges: Array, radii: Sequence[float]) -> list[FairMaps]:
-    """`fair_maps` at several radii, shapes as there; all are functions of the same histograms."""
-    return [fair_maps(distributions, weights, edges, radius) for radius in radii]

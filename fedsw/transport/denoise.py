@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Rule = Literal["bayes", "universal"]
 Shape = Literal["image", "vector"]
 
 
@@ -20,14 +19,13 @@ def wavelet_denoise(
     deviation: float,
     *,
     shape: Shape = "image",
-    rule: Rule = "bayes",
     wavelet: str = "db2",
     thresholds: Sequence[float] = (),
 ) -> Tensor:
     """Soft-threshold the orthonormal wavelet details of every released row; float64, (n, p).
 
-    The threshold comes from the *known* noise: "bayes" takes sigma^2 / s in every row and sub-band, s^2 the sub-band's
-    mean square less sigma^2 (all of it is removed where s^2 is not positive); "universal" takes sigma sqrt(2 ln p).
+    The threshold comes from the *known* noise: sigma^2 / s in every row and sub-band, s^2 the sub-band's mean square
+    less sigma^2 (all of it is removed where s^2 is not positive).
     Rows whose sides are not a multiple of 2^levels are mirrored at their ends and cut back; there a few mirrored
     coefficients share their noise.
 
@@ -35,16 +33,14 @@ def wavelet_denoise(
 
     Rows (n, p) are square images, row by row, or vectors; cosine coefficients are decoded first. The noise of every
     value has this standard deviation. Thresholds, in units of it, one for every level, the coarsest first, are in place
-    of the rule; they cost no privacy where they come from public data alone. ValueError for rows that do not fit.
+    of it; they cost no privacy where they come from public data alone. ValueError for rows that do not fit.
 
-    Sources: Chang, Yu, Vetterli 2000 (BayesShrink); Donoho, Johnstone 1994 (universal threshold).
+    Source: Chang, Yu, Vetterli 2000 (BayesShrink).
     """
     import pywt  # only here: PyWavelets is part of the `app` extra
 
     if not 0.0 < deviation < math.inf:
         raise ValueError(f"deviation is {deviation}; it is that of the release's noise, positive and finite.")
-    if rule not in get_args(Rule):
-        raise ValueError(f"rule is {rule!r}; choose one of {', '.join(get_args(Rule))}.")
     if shape not in get_args(Shape):
         raise ValueError(f"shape is {shape!r}; choose one of {', '.join(get_args(Shape))}.")
     if released.dim() != 2:
@@ -68,8 +64,8 @@ def wavelet_denoise(
     coefficients = pywt.wavedecn(padded, wavelet, mode="periodization", level=levels, axes=axes)
     for level, bands in enumerate(coefficients[1:]):
         for name, band in bands.items():
-            asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation, p, rule)
-            bands[name] = _shrink(band, asked)
+            asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation)
+            bands[name] = np.sign(band) * np.maximum(np.abs(band) - asked, 0.0)
     smooth: NDArray[np.float64] = pywt.waverecn(coefficients, wavelet, mode="periodization", axes=axes)
     corner = (slice(None), *(slice(0, side) for _ in axes))
     return torch.from_numpy(np.ascontiguousarray(smooth[corner]).reshape(n, p))
@@ -92,14 +88,7 @@ def cosine_matrix(side: int) -> Tensor:
     return matrix
 
 
-def _thresholds(band: NDArray[np.float64], deviation: float, size: int, rule: Rule) -> Any:
+def _thresholds(band: NDArray[np.float64], deviation: float) -> Any:
     """The threshold of every row of a sub-band, shaped to broadcast over it."""
-    if rule == "universal":
-        return deviation * math.sqrt(2 * math.log(size))
     signal = (band**2).mean(axis=tuple(range(1, band.ndim)), keepdims=True) - deviation**2
     return np.where(signal > 0, deviation**2 / np.sqrt(np.where(signal > 0, signal, 1.0)), np.inf)
-
-
-def _shrink(band: NDArray[np.float64], thresholds: Any) -> NDArray[np.float64]:
-    shrunk: NDArray[np.float64] = np.sign(band) * np.maximum(np.abs(band) - thresholds, 0.0)
-    return shrunk

@@ -146,7 +146,6 @@ class _Scaling:
         return float(np.abs(self._u * (self._kernel @ self._v) - 1.0 / n).sum())
 
     def plan(self) -> Array:
-        """The plan as it is."""
         plan: Array = self._kernel * self._u[:, None]
         plan *= self._v
         return plan
@@ -241,28 +240,15 @@ def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Entropic
     return EntropicMatching((torch.from_numpy(plan[rows, columns]) * moves.sum(dim=1)).sum(), error, 1e-9)
 
 
-def sinkhorn_divergence(
-    generated: Tensor,
-    released: Tensor,
-    *,
-    order: Order,
-    scale: float,
-    tolerance: float = TOLERANCE,
-    iterations: int = ITERATIONS,
-    fixed: int | None = None,
-) -> EntropicMatching:
+def sinkhorn_divergence(generated: Tensor, released: Tensor, **solved: Any) -> EntropicMatching:
     """The debiased entropic loss W(x, y) - W(x, x)/2 - W(y, y)/2, W as in `entropic_loss`; zero where x = y.
 
-    Like W_p it fits the released law, noise included, of shapes as there. Source: Feydy et al. 2019.
+    Like W_p it fits the released law, noise included; shapes and arguments are as there. Source: Feydy et al. 2019.
     """
-    _check_scale(scale, tolerance, iterations if fixed is None else fixed)
-    regulariser = order * scale**order
-    values, errors = [], []
-    for x, y in ((generated, released), (generated, generated), (released, released)):
-        value, error = _entropic_value(_costs(x, y, order), regulariser, tolerance, iterations, fixed)
-        values.append(value)
-        errors.append(error)
-    return EntropicMatching(values[0] - (values[1] + values[2]) / 2, max(errors), tolerance)
+    pairs = ((generated, released), (generated, generated), (released, released))
+    both, own, other = [entropic_loss(x, y, **solved) for x, y in pairs]
+    error = max(both.marginal_error, own.marginal_error, other.marginal_error)
+    return EntropicMatching(both.loss - (own.loss + other.loss) / 2, error, both.tolerance)
 
 
 def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:

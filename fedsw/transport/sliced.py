@@ -157,10 +157,11 @@ def cotangents(
 
     Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
     """
-    u_all, v_all, theta = _columns(own, other, directions)
+    theta = _unit_columns(own, other, directions)
+    u_all, v_all = _as_rows(own.detach().T), _as_rows(other.detach().T)
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)
-    for part in _chunks(k, n + m, memory_limit):
+    for part in _parts(k, memory_limit // (2 * 8 * (n + m))):  # half of the limit is for what is kept of all blocks
         slab = theta[:, part]
         u_gaps, v_gaps = _slices(u_all, slab), _slices(v_all, slab)  # a block's slices make room for its gaps
 
@@ -258,11 +259,6 @@ def _halves(values: Tensor, top: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return high, (values - high).add_(fine).sub_(fine)
 
 
-def _columns(own: Tensor, other: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    theta = _unit_columns(own, other, directions)
-    return _as_rows(own.detach().T), _as_rows(other.detach().T), theta
-
-
 def _unit_columns(own: Tensor, other: Tensor, directions: Tensor) -> Tensor:
     _require_same_width(own, other)
     if directions.ndim != 2 or directions.shape[0] != own.shape[1]:
@@ -275,11 +271,6 @@ def _unit_columns(own: Tensor, other: Tensor, directions: Tensor) -> Tensor:
 
 def _as_rows(columns: Tensor) -> Tensor:
     return columns.to(torch.float64).contiguous()
-
-
-def _chunks(k: int, samples: int, memory_limit: int) -> Iterator[slice]:
-    """Directions whose results are kept at the same time: half of the limit is for them."""
-    return _parts(k, memory_limit // (2 * 8 * samples))
 
 
 def _blocks(k: int, samples: int, memory_limit: int, device: torch.device) -> tuple[list[slice], int]:

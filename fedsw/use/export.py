@@ -153,12 +153,8 @@ def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[A
         if (text := None if arrow is None else _text(arrow, parts)) is not None:
             file.write(text)
         else:
-            writer.writerows(zip(*(_objects(part) for part in parts), strict=True))
-
-
-def _objects(part: Sequence[Any] | NDArray[Any]) -> Sequence[Any]:
-    listed: Sequence[Any] = part.tolist() if isinstance(part, np.ndarray) else part
-    return listed
+            cells = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+            writer.writerows(zip(*cells, strict=True))
 
 
 def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | None:
@@ -176,13 +172,12 @@ def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | No
 
 def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
     """The cells of a column as pyarrow's texts; None where Python's writer might write another."""
-    if isinstance(part, np.ndarray) and part.dtype.kind == "f":
-        return _numbers(arrow, part.astype(np.float64))
-    if isinstance(part, np.ndarray) and part.dtype.kind in "iu":
+    kind = part.dtype.kind if isinstance(part, np.ndarray) else "U" if set(map(type, part)) == {str} else "O"
+    if kind == "f":
+        return _numbers(arrow, np.asarray(part, dtype=np.float64))
+    if kind in "iu":
         return arrow.cast(_array(part), "string")
-    if isinstance(part, np.ndarray) and part.dtype.kind != "U":
-        return None
-    if not isinstance(part, np.ndarray) and set(map(type, part)) != {str}:
+    if kind != "U":
         return None
     array = _array(part)
     return None if arrow.any(arrow.match_substring_regex(array, _QUOTED)).as_py() else array
@@ -203,10 +198,7 @@ def _array(values: Any) -> Any:
 
 
 def write_card(directory: Path, path: Path | None = None) -> Path:
-    """Write the card of a run, by default in Markdown into its folder; returns where.
-
-    Args:
-        path: a name that ends in .html has the card as a page.
+    """Write the card of a run, by default in Markdown into its folder, as a page if the path ends in .html.
 
     Raises:
         ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.

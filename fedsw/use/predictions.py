@@ -27,13 +27,9 @@ from fedsw.text import number
 
 @dataclass(frozen=True)
 class Given:
-    """A table as a model takes it.
+    """A table as a model takes it: encoded features (n, p), float32, and numbers of groups (n,), zeros if not asked.
 
-    Attributes:
-        features: (n, p) encoded inputs, float32.
-        groups: (n,) numbers of the groups; zeros where they were not asked for.
-        rows: (n,) each record's row, as its container counts.
-        kept: cells of columns that were to be kept, by name.
+    The `rows` (n,) are as its container counts, in words `counted`; `kept` are cells of columns to keep, by name.
     """
 
     features: Tensor
@@ -44,12 +40,9 @@ class Given:
 
 
 def read_given(source: object, columns: Columns, *, grouped: bool = False, keep: Sequence[str] = ()) -> Given:
-    """The records of a file or of a container in Python, every cell checked as in training.
+    """The records of a file or of whatever `fedsw.as_records` takes, every cell checked as in training.
 
-    Args:
-        source: a path, or whatever `fedsw.as_records` takes.
-        grouped: whether the column of the groups is read; it is read anyway where it is an input.
-        keep: further columns, to stand beside predictions as they are.
+    The column of the groups is read if `grouped`, or where it is an input; further ones to `keep` as they are.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -78,7 +71,10 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
             raise BadRecords(f"{where} holds no records; there is nothing to predict")
         records = encoded(itertools.chain([first], passing), used, where=where, counted=counted)
     except BadRecords as fault:
-        raise BadRecords(_of_kept(str(fault), keep)) from None
+        words = str(fault)
+        if any(f"has no column {name!r}," in words for name in keep):  # which only `keep` names
+            words = words.replace("which data.columns declares", "which is to be kept")
+        raise BadRecords(words) from None
     except OSError as fault:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
     return Given(records.features, records.sensitive, np.concatenate(rows), kept, counted)
@@ -92,12 +88,6 @@ def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str,
         return str(path), kind.counted, kind.read(path, reading, beside=frozenset(keep).__contains__)
     table = tabulated(source() if callable(source) else source)
     return table.kind, "the first record is row 0", table.chunks(reading)
-
-
-def _of_kept(words: str, keep: Sequence[str]) -> str:
-    """A fault of a column that only `keep` names, in words of its own."""
-    asked = next((name for name in keep if f"has no column {name!r}," in words), None)
-    return words if asked is None else words.replace("which data.columns declares", "which is to be kept")
 
 
 Asked = float | Mapping[str, float] | str | None
@@ -117,12 +107,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The second of two classes is answered where its probability is above the threshold.
+    """The second of two classes is answered where its probability is above the threshold of its group, or else the one.
 
-    Attributes:
-        by_group: a threshold for each group; empty where there is one for all.
-        one: the threshold for all; of no use where each group has its own.
-        source: where the numbers come from, in words.
+    The `source` says in words where the numbers come from.
     """
 
     by_group: Mapping[str, float] = field(default_factory=dict)
@@ -142,11 +129,7 @@ def settle(
     groups: tuple[str, ...],
     classes: tuple[str, ...],
 ) -> Thresholds:
-    """The thresholds that somebody asked for.
-
-    Args:
-        outputs: held-out outputs of the run, which rules are found on.
-        groups, classes: their names; the second class is the one that is answered above a threshold.
+    """The thresholds that somebody asked for, by names of groups and classes; rules are found on held-out outputs.
 
     Raises:
         ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no

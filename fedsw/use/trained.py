@@ -22,6 +22,7 @@ from fedsw.experiment.sources import load_class_names
 from fedsw.runs.files import MODEL, find_run
 from fedsw.runs.record import read_run
 from fedsw.tasks.problem import Problem
+from fedsw.tasks.sketched import table_of
 from fedsw.tasks.task import Inputs, part
 from fedsw.text import Short, run_facts
 from fedsw.use.predictions import Asked, Given, Thresholds, read_given, settle
@@ -79,9 +80,12 @@ def require_answers(problem: Problem) -> None:
         ExperimentError: saying what it makes instead.
     """
     if problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS:
+        made = "what it makes is in the run's outputs.npz"
+        if table_of(problem.experiment) is not None:
+            made = "`fedsw synthesize RUN --rows N` draws rows of it, at no cost"
         raise ExperimentError(
             f"the run {problem.experiment.name!r} learnt a generator, which makes records and predicts nothing of a "
-            "table; what it makes is in the run's outputs.npz, and `fedsw.load(run).model` is the generator itself"
+            f"table; {made}, and `fedsw.load(run).model` is the generator itself"
         )
 
 
@@ -201,7 +205,7 @@ class TrainedModel(Short):
             )
         given = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
         values = self.outputs(given.features).numpy()
-        columns = {"row": given.rows, **{name: cells for name, cells in given.kept.items()}}
+        columns = {"row": given.rows, **given.kept}
         return columns | (self._of_classes(values, given) if answer.classifies else self._of_numbers(values))
 
     def names(self) -> tuple[str, ...]:
@@ -215,15 +219,13 @@ class TrainedModel(Short):
         return tuple(f"{stem}_{place + 1}" for place in range(self._problem.dimension))
 
     def _of_classes(self, values: NDArray[np.float64], given: Given) -> dict[str, Any]:
-        names = np.array(self.classes)
+        chosen = values.argmax(axis=1)
         if len(self.classes) == 2:
             own = np.array([self.thresholds.by_group.get(group, self.thresholds.one) for group in self.groups])
             chosen = (values[:, 1] > own[given.groups.numpy()]).astype(int)
-        else:
-            chosen = values.argmax(axis=1)
         target = self.columns.target if self.columns is not None else None
-        said = {f"predicted_{target.name if target else 'class'}": names[chosen]}
-        return said | {name: values[:, place] for place, name in enumerate(self.names())}
+        said = {f"predicted_{target.name if target else 'class'}": np.array(self.classes)[chosen]}
+        return said | dict(zip(self.names(), values.T, strict=True))
 
     def _of_numbers(self, values: NDArray[np.float64]) -> dict[str, Any]:
         columns: dict[str, Any] = {name: values[:, place] for place, name in enumerate(self.names())}

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw.data import usps
+from fedsw.models import flatten
 from fedsw.models.labelled import proportions_of
 from fedsw.randomness import Stream
-from fedsw.sketches.learnt import Classifier, Layer, Learnt, Lessons, taught, weights_of
+from fedsw.sketches.learnt import Classifier, Layer, Learnt, Lessons, flat_bytes, taught
 from simulations.papers.computed.real import RealImages
 
 _CLASSES = 10
@@ -54,7 +55,8 @@ def _weights(side: int, hidden: int) -> bytes:
     margin = side // _MARGIN
     train = usps(side=side - 2 * margin).train
     images = RealImages(framed(train.features, margin), train.target)
-    return weights_of(taught(Classifier(side**2, _CLASSES, hidden), images, proportions_of(images), 1, Lessons()))
+    pupil = Classifier(side**2, _CLASSES, hidden)
+    return flat_bytes(flatten(taught(pupil, images, proportions_of(images), 1, Lessons())))
 
 
 def framed(images: Tensor, margin: int) -> Tensor:

@@ -227,6 +227,9 @@ def test_delta_never_reads_below_what_is_set_aside_for_floating_point():
 def test_two_relations_never_mix():
     with pytest.raises(ValueError, match="two relations"):
         epsilon({Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}, 1e-5)
+    for accountant in ("laplace", "gdp-clt-uniform", "pld"):  # a replacement costs twice what presence does
+        with pytest.raises(ValueError, match="two relations"):
+            epsilon_by(accountant, {Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}, 1e-5)
     with pytest.raises(ValueError, match="-1 times"):
         Composition().add(Step(0.1, 1.0), -1)
     with pytest.raises(ValueError, match="epsilon is -1"):

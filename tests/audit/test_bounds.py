@@ -15,8 +15,8 @@ from fedsw.audit.bounds import (
     rate_at_least,
     rate_at_most,
     shown_epsilon,
-    shown_mu,
 )
+from tests.attacks.canaries import shown_mu
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.999])
@@ -80,11 +80,11 @@ def test_either_neighbour_may_have_the_higher_scores():
     assert shown_mu(scores, others, 0.9) == shown_mu(others, scores, 0.9) > 0.5
 
 
-def test_a_threshold_that_the_trials_chose_is_judged_on_the_others():
-    attack = judged(np.arange(10.0), np.arange(10.0) - 100)
-    assert (attack.trials, attack.other_trials) == (5, 5)
+def test_a_test_needs_a_trial_of_each_neighbour():
+    attack = judged(np.arange(10.0), np.arange(5.0) - 100, 4.5)
+    assert (attack.misses, attack.trials, attack.alarms, attack.other_trials) == (5, 10, 0, 5)
     with pytest.raises(ValueError, match="trials"):
-        judged(np.array([1.0]), np.array([0.0]))
+        judged(np.array([1.0]), np.array([]), 0.5)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])

@@ -17,11 +17,11 @@ from fedsw import models
 from fedsw.accounting import Ledger, Step
 from fedsw.accounting.composition import lower_epsilon
 from fedsw.baselines.fedavg import Weighted
-from fedsw.baselines.penalised import Scored, absolute, contrasts, shares_of, squared
+from fedsw.baselines.penalised import Scored, absolute, contrasts, squared
 from fedsw.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private
 from fedsw.baselines.run import replaced, run, train
 from fedsw.compare.grid import Cell, make_grid, run_cell, write_grid
-from fedsw.compare.methods import _able, able
+from fedsw.compare.methods import able
 from fedsw.compare.table import make_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
@@ -135,8 +135,8 @@ def test_with_the_penalty_too_one_record_moves_the_clipped_sum_by_the_clip_at_mo
     experiment = fair("data.records=60", "objective.alpha=0.9", *asked)
     problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
     features, target = problem.inputs(records), records.target
-    sides = contrasts(problem, records, shares_of(problem, records))
-    scored = Scored(problem.build_model(), problem, follows=True)
+    sides = contrasts(problem, records)
+    scored = Scored(problem)
     assert scored.gap is not None
     torch.nn.init.constant_(scored.gap.weight, 0.4)
     private = made_private(BaselineTask(problem, records, math.inf, 1e-5), scored, Rows(features, sides, target), "rdp")
@@ -145,9 +145,7 @@ def test_with_the_penalty_too_one_record_moves_the_clipped_sum_by_the_clip_at_mo
         private.optimizer.zero_grad()
         found = private.module(features[rows], sides[rows])
         losses = (
-            squared(scored, problem, found, target[rows])
-            if penalty == "squared"
-            else absolute(scored, problem, found, target[rows], 0.9)
+            squared(scored, found, target[rows]) if penalty == "squared" else absolute(scored, found, target[rows], 0.9)
         )
         losses.mean().backward()
         private.optimizer.clip_and_accumulate()
@@ -178,10 +176,10 @@ def test_a_round_in_which_a_client_samples_nobody_still_adds_noise() -> None:
 def test_a_weight_rises_while_the_gap_is_above_its_target_and_stays_a_weight() -> None:
     experiment = fair("data.records=60")
     problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
-    scored = Scored(problem.build_model(), problem, follows=True)
+    scored = Scored(problem)
     assert scored.gap is not None
-    found = scored(problem.inputs(records), contrasts(problem, records, shares_of(problem, records)))
-    weighted = Weighted(problem, weight=0.5, target=0.1, rate=0.2, momentum=0.5)
+    found = scored(problem.inputs(records), contrasts(problem, records))
+    weighted = Weighted(weight=0.5, target=0.1, rate=0.2, momentum=0.5)
     for gap, rises in ((-0.3, True), (0.0, False)):
         torch.nn.init.constant_(scored.gap.weight, gap)
         weights = [weighted.weight]
@@ -213,15 +211,11 @@ def test_rows_name_their_guarantee_and_stand_apart_from_others(tmp_path: Path) -
 
 def test_without_opacus_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
-    _able.cache_clear()
-    try:
-        with pytest.raises(ExperimentError, match=r"pip install 'fedsw\[compare\]'"):
-            make_grid("fair-classification", methods=["opacus"])
-        assert "barycentre" in able("fair-classification") and "opacus" not in able("fair-classification")
-        with pytest.raises(ModuleNotFoundError, match="Opacus, which is not installed"):
-            train("opacus", fair(), epsilon=1.0)
-    finally:
-        _able.cache_clear()
+    with pytest.raises(ExperimentError, match=r"pip install 'fedsw\[compare\]'"):
+        make_grid("fair-classification", methods=["opacus"])
+    assert "barycentre" in able("fair-classification") and "opacus" not in able("fair-classification")
+    with pytest.raises(ModuleNotFoundError, match="Opacus, which is not installed"):
+        train("opacus", fair(), epsilon=1.0)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +243,7 @@ def test_a_penalty_needs_two_groups_with_records() -> None:
     asked = BaselineTask(Problem.from_experiment(fair()), load_dataset(fair()).train, 1.0, 1e-5)
     alone = asked.records.take(torch.nonzero(asked.records.sensitive == 0)[:, 0].numpy())
     with pytest.raises(ExperimentError, match="two groups"):
-        shares_of(asked.problem, alone)
+        contrasts(asked.problem, alone)
 
 
 def test_fair_scores_cost_the_rest_of_epsilon_and_bring_the_groups_together(tmp_path: Path) -> None:

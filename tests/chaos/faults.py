@@ -166,12 +166,12 @@ class Chaos:
         self._die_if("killed after the charge")
         return spent
 
-    def _append(self, genuine: Callable[..., None], *given: Any) -> None:
+    def _append(self, genuine: Callable[..., None], *given: Any, **named: Any) -> None:
         if self.take("full disk at the charge"):
             fault = sqlite3.OperationalError("database or disk is full")
             fault.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise fault
-        genuine(*given)
+        genuine(*given, **named)
 
     def _take(self, genuine: Callable[..., None], checkpoints: Checkpoints, *released: Any) -> None:
         self._die_if("killed before the checkpoint")

@@ -15,8 +15,9 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.preset import left_open
 from fedsw.federation.budgets.moments import moments_layout, tally_of
 from fedsw.federation.budgets.split import own_batch
-from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, fields_of, trusts_of
+from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, trusts_of
 from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.codec import fields_of
 from fedsw.federation.messages.fields import Field, Real, Reals, Text, Whole, Wholes
 from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem

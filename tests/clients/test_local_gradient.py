@@ -207,13 +207,16 @@ def test_counts_are_the_clients_own_and_at_least_one_where_it_has_any():
 
 
 def test_a_ledger_that_cannot_be_kept_is_refused_at_the_greeting(tmp_path):
+    def never(delta: float) -> account.Promise:
+        pytest.fail("what it accounts for was asked")
+
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     with pytest.raises(RuntimeError, match=r"client 3 cannot keep its privacy ledger.*state-dir"):
-        account.require_writable(blocked / "client-3.sqlite")
+        account.spent_epsilon(blocked / "client-3.sqlite", never)
     (tmp_path / "client-4.sqlite").write_text("no ledger")
     with pytest.raises(ValueError, match="not a ledger"):
-        account.require_writable(tmp_path / "client-4.sqlite")
+        account.spent_epsilon(tmp_path / "client-4.sqlite", never)
 
 
 def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(tmp_path, monkeypatch):

@@ -12,7 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
-from fedsw.federation.messages import EXCHANGES, SLICES, Seen, fields_of, trusts_of
+from fedsw.federation.messages import EXCHANGES, SLICES, trusts_of
+from fedsw.federation.messages.codec import fields_of
+from fedsw.federation.messages.fields import Seen
 from fedsw.settings import FederationError
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.clients.runs import NOISE, RUNS, SMALLEST, Watched, watched_run

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import Malformed, Message, Terms, fields_of, trusts_of
+from fedsw.federation.messages import Malformed, Message, Terms, trusts_of
 from fedsw.federation.messages.arrays import ArrayField
+from fedsw.federation.messages.codec import fields_of
 from fedsw.federation.messages.fields import Limits, Seen, Whole
 from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAsked
 from fedsw.models import flatten

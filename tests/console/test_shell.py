@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import warnings
+from pathlib import Path
 
 import pytest
 import typer
 
+from fedsw.cli.execution import RunRefused, explaining
 from fedsw.cli.options import RunStopped, invoke, new_group, split_debug
+from fedsw.runs.recovery import explaining_storage
 
 
 def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Typer:
@@ -33,6 +37,17 @@ def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Ty
         (ValueError("epsilon is 0; it must be above 0"), 2, "fedsw: epsilon is 0; it must be above 0\n"),
         (FileNotFoundError("no adult.data in /data"), 2, "fedsw: no adult.data in /data\n"),
         (RunStopped("stopped: client 2 is gone"), 1, "fedsw: stopped: client 2 is gone\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            1,
+            "fedsw: No space left on device; make room, or write to another disk\n",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "out/report.html.part"),
+            1,
+            "fedsw: out/report.html: Read-only file system; name a place that can be written to\n",
+        ),
+        (OSError("the folder is a link"), 1, "fedsw: the folder is a link\n"),
         (KeyError("x"), 1, "fedsw: KeyError: 'x'\nfedsw: --debug shows where it happened\n"),
     ],
 )
@@ -42,6 +57,16 @@ def test_an_error_is_one_short_message_and_a_code(
     assert invoke(group_that(fault), ["act"], debug=False) == code
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", message)
+
+
+def test_a_disk_that_takes_nothing_before_a_run_begins_is_told_without_a_run_to_resume(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunRefused, match="accounts: Read-only file system; name a place .*Nothing had begun") as told,
+        explaining(lambda: None),
+        explaining_storage(tmp_path),
+    ):
+        raise OSError(errno.EROFS, "Read-only file system", "accounts")
+    assert "resume" not in str(told.value)
 
 
 def test_debug_lets_the_error_through() -> None:

@@ -423,3 +423,7 @@ def test_a_schema_file_is_the_declaration_and_its_faults_are_named(tmp_path):
         assert str(path) in str(refused.value)
     with pytest.raises(ExperimentError, match="cannot be read: No such file"):
         read_columns(tmp_path / "none.toml")
+    whole = tmp_path / "own.toml"
+    whole.write_text('name = "own"\n[data.columns]\nfeatures = [{name = "age"}]\n')
+    with pytest.raises(ExperimentError, match=r"write what is under \[data.columns\] there at its top level"):
+        read_columns(whole)

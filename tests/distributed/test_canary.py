@@ -91,7 +91,7 @@ def test_what_is_overheard_is_what_leaves_without_its_mask(tmp_path, monkeypatch
     monkeypatch.setattr(masked, "release_share", keep)
     experiment = small(*ALL, "local.colluding=0")
     with masked.MaskedTrial(experiment, None, tmp_path / "one", canary=False) as trial:
-        views = trial.views(1)
+        views = trial.overheard(1)
     for view, numbers in zip(views, (sent[:4], sent[4:]), strict=True):
-        assert np.array_equal(sum(numbers), sum(each.numbers for each in view.parts))
-        assert not any(np.array_equal(one, each.numbers) for one, each in zip(numbers, view.parts, strict=True))
+        assert np.array_equal(sum(numbers), sum(each.numbers for each in view))
+        assert not any(np.array_equal(one, each.numbers) for one, each in zip(numbers, view, strict=True))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.audit.bounds import shown_epsilon, shown_mu
+from fedsw.audit.bounds import shown_epsilon
 from fedsw.federation.budgets.local import PART
 from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed import once
@@ -27,6 +27,7 @@ from fedsw.randomness import Stream
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.sketched import classifier_of
+from tests.attacks.canaries import shown_mu
 from tests.distributed.sites import RUN, Refused, Sites, masked
 from tests.distributed.test_attacks import uniform
 from tests.noises import require_gaussian

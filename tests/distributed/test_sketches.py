@@ -16,12 +16,12 @@ from fedsw.accounting import Ledger, Step, epsilon_by
 from fedsw.audit.record import audit, noise
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
-from fedsw.federation.budgets.local import PART
+from fedsw.federation.budgets.local import PART, sketch_budget
 from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed.budget import attempts_at_one
 from fedsw.federation.trust.distributed.cohort import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum
-from fedsw.federation.trust.sketch.sides import LOCAL, SketchSum, budget_of
+from fedsw.federation.trust.sketch.sides import LOCAL, SketchSum
 from fedsw.own_data.synthesis import as_synthesis
 from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
@@ -271,12 +271,12 @@ def test_all_planned_attempts_at_all_stages_together_cost_what_was_asked_for(eps
     law = Law(2, (GaussianKernel((0.5,), 4),), classes=3)
     many = attempts_at_one(chosen)
     assert many == math.ceil(1 + failing)
-    budgets = [budget_of(chosen, law, 1e-6, number) for number in range(1, stages + 2)]
+    budgets = [sketch_budget(chosen, law, 1e-6, number) for number in range(1, stages + 2)]
     steps = Counter(Step(1.0, each.sensitivity.value / each.sigma) for each in budgets)
     spent = epsilon_by("pld", Counter({step: many * count for step, count in steps.items()}), 1e-6)
     assert spent <= epsilon == budgets[0].epsilon
     assert sum(many / each.multiplier**2 for each in budgets) == pytest.approx(budgets[0].whole ** -2, rel=1e-9)
-    whole = budget_of(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
+    whole = sketch_budget(masked(f"privacy.epsilon={epsilon}"), law, 1e-6).multiplier
     assert budgets[0].whole == pytest.approx(whole, rel=2e-2)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.federation import messages, wire
-from fedsw.federation.messages import EXCHANGES, Malformed, Terms, declared, fields_of, trusts_of
+from fedsw.federation.messages import EXCHANGES, Malformed, Terms, trusts_of
+from fedsw.federation.messages.codec import declared, fields_of
 from fedsw.tasks.problem import Problem
 from tests.federations import small
 from tests.server.sketch_runs import sketched

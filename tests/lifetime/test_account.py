@@ -252,6 +252,13 @@ def test_a_reservation_covers_smaller_steps_once_each():
     assert uncovered({Step(0.1, 0.1, slicing=Slicing(8, 4)): 1}, reserved) != {}
 
 
+def test_a_small_step_leaves_what_covers_a_larger_one_to_that():
+    small, large = Step(1.0, 0.2), Step(1.0, 0.3)
+    assert uncovered({small: 1, large: 2}, {large: 2, Step(1.0, 0.2000001): 1}) == {}
+    assert uncovered({small: 2, large: 1}, {large: 2, Step(1.0, 0.2000001): 1}) == {}
+    assert uncovered({small: 2, large: 2}, {large: 2, Step(1.0, 0.2000001): 1}) == {large: 1}
+
+
 def test_a_run_counts_with_steps_that_cover_every_group_of_it():
     first, second = {Step(0.1, 0.5): 10}, {Step(0.2, 0.4): 10}
     assert worst_of([first, {Step(0.1, 0.2): 10}]) == first

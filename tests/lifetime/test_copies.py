@@ -180,8 +180,8 @@ def _die(*_arguments, **_names):
 _after_the_row = Journal.append
 
 
-def _die_after_the_row(journal, key, row):
-    _after_the_row(journal, key, row)
+def _die_after_the_row(journal, key, row, **more):
+    _after_the_row(journal, key, row, **more)
     _die()
 
 

@@ -184,8 +184,8 @@ _append = Journal.append
 
 
 def _die_on(kind):
-    def append(journal, key, row):
-        _append(journal, key, row)
+    def append(journal, key, row, **more):
+        _append(journal, key, row, **more)
         if row.get("kind", "charged") == kind:
             _die()
 

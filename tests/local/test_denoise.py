@@ -29,14 +29,13 @@ def noisy(clean: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("side", [16, 28, 33])
-@pytest.mark.parametrize("rule", ["bayes", "universal"])
-def test_denoised_images_are_nearer_to_the_clean_ones(side, rule):
+def test_denoised_images_are_nearer_to_the_clean_ones(side):
     clean = images(side)
     released = noisy(clean)
-    denoised = wavelet_denoise(released, SIGMA, rule=rule)
+    denoised = wavelet_denoise(released, SIGMA)
     error = lambda rows: float(((rows - clean) ** 2).mean())  # noqa: E731
     assert denoised.shape == clean.shape and denoised.dtype == torch.float64
-    assert error(denoised) < (0.62 if rule == "bayes" else 0.8) * error(released)  # universal smooths edges too
+    assert error(denoised) < 0.62 * error(released)
 
 
 def test_denoised_vectors_are_nearer_to_the_clean_ones():
@@ -48,23 +47,19 @@ def test_denoised_vectors_are_nearer_to_the_clean_ones():
 
 def test_the_thresholds_are_the_textbooks_in_every_row_and_band():
     released = noisy(images(16, 3)) * torch.tensor([[0.3], [1.0], [4.0]], dtype=torch.float64)
-    for rule in ("bayes", "universal"):
-        for row, ours in zip(released.numpy(), wavelet_denoise(released, SIGMA, rule=rule).numpy(), strict=True):
-            coefficients = pywt.wavedec2(row.reshape(16, 16), "db2", mode="periodization", level=2)
-            for level, bands in enumerate(coefficients[1:], 1):
-                coefficients[level] = tuple(soft(band, rule) for band in bands)
-            expected = pywt.waverec2(coefficients, "db2", mode="periodization").ravel()
-            np.testing.assert_allclose(ours, expected, atol=1e-12)
+    for row, ours in zip(released.numpy(), wavelet_denoise(released, SIGMA).numpy(), strict=True):
+        coefficients = pywt.wavedec2(row.reshape(16, 16), "db2", mode="periodization", level=2)
+        for level, bands in enumerate(coefficients[1:], 1):
+            coefficients[level] = tuple(soft(band) for band in bands)
+        expected = pywt.waverec2(coefficients, "db2", mode="periodization").ravel()
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
 
 
-def soft(band: np.ndarray, rule: str) -> np.ndarray:
-    threshold = SIGMA * math.sqrt(2 * math.log(256))
-    if rule == "bayes":
-        signal = float((band**2).mean()) - SIGMA**2
-        if signal <= 0:
-            return np.zeros_like(band)
-        threshold = SIGMA**2 / math.sqrt(signal)
-    return pywt.threshold(band, threshold, mode="soft")
+def soft(band: np.ndarray) -> np.ndarray:
+    signal = float((band**2).mean()) - SIGMA**2
+    if signal <= 0:
+        return np.zeros_like(band)
+    return pywt.threshold(band, SIGMA**2 / math.sqrt(signal), mode="soft")
 
 
 @pytest.mark.parametrize("side", [8, 28, 33])
@@ -75,7 +70,7 @@ def test_without_noise_to_remove_an_image_comes_back(side):
 
 def test_pure_noise_is_nearly_all_removed():
     released = noisy(torch.zeros(50, 1024, dtype=torch.float64))
-    assert float((wavelet_denoise(released, SIGMA, rule="universal") ** 2).mean()) < 0.05 * SIGMA**2
+    assert float((wavelet_denoise(released, SIGMA) ** 2).mean()) < 0.05 * SIGMA**2
 
 
 def test_every_row_is_denoised_on_its_own():
@@ -88,7 +83,6 @@ def test_every_row_is_denoised_on_its_own():
     ("change", "said"),
     [
         ({"deviation": 0.0}, "deviation is 0.0"),
-        ({"rule": "hard"}, "choose one of bayes, universal"),
         ({"shape": "cube"}, "choose one of image, vector"),
         ({"wavelet": "bior2.2"}, "not an orthogonal one"),
         ({"wavelet": "nothing"}, "not an orthogonal one"),

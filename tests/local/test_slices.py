@@ -57,7 +57,7 @@ def test_on_whole_blocks_a_record_moves_at_most_the_diameter_times_the_root_of_k
     theta = blocks(p, k)
     for seed in range(20):
         x, y = normal(p, seed=seed) * 10, normal(p, seed=100 + seed)
-        assert movement(x, y, k=k, centre=0.2) <= limit
+        assert movement(x, y, k=k) <= limit
         shared = [
             release_on(row[None], theta, radius=RADIUS, sigma=TINY, noise_stream=Stream.seeded(3)) for row in (x, y)
         ]
@@ -89,20 +89,19 @@ def test_independent_directions_add_their_beta_variables() -> None:
     assert lengths.var() == pytest.approx(12 * one.var(), rel=0.1)
 
 
-def test_rows_outside_the_ball_are_pulled_onto_it_and_rows_that_are_not_finite_become_the_centre() -> None:
+def test_rows_outside_the_ball_are_pulled_onto_it_and_rows_that_are_not_finite_become_the_origin() -> None:
     rows = torch.tensor([[3.0, 4.0], [math.nan, 1.0], [math.inf, 0.0], [0.6, 0.1], [1e300, 0.0]], dtype=torch.float64)
-    centre = 0.5
-    expected = torch.full((5, 2), centre, dtype=torch.float64)
-    expected[0] += torch.tensor([2.5, 3.5], dtype=torch.float64) / math.hypot(2.5, 3.5) * RADIUS
+    expected = torch.zeros((5, 2), dtype=torch.float64)
+    expected[0] = torch.tensor([3.0, 4.0], dtype=torch.float64) / 5 * RADIUS
     expected[3] = rows[3]
-    expected[4] += torch.tensor([RADIUS, 0.0])
-    clean = release(expected, centre=centre)
-    torch.testing.assert_close(release(rows, centre=centre).projections, clean.projections, rtol=0, atol=1e-12)
+    expected[4] = torch.tensor([RADIUS, 0.0])
+    clean = release(expected)
+    torch.testing.assert_close(release(rows).projections, clean.projections, rtol=0, atol=1e-12)
 
 
 def test_the_frame_of_the_projections_is_that_of_the_features() -> None:
-    features = normal(7, 3) * 0.1 + 2
-    slices = release(features, k=6, centre=2.0, sigma=TINY)
+    features = normal(7, 3) * 0.1
+    slices = release(features, k=6, sigma=TINY)
     torch.testing.assert_close(slices.projections, features @ slices.directions, rtol=0, atol=1e-10)
 
 
@@ -253,8 +252,6 @@ def test_releases_that_do_not_fit_are_refused() -> None:
     theta = blocks(2, 2)
     with pytest.raises(ValueError, match="at least one record"):
         release(normal(0, 2))
-    with pytest.raises(ValueError, match="centre is nan"):
-        release(normal(4, 2), centre=math.nan)
     with pytest.raises(ValueError, match="k = 0"):
         release(normal(4, 2), k=0)
     with pytest.raises(ValueError, match=r"expected \(p, k\) and \(n, k\)"):

@@ -138,7 +138,7 @@ def test_evaluate_measures_the_model_on_the_kept_records_of_each_client_and_of_a
     assert worth.metrics["accuracy"] == accuracy(predictions(outputs), kept.target)
     assert measured[2].count == len(kept) == measured[0].count + measured[1].count
     assert worth.quality.constant["accuracy"] == float(kept.target.bincount().max()) / len(kept)
-    assert set(worth.by_group) == {"female", "male"} and worth.quality.standard_errors["accuracy"] > 0
+    assert set(worth.by_group.numbers) == {"female", "male"} and worth.quality.standard_errors["accuracy"] > 0
     before = {path: path.read_bytes() for path in found.directory.rglob("*") if path.is_file()}
     assert main(["evaluate", str(found.directory), "--data-dir", str(data / "1"), "--client", "1", "--json"]) == 0
     own = json.loads(capsys.readouterr().out)

@@ -251,7 +251,10 @@ def test_the_column_that_one_client_has_otherwise_is_ranked_first_and_no_charge_
     assert not any(line["differ"] for line in found if line["column"] != "dose")
     assert [line["doubt"] for line in found] == sorted(line["doubt"] for line in found)
     assert main(["distance", str(run), "--by-column"]) == 0
-    assert "client 1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "client 1" in shown and "not shown" in shown and "…" not in shown
+    assert main(["predict", str(run), str(tmp_path / "DATA" / "0" / "train.csv")]) == 2
+    assert "`fedsw synthesize RUN --rows N` draws rows" in capsys.readouterr().err
     assert before and before == {path: path.read_bytes() for path in run.rglob("*.sqlite")}
 
 

@@ -11,9 +11,8 @@ from fedsw.accounting import Ledger
 from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted
 from fedsw.baselines.processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
 from fedsw.randomness import Stream
-from fedsw.transport.barycentre import uniform_edges
 
-EDGES = uniform_edges(0.0, 1.0, 10)
+EDGES = np.linspace(0.0, 1.0, 11)
 
 
 def records(n: int, seed: int = 0):
@@ -52,7 +51,7 @@ def test_counts_are_of_every_record_once():
 
 def test_the_noise_has_scale_two_over_epsilon(tmp_path):
     scores, groups = records(200)
-    edges = uniform_edges(0.0, 1.0, 4000)
+    edges = np.linspace(0.0, 1.0, 4001)
     bounded = bounded_histograms(scores, groups, edges, count=3)
     with ledger(tmp_path, 0.5) as account:
         noised = release_histograms(bounded, 0.5, account, stream=Stream.seeded(3, "noise"))

@@ -120,7 +120,7 @@ def test_a_bounded_value_is_no_tensor_and_is_not_stored_or_shown():
     ):
         with pytest.raises((TypeError, AttributeError, RuntimeError)):
             attempt()
-    assert "123456" not in f"{held!r} {held} {held.shape} {held.relation} {held.public}"
+    assert "123456" not in f"{held!r} {held} {held.shape} {held.sensitivity}"
     with pytest.raises(TypeError, match="float64"):
         bounded(VALUE.float())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.report.registry import entry, write_entry
+from fedsw.report.page.page import entry, write_entry
 from fedsw.runs.files import read_json
 from fedsw.runs.record import read_run
 

@@ -11,7 +11,6 @@ from scipy import stats
 
 from fedsw.data import Records
 from fedsw.runs import intervals
-from fedsw.runs.by_group import by_group
 from fedsw.runs.evaluation import parts_of
 from fedsw.runs.intervals import (
     Rate,
@@ -24,7 +23,7 @@ from fedsw.runs.intervals import (
     share,
     smallest_ratio,
 )
-from fedsw.runs.quality import quality_of_classes, quality_of_numbers
+from fedsw.runs.quality import by_group, quality_of_classes, quality_of_numbers
 from fedsw.tasks.problem import Problem
 from fedsw.text import apart, measured
 from tests.federations import small

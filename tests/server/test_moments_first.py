@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
+from fedsw.accounting.calibration import noise_multiplier
+from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
+from fedsw.accounting.lifetime.composing import one_of
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
+from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
 from fedsw.federation.budgets.split import budget_split
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
@@ -21,12 +24,16 @@ from fedsw.federation.messages.sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.moments import unprepared
+from fedsw.federation.trust.local_gradient.client import Request
 from fedsw.federation.trust.moments import MomentSum
+from fedsw.models import flatten
 from fedsw.runs.observer import NoObserver
 from fedsw.settings import FederationError
 from fedsw.tasks.moments import STEP, sums_of
 from fedsw.tasks.preparation import Preparation
 from fedsw.tasks.problem import Problem
+from tests.accounting.test_alternatives import chosen_as_one_goes
+from tests.clients import releases
 from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
@@ -288,6 +295,42 @@ def test_a_client_that_is_asked_again_and_again_never_exceeds_its_epsilon(tmp_pa
         for attempt in range(1, 9):
             summed(MomentSum(node.task), node, place, 0, attempt, 600)
     assert rows_of(place)[1] <= 1.0 + 1e-9
+
+
+def test_a_client_releases_no_kind_of_thing_more_often_than_was_planned(tmp_path):
+    """Else a server would choose, by the first moments, between more of them and rounds: each fits, the choice not."""
+    node = nodes.join(small(*FIRST, *LOCAL, "training.rounds=3").model_dump_json(), "run", 1, ALONE)
+    place = tmp_path / "client-0.sqlite"
+    summed(MomentSum(node.task), node, place, 0, 0, 600)
+    with pytest.raises(BudgetExhausted, match="not for this, or not once more"):
+        summed(MomentSum(node.task), node, place, 0, 1, 600)
+    other = tmp_path / "other" / "client-0.sqlite"
+    for round_ in (1, 2, 3):
+        _table(node, other, round_)
+    with pytest.raises(BudgetExhausted, match="not for this, or not once more"):
+        _table(node, other, 4)  # in place of the moments, which were never asked for
+    summed(MomentSum(node.task), node, other, 0, 0, 600)
+    assert [{entry.round for entry in rows_of(each)[0]} for each in (place, other)] == [{0}, {0, 1, 2, 3}]
+
+
+def _table(node, place, round_: int):
+    own = split.own_batch(node.sizes, node.task.experiment.training.batch_fraction)
+    return releases.table(node, place, flatten(node.model), Request(round_, 0, own, 600), {})
+
+
+def test_a_choice_between_more_moments_and_rounds_would_show_more_than_delta():
+    """Exactly: after the first moments the worst of two more and two rounds, one more and nine, or all twenty."""
+    epsilon, delta, rounds = 4.0, 1e-5, 20
+    first = noise_multiplier(epsilon, delta, sampling_rate=1.0, steps=1) / math.sqrt(0.3)
+    moments = Step(1.0, 1 / first)
+    own = noise_multiplier(epsilon, delta, sampling_rate=0.01, steps=rounds, beside={moments: 1})
+    courses = [
+        added({moments: more} if more else {}, {Step(0.01, 1 / own): r}) for more, r in ((0, 20), (1, 9), (2, 2))
+    ]
+    for course in courses:
+        assert epsilon_by("pld", added({moments: 1}, course), delta) <= epsilon
+        assert chosen_as_one_goes(moments, [one_of([course])], epsilon) <= delta
+    assert chosen_as_one_goes(moments, [one_of([course]) for course in courses], epsilon) > 1.1 * delta
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

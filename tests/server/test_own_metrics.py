@@ -15,8 +15,8 @@ from fedsw.data import Records
 from fedsw.engines import driver
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.registry import is_shipped, load_metrics
-from fedsw.runs.by_group import by_group
 from fedsw.runs.evaluation import Evaluator, OwnMetrics
+from fedsw.runs.quality import by_group
 from fedsw.tasks.problem import Problem
 from tests.federations import Saboteur, small
 

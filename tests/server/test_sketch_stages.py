@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from fedsw.accounting import BudgetExhausted, Ledger, Step
 from fedsw.accounting.lifetime import composed_epsilon
 from fedsw.accounting.lifetime.composing import counted, uncovered
-from fedsw.audit.bounds import shown_epsilon, shown_mu
+from fedsw.audit.bounds import shown_epsilon
 from fedsw.audit.record import audit, noise, promise, spent
 from fedsw.experiment import ExperimentError
 from fedsw.federation.budgets.local import sketch_budget, stage_costs
@@ -38,6 +38,7 @@ from fedsw.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.tasks.needs import parts_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage, classifier_of
+from tests.attacks.canaries import shown_mu
 from tests.clients.releases import summed
 from tests.federations import Federation, Saboteur, numbers
 from tests.server.sketch_runs import LOCAL, NOISELESS, all_records, sketched

@@ -11,9 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import Records
-from fedsw.runs.by_group import calibration_error
 from fedsw.runs.intervals import Gain
-from fedsw.runs.quality import Quality, quality_of_classes, quality_of_numbers
+from fedsw.runs.quality import Quality, calibration_error, quality_of_classes, quality_of_numbers
 from fedsw.runs.verdict import signal_to_noise, warnings_of
 
 

@@ -23,7 +23,7 @@ from tests.server.test_sketch_stages import SMALL, THREE, TWO
 def audited(*overrides: str, trials: int = 100_000):
     small = SMALL if any(each.startswith("sketch.stages") for each in overrides) else ()
     experiment = sketch_runs.sketched(*small, *overrides)
-    return canary.audit(experiment, trials=trials, confidence=1 - 1e-10)
+    return canary.audit(experiment, trials=trials, confidence=1 - 1e-10, singly=20)
 
 
 @pytest.mark.parametrize(

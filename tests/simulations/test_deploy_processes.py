@@ -20,10 +20,10 @@ import pytest
 from fedsw.deploy import executor as warm_executor
 from fedsw.deploy import processes as deploy_processes
 from fedsw.deploy import superlink as warm_superlink
-from fedsw.deploy.node_file import Follower
 from fedsw.deploy.processes import MARK, Processes, free_port
 from fedsw.deploy.watchdog import marked
 from fedsw.engines import deployed
+from fedsw.engines.deployed import Follower
 from fedsw.engines.driver import resume
 from fedsw.federation import OFFLINE
 from fedsw.runs.directory import RunDirectory

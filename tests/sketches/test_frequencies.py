@@ -17,7 +17,6 @@ from fedsw.sketches.parts import (
     GaussianKernel,
     SlicedCramer,
     cramer_frequencies,
-    cramer_scale,
     gaussian_frequencies,
 )
 from tests.sketches.samples import normal
@@ -88,7 +87,9 @@ def test_the_squared_distance_of_two_means_is_the_sliced_cramer_distance_of_the_
     directions = drawn.vectors[:, ::harmonics] * period / math.pi
     torch.testing.assert_close(directions.norm(dim=0), torch.ones(count, dtype=torch.float64))
     gaps = torch.stack([torch.exp(1j * (z @ drawn.vectors)).mean(dim=0) for z in (x, y)])
-    found = cramer_scale(harmonics, period) * float((drawn.weights * (gaps[0] - gaps[1]).abs().square()).sum())
+    found = SlicedCramer(count, harmonics, period).scale * float(
+        (drawn.weights * (gaps[0] - gaps[1]).abs().square()).sum()
+    )
     naive = naive_sliced_cramer(x.numpy(), y.numpy(), directions.numpy())
     assert abs(found - naive) < 2 * period / (math.pi**2 * harmonics)
     assert found == pytest.approx(naive, rel=5e-3)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedsw.models.initial import count_parameters
+from fedsw.models.initial import count_parameters, flatten
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.sketches.codes import Features, Moments
 from fedsw.sketches.law import Law
-from fedsw.sketches.learnt import Classifier, Learnt, weights_of
+from fedsw.sketches.learnt import Classifier, Learnt, flat_bytes
 from fedsw.sketches.maps import Convolutions, Cosine, Raw, Scattering
 from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.sketches.parts import GaussianKernel, diameter
@@ -23,7 +23,7 @@ from tests.sketches.samples import cells_of, normal, sums_of_vectors
 
 SIDE = 8
 PIXELS = SIDE**2
-TRAINED = weights_of(Classifier(PIXELS, 3, 6, seed=4))
+TRAINED = flat_bytes(flatten(Classifier(PIXELS, 3, 6, seed=4)))
 MAPS = {
     "raw": Raw(),
     "cosine": Cosine(0.5),

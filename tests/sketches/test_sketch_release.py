@@ -18,7 +18,6 @@ from fedsw.sketches.noised import (
     bits_per_number,
     bounded_sketch,
     bounded_sum,
-    noised_sketch,
     pooled,
     require_sum,
     sketch_sensitivity,
@@ -105,7 +104,7 @@ def test_a_plan_out_of_range_is_named(given, words):
 def test_what_a_bounded_sketch_states_is_the_laws_bound_and_its_value_is_hidden():
     bounded = bounded_sketch(SKETCHER, ROWS, CELLS)
     assert bounded.sensitivity == sketch_sensitivity(LAW) and bounded.shape == tuple(SUM.shape)
-    assert bounded.relation == "replace-one, label and group included"
+    assert bounded.sensitivity.relation == "replace-one, label and group included"
     assert [charge.sensitivity for charge in bounded.charges] == [sketch_sensitivity(LAW).value]
     assert "hidden" in repr(bounded)
 
@@ -120,7 +119,7 @@ def test_a_trusted_server_noises_the_sum_of_all_clients_once_for_one_records_bou
     assert bounded.sensitivity == sketch_sensitivity(LAW)
     plan = plan_sketch(LAW, records=N, epsilon=math.inf, delta=1e-5)
     with ledger(tmp_path, plan) as account:
-        found = noised_sketch(LAW, release(bounded, plan, account), N)
+        found = release(bounded, plan, account)
     assert torch.equal(found.value, SKETCHER.sums(ROWS, CELLS, chunk=1)) and found.sigma == 0.0
 
 

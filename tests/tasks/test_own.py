@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import fedsw
 from fedsw.clipping import UnsupportedModule
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.node.node import Node
@@ -62,7 +63,7 @@ def test_a_task_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_re
         ("mean_of_batch", UnsupportedModule, "differs between the batch and the record alone"),
         ("fickle", ExperimentError, "'0.weight' is not trained and differs between two makings"),
         ("nothing", ExperimentError, "made a int; it must make an nn.Module"),
-        ("number", ExperimentError, "a int; name a function or class that makes an nn.Module"),
+        ("number", ExperimentError, "is a int; give an nn.Module, or a function or class that makes one"),
         ("TwoHeads", ExperimentError, "the task reads 'outputs': return a dict with that name"),
     ],
 )
@@ -213,3 +214,20 @@ def test_what_takes_a_tasks_facts_is_settled_when_it_is_loaded():
 def test_settings_of_ones_own_that_cannot_be_meant_are_refused_at_load(overrides, reason):
     with pytest.raises(ExperimentError, match=reason):
         small(*overrides)
+
+
+def test_a_model_that_was_given_in_python_is_named_by_its_class_and_not_by_what_the_process_calls_it(tmp_path):
+    records = fedsw.as_records(
+        torch.rand(20, 4), group=torch.arange(20) % 2, groups=[0, 1], target=torch.arange(20) // 10, classes=[0, 1]
+    )
+    settings = {"name": "given", "training": {"rounds": 1}, "federation": {"clients": 1}}
+    with pytest.raises(ExperimentError, match=r"model\.kind \(your Linear\): the model does not take records"):
+        fedsw.run(settings, model=torch.nn.Linear(5, 1), data=records, runs=tmp_path)
+    with pytest.raises(ExperimentError, match=r"model\.kind \(your int\) made a int"):
+        fedsw.run(settings, model=int, data=records, runs=tmp_path)
+
+
+def test_an_engine_that_is_unknown_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="engine 'rey' is unknown; choose one of inprocess, ray"):
+        fedsw.run("fair-classification", engine="rey", runs=tmp_path)
+    assert not list(tmp_path.iterdir())

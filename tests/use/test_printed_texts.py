@@ -64,6 +64,12 @@ def test_a_card_holds_no_commands_either(folder):
     assert "owned" in text and not set(OBEYED) & set(text)
 
 
+def test_pages_and_cards_make_the_folder_that_they_are_to_be_in(folder, tmp_path):
+    assert main(["show", str(folder), "card", "-o", str(tmp_path / "cards" / "card.md")]) == 0
+    assert main(["report", str(folder), "-o", str(tmp_path / "pages" / "page.html")]) == 0
+    assert (tmp_path / "cards" / "card.md").is_file() and (tmp_path / "pages" / "page.html").is_file()
+
+
 def test_an_error_about_a_stored_run_is_harmless(folder, capfd):
     named = folder.rename(folder.with_name("run\x1b[31m\x07"))
     (named / "config.json").write_text("{", encoding="utf-8")

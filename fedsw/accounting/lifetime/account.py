@@ -28,7 +28,7 @@ from fedsw.accounting.journal import (
 from fedsw.accounting.ledger import BudgetExhausted, Ledger
 from fedsw.accounting.lifetime.chosen import room
 from fedsw.accounting.lifetime.composing import Cost, Counts, added, as_row, counted, one_cost, total_epsilon, uncovered
-from fedsw.accounting.lifetime.state import Chain, NewestRows, State, state_of
+from fedsw.accounting.lifetime.state import NewestRows, State, state_of
 from fedsw.settings import require_data_set
 from fedsw.text import downward, upward
 
@@ -89,8 +89,8 @@ class DatasetAccount:
     def state(self) -> State:
         """What the file says, opened for reading only.
 
-        Raises LedgerReplaced if it is older than what is remembered beside it, or gone, and LedgerDamaged if it is no
-        account, or its rows do not follow from one another.
+        LedgerReplaced if it is older than what is remembered beside it, or gone; LedgerDamaged if it is no account, or
+        its rows do not follow from one another.
         """
         if not self.path.exists():
             self._require_remembered(None)
@@ -112,12 +112,9 @@ class DatasetAccount:
     def reserve(self, run: str, steps: Counts | Cost, about: About, witnesses: Sequence[tuple[Head, str]] = ()) -> Head:
         """Set aside what a run will spend at most, before it spends anything; again when it goes on.
 
-        What the run counts with already stays.
-
-        Args:
-            run: its name, the same when it is resumed.
-            steps: of all its releases; by groups, of which a record is in one.
-            witnesses: rows that this file had at some time, with who remembers each.
+        What the run counts with already stays. Its name is the same when it is resumed; the steps are of all its
+        releases, by groups, of which a record is in one; witnesses are rows that this file had at some time, with who
+        remembers each.
 
         Raises:
             LimitReached: if all runs together would exceed the limit, or the run has no guarantee and there is a limit.
@@ -152,9 +149,8 @@ class DatasetAccount:
         """Set aside more for a run, for a release that its reservation does not cover; raises as `reserve`."""
         with self._writing() as (journal, state):
             known = state.runs[run]
-            self._require_room(
-                state, run, known.cost.and_more(steps), About(known.label, known.kind, "", known.unprotected)
-            )
+            about = About(known.label, known.kind, "", known.unprotected)
+            self._require_room(state, run, known.cost.and_more(steps), about)
             self._append(journal, {"kind": "extended", "run": run, "steps": as_row(steps)})
 
     def require_newest(self, run: str, ledger: Path) -> None:
@@ -166,14 +162,12 @@ class DatasetAccount:
         with Ledger.open(ledger, read_only=True) as found:
             self.newest.require(run, found, known)
 
-    def settle(self, run: str, spent: Counts | Cost, ledger: Chain | None) -> Head:
+    def settle(self, run: str, spent: Counts | Cost, ledger: Ledger | None) -> Head:
         """Let a run that has ended count with what it spent, and give back the rest of its reservation.
 
-        ``spent`` is by the run's own ledger, checked; ``ledger`` is that one, None if there was none.
-
-        Raises:
-            LedgerReplaced: as `state`, or if the ledger lacks what the run has released, here or in another copy.
-            ValueError: if nothing was reserved for the run.
+        ``spent`` is by the run's own ledger, checked; ``ledger`` is that one, None if there was none. LedgerReplaced as
+        `state`, or if the ledger lacks what the run has released, here or in another copy; ValueError if nothing was
+        reserved for the run.
         """
         with self._writing() as (journal, state):
             if run not in state.runs:
@@ -292,7 +286,7 @@ class Reservation:
                 self.account.extend(self.run, rest)
                 self._cost = self._cost.and_more(rest)
 
-    def charged(self, ledger: Chain) -> None:
+    def charged(self, ledger: Ledger) -> None:
         """Take note of what a run's ledger was charged last, before it is released, as `NewestRows.follow`."""
         self.account.newest.follow(self.run, ledger)
 

@@ -52,12 +52,11 @@ def bound_to(place: Path) -> Bound | None:
 
 def bound_in(folder: Path) -> list[Path]:
     """The ledgers of a folder that belong to an account, whether they were begun or not."""
-    markers = sorted(folder.glob(f"?*{_BOUND}"))
-    named = [json.loads(beside.read_text(encoding="utf-8")).get("ledger") for beside in markers]
-    return [
-        beside.with_name(name or beside.name.removesuffix(_BOUND) + _LEDGER)
-        for beside, name in zip(markers, named, strict=True)
-    ]
+    found = []
+    for beside in sorted(folder.glob(f"?*{_BOUND}")):
+        named = json.loads(beside.read_text(encoding="utf-8")).get("ledger")
+        found.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
+    return found
 
 
 def settle(place: Path) -> bool:
@@ -96,10 +95,8 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
     charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of copies of the ledger one
     goes on.
 
-    Raises:
-        LimitReached: if it does not fit below the limit; nothing is then charged.
-        LedgerReplaced: if the ledger is a copy, or a backup, of one that went on elsewhere.
-        ValueError: if the ledger counts in another account, or in one where none is named.
+    LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
+    a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.
     """
     bound = bound_to(ledger.path)
     require_same(account, None if bound is None else bound.account, ledger.path)

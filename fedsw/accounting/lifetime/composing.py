@@ -6,6 +6,7 @@ Source: docs/guarantees/ledger.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -58,12 +59,15 @@ def counted(steps: Iterable[tuple[Step, int]]) -> dict[Step, int]:
 
 
 def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
-    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most."""
+    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most.
+
+    A step is covered by the least that does: one that costs little leaves what covers a larger one to that.
+    """
     left = dict(reserved)
     rest: dict[Step, int] = {}
     for step, times in spent.items():
-        fitting = sorted((each for each in left if _covers(each, step)), key=lambda each: each != step)
-        for each in fitting:
+        covering = [each for each in left if _covers(each, step)]
+        for each in sorted(covering, key=lambda each: (each != step, each.mu, each.sampling_rate)):
             used = min(times, left[each])
             left[each] -= used
             times -= used
@@ -238,10 +242,9 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
 
     Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
     """
-    total: dict[Step, int] = {}
+    total = Counter[Step]()
     for own in steps:
-        for step, times in own.items():
-            total[step] = total.get(step, 0) + times
+        total.update(own)
     return _epsilon(frozenset(total.items()), delta)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from fedsw import files
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.accounting.ledger import Ledger
 from fedsw.accounting.lifetime.chosen import Limit
 from fedsw.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
@@ -100,10 +101,8 @@ class State:
             more = known.cost.and_more(steps)
             run = replace(known, steps=more.steps, parts=more.parts)
         else:
-            head = row["ledger"]
-            run = replace(
-                known, steps=steps, parts=parts, settled=True, ledger=head and Head(int(head[0]), str(head[1]))
-            )
+            head = row["ledger"] and Head(int(row["ledger"][0]), str(row["ledger"][1]))
+            run = replace(known, steps=steps, parts=parts, settled=True, ledger=head)
         return replace(self, runs={**self.runs, name: run})
 
 
@@ -117,16 +116,6 @@ def state_of(data: str, rows: Iterable[Mapping[str, Any]]) -> State:
 
 _FOLDER = ".heads"
 _PATIENCE = 60.0
-
-
-class Chain(Protocol):
-    """A ledger whose rows commit to one another."""
-
-    def head(self) -> Head:
-        """Its last row."""
-
-    def passes(self, head: Head) -> bool:
-        """Whether a row is one of its own."""
 
 
 class NewestRows:
@@ -144,8 +133,7 @@ class NewestRows:
         """The row that is remembered for a run, 0 before its first release; None before it was reserved for."""
         path = self._file(run)
         try:
-            kept = json.loads(path.read_text(encoding="ascii"))
-            return Head(int(kept["sequence"]), str(kept["digest"]))
+            return Head.of(json.loads(path.read_text(encoding="ascii")))
         except FileNotFoundError:
             return None
         except (ValueError, LookupError, TypeError) as fault:
@@ -156,7 +144,7 @@ class NewestRows:
         if self.of(run) is None:
             self._write(run, Head(0, ""))
 
-    def require(self, run: str, ledger: Chain | None, known: TakenRun | None) -> None:
+    def require(self, run: str, ledger: Ledger | None, known: TakenRun | None) -> None:
         """Refuse a ledger that does not hold what the run has released; None if there is no ledger.
 
         ``known`` is what the account says of the run. LedgerReplaced for a copy of the run that did not go on, or was
@@ -179,7 +167,7 @@ class NewestRows:
             "moment as the account or later; if it is lost, start a new run, which counts by itself"
         )
 
-    def _refuse(self, run: str, newest: Head, ledger: Chain | None) -> NoReturn:
+    def _refuse(self, run: str, newest: Head, ledger: Ledger | None) -> NoReturn:
         ends = "is gone" if ledger is None else f"ends at release {ledger.head().sequence} of another course"
         raise LedgerReplaced(
             f"the ledger of run {run[:12]!r} {ends}; the account of data set {self._data!r} remembers its release "
@@ -188,7 +176,7 @@ class NewestRows:
             "lost, nothing more may be released in this run: start a new one, which counts by itself"
         )
 
-    def take_over(self, run: str, ledger: Chain) -> None:
+    def take_over(self, run: str, ledger: Ledger) -> None:
         """Remember another ledger of a run, charged for what the one before released; LedgerReplaced if shorter."""
         before = self.of(run)
         if before is None:
@@ -197,7 +185,7 @@ class NewestRows:
             self._refuse(run, before, ledger)
         self._write(run, ledger.head())
 
-    def follow(self, run: str, ledger: Chain) -> None:
+    def follow(self, run: str, ledger: Ledger) -> None:
         """Remember a ledger's last row, on the disk, before anything that it paid for is released.
 
         LedgerReplaced if the run released elsewhere what is not in this ledger, or its file is gone: nothing may then

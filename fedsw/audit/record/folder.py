@@ -231,12 +231,6 @@ class Folder:
         """Records of every group."""
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
 
-    @property
-    def accounted_elsewhere(self) -> bool:
-        """Whether the server computed epsilon on another device than the processor."""
-        device = self.privacy.get("device") or self.experiment["training"].get("device") or "cpu"
-        return not self.local and device != "cpu"
-
     @cached_property
     def _written(self) -> Experiment:
         """The settings, validated; what they name of somebody's own is not loaded."""

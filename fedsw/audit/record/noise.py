@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -59,17 +60,24 @@ def require_held_out(folder: Folder, faults: Faults) -> str:
     return _held_out_stored(folder, faults)
 
 
+def _require_stored(
+    folder: Folder, stored: Mapping[str, Any], file: str, rows: Sequence[Row], faults: Faults, *, several: bool = False
+) -> None:
+    """Require that what is stored is in a ledger, whose rows have its sigma together, unless some are not in it."""
+    if folder.books:
+        faults.require(bool(rows), f"{file} is in no ledger")
+        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
+        same = several or math.isclose(sigma, total, rel_tol=1e-6)
+        faults.require(not rows or same, f"{file} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
+
+
 def _held_out_stored(folder: Folder, faults: Faults) -> str:
     stored = json.loads((folder.directory / HELD_OUT_FILE).read_text(encoding="utf-8"))
+    rows = [row for book in folder.books for row in book.tallies]
     more = sorted(stored.keys() - HELD_OUT_KEYS)
     faults.require(not more, f"{HELD_OUT_FILE} holds {more}")
-    rows = [row for book in folder.books for row in book.tallies]
-    if folder.books:
-        faults.require(bool(rows), f"{HELD_OUT_FILE} is in no ledger")
-        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
-        several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
-        same = several or math.isclose(sigma, total, rel_tol=1e-6)
-        faults.require(not rows or same, f"{HELD_OUT_FILE} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
+    several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
+    _require_stored(folder, stored, HELD_OUT_FILE, rows, faults, several=several)
     whole = all(float(value).is_integer() for row in stored["values"] for value in row)
     faults.require(not folder.noisy or not whole, f"{HELD_OUT_FILE} holds whole numbers, as counts without noise are")
     return f"; {sum(stored['records'])} kept records released once"
@@ -117,14 +125,10 @@ def _stored(folder: Folder, faults: Faults) -> str:
     more = sorted(stored.keys() - MOMENTS_KEYS)
     faults.require(not more, f"{MOMENTS_FILE} holds {more}")
     rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
-    if folder.books and (folder.model.masked or not folder.local):
-        faults.require(bool(rows), f"{MOMENTS_FILE} is in no ledger")
-        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
-        same = math.isclose(sigma, total, rel_tol=1e-6)
-        faults.require(not rows or same, f"{MOMENTS_FILE} has noise of σ = {sigma:.6g}, its row {total:.6g}")
-    one = (
-        math.floor(2**14 * float(stored["counted"])) / 2**14
-    ) ** 2  # what every record adds to its cell's first number
+    if folder.model.masked or not folder.local:
+        _require_stored(folder, stored, MOMENTS_FILE, rows, faults)
+    # What every record adds to its cell's first number:
+    one = (math.floor(2**14 * float(stored["counted"])) / 2**14) ** 2
     exact = all(row[0] == many * one for row, many in zip(stored["values"], stored["records"], strict=True) if many)
     faults.require(not folder.noisy or not exact, f"{MOMENTS_FILE} counts records exactly, as sums without noise do")
     return f"; moments of {sum(stored['records'])} records released once"
@@ -216,11 +220,15 @@ def _contributions(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            bounds = sensitivity.of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
+            bounds = _of_contribution(folder, largest, row)
             least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
             require_sensitivity(charge, least, where, faults)
             _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
     return "Δ is no less than the formulas' for the largest batches"
+
+
+def _of_contribution(folder: Folder, largest: Mapping[str, int], row: Row) -> dict[str, float]:
+    return sensitivity.of_sum(folder.experiment, largest, spreads=spreads_of(folder, row), bound=sensitivity.TABLES)
 
 
 def _masked(folder: Folder, faults: Faults) -> str:
@@ -232,8 +240,7 @@ def _masked(folder: Folder, faults: Faults) -> str:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
             least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
             if folder.task.private_parameters:
-                of_contribution = sensitivity.of_contribution
-                bounds = of_contribution(folder.experiment, largest, spreads=spreads_of(folder, row))
+                bounds = _of_contribution(folder, largest, row)
                 least = clips_scale(folder) * max(bounds.values())
             require_sensitivity(charge, least, where, faults)
             faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")

@@ -18,6 +18,8 @@ from fedsw.audit.record.folder import Folder, Row
 
 SLACK = 1.001
 EXACT = 1e-9
+TABLES = "noised tables"
+"""The bound of a contribution whose ranks come from noised tables."""
 
 
 def require_sensitivity(charge: Mapping[str, Any], least: float, where: str, faults: Faults) -> None:
@@ -58,7 +60,9 @@ def by_vector(n: int, own: tuple[float, float], other: tuple[float, float], spre
 
 
 def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, spread: float, bound: str) -> float:
-    """The bound that the settings name; "auto" is the smallest."""
+    """The bound that the settings name, "auto" the smallest; given noised tables own terms alone move (section 8)."""
+    if bound == TABLES:
+        return 4 * own[1] * (spread * own[0] + math.sqrt(spread) * other[0]) / n
     by_bound = {
         "paper": paper(n, own, other),
         "slice": by_slice(n, own, other),
@@ -67,25 +71,30 @@ def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, sp
     return min(by_bound.values()) if bound == "auto" else by_bound[bound]
 
 
-def of_sum(experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]) -> dict[str, float]:
-    """Delta of every stratum of a sum under `central`, SLACK included (sections 4.4 and 4.6), for these batch sizes.
+def of_sum(
+    experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float], bound: str = ""
+) -> dict[str, float]:
+    """Delta of every stratum of a sum, SLACK included (sections 4.4, 4.6 and 8), for these batch sizes.
 
-    Of several penalties it is the sum of what each moves, with its own weight, clip and directions (`spreads`): a
-    record is in one cell of each, and the cell's size is that of all its strata.
+    Under `central` it is by the settings' bound; of a contribution by `TABLES`. Of several penalties it is the sum of
+    what each moves, with its own weight, clip and directions (`spreads`): a record is in one cell of each, and the
+    cell's size is that of all its strata.
     """
-    goal, clip, bound = experiment["objective"], experiment["clip"], experiment["privacy"]["bound"]
-    if goal["penalty"] == "distribution-matching":
+    goal, clip, bound = experiment["objective"], experiment["clip"], bound or experiment["privacy"]["bound"]
+    matching = goal["penalty"] == "distribution-matching"
+    if matching and bound != TABLES:
         return _to_other_records(experiment, batch, spreads[0])
-    penalties = _penalties(goal)
-    task = _left(penalties) * 2 * clip["loss"] / sum(batch.values())
-    total = dict.fromkeys(batch, SLACK * task)
+    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
+    left = 0.0 if matching else max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
+    total = dict.fromkeys(batch, SLACK * (left * 2 * clip["loss"] / sum(batch.values())))
     for each, spread in zip(penalties, spreads, strict=True):
         own = (each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"])
         cell_of, cells = _cells_of(batch, each["penalty"])
+        other, times = own, 1.0
         if each["penalty"] == "prior-matching":
-            other, times = (each["prior_radius"], 0.0), 1.0
-        else:
-            other, times = own, comparisons(cells, odds=each["penalty"] == "equality-of-odds")
+            other = (each["prior_radius"], 0.0)
+        elif each["penalty"] != "distribution-matching":
+            times = comparisons(cells, odds=each["penalty"] == "equality-of-odds")
         for name, cell in cell_of.items():
             moved = distance(cells[cell], own, other, spread=spread, bound=bound)
             total[name] += SLACK * each["weight"] * times * moved
@@ -105,14 +114,6 @@ def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], s
     }
 
 
-def _penalties(goal: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
-
-
-def _left(penalties: Sequence[Mapping[str, Any]]) -> float:
-    return max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
-
-
 def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], dict[str, int]]:
     """The cell of a penalty that each stratum "Y=1,A=0" or "A=0" is in, and the cells' sizes."""
     if penalty in ("prior-matching", "distribution-matching"):
@@ -123,27 +124,6 @@ def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], d
     for name, cell in cell_of.items():
         cells[cell] += batch[name]
     return cell_of, cells
-
-
-def of_contribution(
-    experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float]
-) -> dict[str, float]:
-    """Delta of every stratum of a contribution, given noised tables: 4 L w (lambda M + sqrt(lambda) A) / n each."""
-    goal, clip = experiment["objective"], experiment["clip"]
-    penalties = _penalties(goal)
-    matching = goal["penalty"] == "distribution-matching"
-    task = 0.0 if matching else _left(penalties) * 2 * clip["loss"] / sum(batch.values())
-    total = dict.fromkeys(batch, SLACK * task)
-    for each, spread in zip(penalties, spreads, strict=True):
-        radius, jacobian = each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"]
-        reach = each["prior_radius"] if each["penalty"] == "prior-matching" else radius
-        cell_of, cells = _cells_of(batch, each["penalty"])
-        alone = each["penalty"] in ("prior-matching", "distribution-matching")
-        times = 1.0 if alone else comparisons(cells, odds=each["penalty"] == "equality-of-odds")
-        pulled = 4 * jacobian * each["weight"] * times * (spread * radius + math.sqrt(spread) * reach)
-        for name, cell in cell_of.items():
-            total[name] += SLACK * pulled / cells[cell]
-    return total
 
 
 def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:

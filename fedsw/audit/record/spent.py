@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,9 @@ def _along(folder: Folder, book: Book, faults: Faults) -> None:
 
 
 def _said(folder: Folder, said: float, cost: float) -> bool:
-    """Whether a run says what its rows cost here; where it accounted on another device, a little more is right too."""
-    most = _ELSEWHERE if folder.accounted_elsewhere else _SAME
+    """Whether a run says what its rows cost here; where it accounted on a device, a little more is right too."""
+    device = folder.privacy.get("device") or folder.experiment["training"].get("device") or "cpu"
+    most = _SAME if folder.local or device == "cpu" else _ELSEWHERE
     return said == cost or cost * (1 - _SAME) <= said <= cost * (1 + most)
 
 
@@ -164,13 +166,10 @@ def replay(book: Book, rows: int | None = None) -> float:
         return _selected(book, rows, promise.replayed, stored)
     epsilons = [0.0]
     for group in book.groups:
-        steps = {
-            Step(
-                step.rate, step.mu, step.sampling,  # type: ignore[arg-type]
-                None if step.slices is None else Slicing(step.slices.d, step.slices.k, step.slices.scheme),  # type: ignore[arg-type]
-            ): times
-            for step, times in steps_of(book, group, book.rows[:rows]).items()
-        }  # fmt: skip
+        steps = {}
+        for step, times in steps_of(book, group, book.rows[:rows]).items():
+            slicing = step.slices and Slicing(**asdict(step.slices))
+            steps[Step(step.rate, step.mu, step.sampling, slicing)] = times  # type: ignore[arg-type]
         if steps:
             epsilons.append(epsilon_by(book.accountant, steps, book.delta))
     return max(epsilons)

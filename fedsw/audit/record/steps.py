@@ -58,8 +58,7 @@ def steps_of(book: Book, group: str, rows: Iterable[Row] | None = None) -> Steps
             if charge["group"] == group and charge["sampling_rate"] > 0 and charge["sensitivity"] > 0:
                 mu = charge["sensitivity"] / row.sigma if row.sigma > 0 else math.inf
                 reported = charge.get("slicing")
-                directions = [] if reported is None else [reported[name] for name in ("d", "k", "scheme")]
-                slices = RandomDirections(*directions) if directions else None
+                slices = reported and RandomDirections(reported["d"], reported["k"], reported["scheme"])
                 counts[Recorded(charge["sampling_rate"], mu, charge["sampling"], slices)] += 1
     return counts
 

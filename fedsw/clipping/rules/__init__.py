@@ -74,7 +74,10 @@ def require_exact(layer: nn.Module, inputs: Tensor) -> None:
     """
     own = RULES.get(type(layer))
     if own is None or own.formed is None:
-        raise ValueError(f"{type(layer).__name__} has no rule of formed gradients to compare")
+        raise ValueError(
+            f"{type(layer).__name__} has no rule of formed gradients to compare; give the layer that a `layer_rule` is "
+            "for, not a network around it"
+        )
     output = layer(inputs)
     delta = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).reshape(output.shape).cos()
     found = own.formed.rows(layer, inputs.detach(), [delta])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -45,20 +44,18 @@ _LAW = {
     "var_spurious": "spurious_variance",
     "target": "target",
 }
-SOURCES: Mapping[str, DataSet] = MappingProxyType(
-    {
-        "synthetic": DataSet("synthetic:synthetic", {**_SIZES, **_LAW}),
-        "adult": DataSet("tabular:adult", _FILES, (102, 2, 2)),
-        "ring": DataSet("synthetic:ring", _SIZES, (2, 1, 1)),
-        "gaussians": DataSet("synthetic:gaussians", _SIZES, (2, 1, 5)),
-        "digits": DataSet("images:digits", {"seed": "seed"}, (64, 1, 10), images=True),
-        "mnist": DataSet("images:mnist", _FILES, (784, 1, 10), images=True),
-        "fashion-mnist": DataSet("images:fashion_mnist", _FILES, (784, 1, 10), images=True),
-        "usps": DataSet("images:usps", _FILES, (256, 1, 10), images=True),
-        "law-school": DataSet("tabular:law_school", _SPLIT, (16, 4, 2), number=True),
-        "communities": DataSet("tabular:communities", _SPLIT, (98, 2, 2), number=True),
-    }
-)
+SOURCES: Mapping[str, DataSet] = {
+    "synthetic": DataSet("synthetic:synthetic", {**_SIZES, **_LAW}),
+    "adult": DataSet("tabular:adult", _FILES, (102, 2, 2)),
+    "ring": DataSet("synthetic:ring", _SIZES, (2, 1, 1)),
+    "gaussians": DataSet("synthetic:gaussians", _SIZES, (2, 1, 5)),
+    "digits": DataSet("images:digits", {"seed": "seed"}, (64, 1, 10), images=True),
+    "mnist": DataSet("images:mnist", _FILES, (784, 1, 10), images=True),
+    "fashion-mnist": DataSet("images:fashion_mnist", _FILES, (784, 1, 10), images=True),
+    "usps": DataSet("images:usps", _FILES, (256, 1, 10), images=True),
+    "law-school": DataSet("tabular:law_school", _SPLIT, (16, 4, 2), number=True),
+    "communities": DataSet("tabular:communities", _SPLIT, (98, 2, 2), number=True),
+}
 """The data sets that have a name, a line each; records of a user's own are a file, an object or `module:name`."""
 
 _OWN = ("files", OBJECT)
@@ -211,7 +208,6 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _read_by_its_source(self) -> Data:
-        """Refuse a setting that nothing of a run would look at."""
         drawn, source = self.drawn, f"of source {self.source!r}"
         if not drawn and (name := self.changed("records", "test_records")):
             raise ValueError(

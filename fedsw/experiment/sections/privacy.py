@@ -333,7 +333,6 @@ def tagged(section: str, raw: Any, trust: str, *, sketch: bool = False) -> Any:
 
 
 def _declared(section: str) -> tuple[type[BaseModel], ...]:
-    """The classes that trust models declare for a section."""
     return tuple(model.sections[section] for model in trust_models().values() if section in model.sections)
 
 

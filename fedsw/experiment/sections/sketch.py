@@ -85,7 +85,6 @@ class SketchPart(Section):
 
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
-        """Refuse a setting that another kind, or another map, would read."""
         for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
             for owner, names in table.items():
                 for name in names:

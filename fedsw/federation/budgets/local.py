@@ -19,7 +19,7 @@ from fedsw.privacy.records import RecordRelease
 from fedsw.privacy.release import Part
 from fedsw.sketches.law import Law
 from fedsw.sketches.noised import sketch_sensitivity
-from fedsw.tasks.measures import law_of_problem, sketcher_of
+from fedsw.tasks.measures import sketcher_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
 
@@ -129,20 +129,17 @@ class SketchBudget(SumBudget):
     whole: float
 
 
-def sketch_budget(
-    experiment: Experiment, law: Law, delta: float, number: int = 1, *, attempts: int = 1
-) -> SketchBudget:
-    """The release of a stage that an experiment asks for: the same at every client, and at a server that is trusted.
+def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 1) -> SketchBudget:
+    """An attempt at the release of a stage: the same at every client, and at a server that is trusted.
 
     Guarantee: one release of every stage, each with its noise, together satisfy (epsilon, delta) for the replacement of
     one record, label and group included, also where what a stage measures depends on the releases before: the exact
     profile of the Gaussian mechanism at mu = 1 / m, as stage i has m_i = m / sqrt(share_i), and the shares have sum 1.
-    Where each of several attempts at a stage is charged, every one of them has an equal part of its share.
+    Where a trust model charges each of several attempts at a stage, every one of them has an equal part of its share.
 
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    ValueError for an epsilon or a delta that cannot be reached.
     """
-    privacy = experiment.privacy
+    privacy, attempts = experiment.privacy, experiment.privacy.model.attempts(experiment)
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
     multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
@@ -169,19 +166,16 @@ def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
     attempts = experiment.privacy.model.attempts(experiment)
     for number, share in enumerate(experiment.sketch.shares, start=1):
         sketcher = sketcher_of(task, Stage(number))
-        multiplier = sketch_budget(experiment, sketcher.law, delta, number, attempts=attempts).multiplier
+        multiplier = sketch_budget(experiment, sketcher.law, delta, number).multiplier
         found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
     return tuple(found)
 
 
 def planned_stages(task: Problem, delta: float) -> Counts:
     """What an account sets aside for a sketch with noise: all planned attempts at every stage, as they are charged."""
-    experiment, found = task.experiment, Counter[Step]()
-    attempts = experiment.privacy.model.attempts(experiment)
-    for number in range(1, 1 + len(experiment.sketch.shares)):
-        law = law_of_problem(task, Stage(number))
-        multiplier = sketch_budget(experiment, law, delta, number, attempts=attempts).multiplier
-        found.update(lifetime.planned(Step(1.0, 1 / multiplier), attempts))
+    attempts, found = task.experiment.privacy.model.attempts(task.experiment), Counter[Step]()
+    for stage in stage_costs(task, delta):
+        found.update(lifetime.planned(Step(1.0, 1 / stage.multiplier), attempts))
     return found
 
 

@@ -33,12 +33,9 @@ PART = "moments"
 
 @dataclass(frozen=True)
 class Shares:
-    """A budget in two parts: the release of moments, and the rounds.
+    """A budget in two parts: noise multipliers of moments, released first, and of every round; epsilon of both.
 
-    Attributes:
-        moments: noise multiplier sigma / Delta of the moments; 0 where nothing of them is released, or without noise.
-        rounds: of every round.
-        epsilon: of both together.
+    The first is 0 where nothing of moments is released, both without noise.
     """
 
     moments: float
@@ -87,15 +84,13 @@ def shares(
 
     With `epsilon` given, moments get `privacy.moments` of mu^2, where mu is that of one Gaussian release with the whole
     budget; what is left is found by composing the rounds with that release numerically. With `noise_multiplier` given
-    it is the rounds', and moments get the same part of both together.
+    it is the rounds', and moments get the same part of both together. Attempts that fail are counted among `rounds`;
+    each of the `attempts` at moments costs its part of the share.
 
     Guarantee: one release of moments and all rounds, at these noise multipliers and this sampling rate, together
     satisfy (epsilon, delta) for the replacement of one record.
 
-    Attempts that fail are counted among `rounds`; each of the `attempts` at moments costs its part of the share.
-
-    Raises:
-        ValueError: for an epsilon or a delta that cannot be reached.
+    ValueError for an epsilon or a delta that cannot be reached.
 
     Source: docs/guarantees/moments.md.
     """

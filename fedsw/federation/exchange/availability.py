@@ -125,11 +125,9 @@ class _Greeting:
 class Availability:
     """Keeps the sites and clients of a run that can be asked for a batch.
 
-    A site that was lost may be dead, busy for a while, or started again: it then knows nothing of this run. It is
-    greeted as in the beginning, and asked again once it answers with the records it had. The round does not wait for
-    it: a client that is dead costs one time limit, not one a round, and one that comes back takes part again. Who is
-    away is settled before counts are drawn, and not by what a record holds: a greeting is about the settings and the
-    public sizes.
+    A site that was lost may have been started again: it then knows nothing of this run. It is greeted as in the
+    beginning, and asked again once it answers with the records it had; no round waits for it. Who is away is settled
+    before counts are drawn, and not by what a record holds: a greeting is about the settings and the public sizes.
     """
 
     def __init__(

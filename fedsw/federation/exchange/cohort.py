@@ -116,8 +116,7 @@ def gather(
     unreadable, or that does not answer, or that says it has answered what it cannot have, is lost for the run, by
     name; the run begins with the others if they are enough.
 
-    Of a run that goes on, the next attempt of each round in its folder is `known`. Returns the sites, and in a sentence
-    each who was lost.
+    Of a run that goes on, the next attempt of each round is `known`. Returns the sites, and in sentences who was lost.
 
     Raises:
         FederationError: if too few nodes come within the time limit, fewer clients than `federation.min_clients` are

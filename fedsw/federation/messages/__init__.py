@@ -9,11 +9,9 @@ from fedsw.federation.messages.codec import Fault as Fault
 from fedsw.federation.messages.codec import Message as Message
 from fedsw.federation.messages.codec import addressed as addressed
 from fedsw.federation.messages.codec import bytes_of as bytes_of
-from fedsw.federation.messages.codec import declared as declared
 from fedsw.federation.messages.codec import decode as decode
 from fedsw.federation.messages.codec import decode_one as decode_one
 from fedsw.federation.messages.codec import encode as encode
-from fedsw.federation.messages.codec import fields_of as fields_of
 from fedsw.federation.messages.codec import opened as opened
 from fedsw.federation.messages.codec import packed as packed
 from fedsw.federation.messages.codec import unmade as unmade
@@ -23,7 +21,6 @@ from fedsw.federation.messages.common import MOST_BELIEVED as MOST_BELIEVED
 from fedsw.federation.messages.common import MOST_RECORDS as MOST_RECORDS
 from fedsw.federation.messages.common import SIZES as SIZES
 from fedsw.federation.messages.fields import Malformed as Malformed
-from fedsw.federation.messages.fields import Seen as Seen
 from fedsw.federation.messages.local import LOCAL_GRADIENTS as LOCAL_GRADIENTS
 from fedsw.federation.messages.local import RELEASE as RELEASE
 from fedsw.federation.messages.local import SLICES as SLICES

@@ -8,14 +8,15 @@ import resource
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsw import files
-from fedsw.accounting import Ledger, LedgerReplaced
+from fedsw.accounting import BudgetExhausted, Charge, Ledger, LedgerReplaced
+from fedsw.accounting.charges import as_steps
 from fedsw.accounting.journal import memory_of, remember, remembered
 from fedsw.accounting.lifetime import (
     About,
@@ -27,9 +28,11 @@ from fedsw.accounting.lifetime import (
     bind,
     bound_in,
     bound_to,
+    one_cost,
     settle,
     unbind,
 )
+from fedsw.accounting.lifetime.composing import counted
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
 from fedsw.federation.budgets.local import local_accountant
@@ -79,6 +82,23 @@ def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experime
         account.settle(run, steps, None)
         return
     bind(place, account, run)
+
+
+def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:
+    """Raise BudgetExhausted for a release beyond what a run was planned to release, although epsilon may allow it.
+
+    Whoever could have more releases of one kind in place of others would choose between them by what came before, and
+    the composed profiles that epsilon is read off are those of fixed ones. Of planned ones it chooses the order alone.
+    """
+    if most is None:
+        return
+    planned, steps = one_cost(most).counted(), as_steps(charges, sigma, ledger.groups)
+    for group, taken in ledger.steps_by_group().items():
+        if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
+            raise BudgetExhausted(
+                f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
+                f"{group}; nothing was charged"
+            )
 
 
 def give_back(folder: Path) -> None:
@@ -173,24 +193,28 @@ class Promise:
         return f"run {self.run[:12]!r} at {guarantee}{', nominal' if self.nominal else ''}"
 
 
-def state_folder(node_config: Mapping[str, Any]) -> Path | None:
-    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; None if neither is set."""
+def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
+    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; refused where neither is set."""
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
-    return Path(str(named)) if named else None
+    if not named:
+        raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")
+    return Path(str(named))
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
     """The file of a client's ledger; refused without a folder: after a start it would forget what was spent."""
-    named = state_folder(node_config)
-    if named is None:
-        raise RuntimeError(
-            f"client {client} has no folder for its privacy ledger; {REMEDY}, and keep it until this run is over"
-        )
-    return named / f"client-{client}.sqlite"
+    return state_folder(node_config, client, "for its privacy ledger") / f"client-{client}.sqlite"
 
 
-def require_writable(path: Path) -> None:
-    """Check that a ledger can be written, and is no older copy of itself, before anything is spent."""
+def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
+    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
+
+    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
+
+    Raises:
+        RuntimeError: if it could not be written. LedgerDamaged, LedgerReplaced: if it is no newest copy of itself.
+        ValueError: if it accounts for something else.
+    """
     try:
         files.new_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -202,20 +226,8 @@ def require_writable(path: Path) -> None:
         ) from None
     with Ledger.open(path, read_only=True) if path.exists() else nullcontext() as ledger:
         _require_remembered(path, ledger)
-
-
-def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
-    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
-
-    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
-
-    Raises:
-        RuntimeError, LedgerDamaged: as `require_writable`. ValueError: if it accounts for something else.
-    """
-    require_writable(path)
-    if not path.exists():
-        return 0.0
-    with Ledger.open(path, read_only=True) as ledger:
+        if ledger is None:
+            return 0.0
         _require_same(path, ledger, promised(ledger.delta))
         return ledger.epsilon()
 

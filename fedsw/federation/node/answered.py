@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsw import files
 from fedsw.federation.messages import MASKED_TABLES, OUTPUTS, TABLES
-from fedsw.federation.node.account import REMEDY, state_folder
+from fedsw.federation.node.account import state_folder
 from fedsw.federation.node.simulated import is_simulated
 
 FIRST, LAST = 1, 2
@@ -43,12 +43,8 @@ class Answered:
         """Those of a node in a run, by its first client; a real one that has no folder for them is refused."""
         if is_simulated(node_config):
             return cls(None, memory)
-        folder = state_folder(node_config)
-        if folder is None:
-            raise RuntimeError(
-                f"client {client} has no folder to write down what it answers, and after its next start would answer a "
-                f"restored server for a second time; {REMEDY}, and keep it until this run is over"
-            )
+        twice = "and after its next start would answer a restored server for a second time"
+        folder = state_folder(node_config, client, f"to write down what it answers, {twice}")
         name = f"answered-{client}-{hashlib.sha256(run.encode()).hexdigest()[:16]}.log"
         return cls(folder / name, memory)
 

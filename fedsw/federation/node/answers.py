@@ -17,11 +17,12 @@ from typing import Any, TypeVar, cast
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted, Charge, Ledger
+from fedsw.accounting.lifetime import Cost, Counts
 from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node import account
-from fedsw.federation.node.account import Promise, ledger_path, opened
+from fedsw.federation.node.account import Promise, ledger_path, opened, require_planned
 from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.node import Node
@@ -38,7 +39,10 @@ Up = TypeVar("Up", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Due:
-    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`."""
+    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`.
+
+    Of a run with releases of several kinds `most` is what it is planned to release; see `account.require_planned`.
+    """
 
     place: Path
     promise: Promise
@@ -47,6 +51,7 @@ class Due:
     charges: Sequence[Charge]
     sigma: float
     parts: Sequence[Part]
+    most: Counts | Cost | None = None
 
 
 def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
@@ -68,8 +73,11 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
         for place, due in enumerate(dues):
             use = opened(due.place, due.promise)
             try:
-                bills[place] = Bill(use.__enter__(), due.round, due.attempt, due.charges, due.sigma, due.parts)
+                ledger = use.__enter__()
                 uses[place] = use
+                ledger.require_fresh(due.round, due.attempt)
+                require_planned(ledger, due.most, due.charges, due.sigma)
+                bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
             except Exception as fault:
                 found[place] = fault
         found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))

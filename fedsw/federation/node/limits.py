@@ -71,10 +71,9 @@ def require_room(
 ) -> None:
     """Refuse what would take more of this machine than its operator gives: `max-memory` in GiB and `max-seconds`.
 
-    A greeting of 2 kB can ask for a network of any size. The estimate takes public numbers alone: before a network
-    is made or a file is read, it is that of one record; afterwards, that of this node's batches. On somebody's own
-    node the limits are half of the machine's memory and a day, unless they are set; on one that whoever wrote the
-    experiment started, all of it and a year.
+    The estimate takes public numbers alone: before a network is made or a file is read, it is that of one record;
+    afterwards, that of this node's batches. On somebody's own node the limits are half of the machine's memory and a
+    day, unless they are set; on one that whoever wrote the experiment started, all of it and a year.
 
     Raises:
         ExperimentError: naming the setting, its value, what it takes and the limit.
@@ -177,8 +176,7 @@ def read_modules(names: str) -> frozenset[str]:
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
 
-    A simulation's clients find their data where the experiment says. On a client's machine that path would be the
-    server's word, and could name anything there: what is read is for the node's operator to say.
+    On a client's machine that path could name anything: what is read is for the node's operator to say.
     """
     folder, files = experiment.data.data_dir, experiment.data.source == "files"
     if not node_config.get("own-data") or node_config.get("data-dir") or (files and node_config.get("data-path")):
@@ -193,9 +191,8 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
 def require_modules(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse an experiment that names code which this node's operator has not allowed; none of it is imported.
 
-    A task, a model or a source of records of somebody's own is code that the server chose. It would run beside the
-    records, with all that the node's process may do. What is named of an allowed module must be its own: not what it
-    has imported.
+    It would run beside the records, with all that the node's process may do. What is named of an allowed module must
+    be its own: not what it has imported.
     """
     allowed, named = allowed_modules(node_config), [*references(experiment)]
     for what, reference in named:

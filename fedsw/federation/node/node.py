@@ -267,6 +267,16 @@ class Node:
         return self.batch, torch.cat(parts).cpu() if parts else self.task.no_outputs()
 
     @flushing_to_zero
+    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
+        """What `forward` returns, without another pass where the attempt's batch is still there; theta (r,)."""
+        batch = self.batch
+        if batch is None or batch.tape is None or (batch.round, batch.attempt) != (round_, attempt):
+            return self.forward(theta, records, round_, attempt)
+        if not torch.equal(batch.records.ids, records.ids):
+            return self.forward(theta, records, round_, attempt)
+        return batch, self.task.projected(batch.tape.raw, self.task.given(batch.records))
+
+    @flushing_to_zero
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 

@@ -71,10 +71,7 @@ def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
 
 
 def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
-    """The records of all of this node's clients that they train on, validated.
-
-    The node's own configuration says which clients it holds (`clients_of`) and where its files are: `data-dir`, a
-    folder, with a folder for each client in it if there are several, or `data-path`, the file itself.
+    """The records of all of this node's clients (`clients_of`) that they train on, validated.
 
     Raises:
         ExperimentError: for a missing key of its configuration.
@@ -142,14 +139,13 @@ def _validate(task: Problem, held: Held) -> None:
 def _own_records(
     task: Problem, node_config: Mapping[str, Any], client: int, clients: range, total: int
 ) -> tuple[Records, bool]:
-    """Records of a file that this node brings for one of its clients, or everybody's, of which each holds a part.
+    """Records of a file of one of this node's clients, or everybody's, of which each holds a part; and which they are.
 
-    `data-path` and `data-dir` of the node's configuration name what is its own, and nothing else is then looked at.
-    A simulation has neither: there the experiment's data.data_dir holds one file that is split among the clients, or
-    a folder for each of them, named by its number.
+    `data-path`, a file, and `data-dir`, a folder, of the node's configuration name what is its own, and nothing else is
+    then looked at. A simulation has neither: there the experiment's data.data_dir holds one file that is split among
+    the clients. Where there are several files the folder has one for each client, named by its number.
 
-    Ids interleave those of all clients, so that no two records of a federation share one. Where a node holds several
-    clients its folder has one for each, named by its number. Returns whether the records are everybody's, too.
+    Ids interleave those of all clients, so that no two records of a federation share one.
     """
     alone, columns = len(clients) == 1, declared_columns(task.experiment)
     if named := node_config.get("data-path"):

@@ -70,11 +70,10 @@ def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) ->
     """Places of a cell's records that are in the sample, client after client, ascending in each client.
 
     Of client i, whose records are at places starts[i] to starts[i + 1] - 1, the counts[i] with the smallest keys are
-    taken. With independent uniform keys that is a uniform sample without replacement, independent of the others'. The
-    cost follows the records of the clients that are asked for any.
+    taken. With independent uniform keys that is a uniform sample without replacement, independent of the others'.
 
-    The keys are asked once, for the places of all records of those clients, in ascending order. Starts are (S + 1,),
-    counts (S,) secret; that a sample is possible is for the caller to check.
+    The keys are asked once, for all records of the clients that are asked for any, in ascending order. Starts are
+    (S + 1,), counts (S,) secret; that a sample is possible is for the caller to check.
     """
     taking = np.flatnonzero(counts)
     lengths = starts[taking + 1] - starts[taking]

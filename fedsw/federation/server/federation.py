@@ -7,7 +7,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -89,9 +89,8 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     Everything that can be refused is refused before the ledger exists. Afterwards a failure keeps the checkpoint,
     the ledger and the metrics, writes a summary that names the fault, and is raised.
 
-    Raises:
-        FederationError: when clients are missing or refuse; ValueError: for a bad experiment or bad records.
-        LedgerReplaced: if the folder is older than what the clients, or the account of the data set, remember of it.
+    FederationError when clients are missing or refuse; ValueError for a bad experiment or bad records; LedgerReplaced
+    if the folder is older than what the clients, or the account of the data set, remember of it.
     """
     require_one_client_each(job.experiment)
     run = _joined(grid, job)
@@ -150,8 +149,13 @@ def _joined(grid: Grid, job: Job) -> _Run:
 def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     """The state to go on from, with the run's lock held; its ledger is there afterwards, under a trusted server."""
     job, directory, context = run.job, run.directory, run.context
-    state = _take_up(directory, context.traffic) if job.resume else None
-    run.seconds = max(directory.seconds(), total_seconds(directory.path)) if job.resume else 0.0
+    state = None
+    if job.resume:
+        state, history = checkpoint.load(directory.path), directory.read_metrics()
+        last = history[-1] if history else {}
+        context.traffic.down += int(last.get("bytes_down", 0))
+        context.traffic.up += int(last.get("bytes_up", 0))
+        run.seconds = max(directory.seconds(), total_seconds(directory.path))
     if run.new:
         directory.write_config(job.experiment, job.engine, run.selection)
     directory.keep_name(run.name)
@@ -222,7 +226,6 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
 
 
 def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -> dict[str, Any]:
-    """Write the summary: of a run that ended, or that broke off."""
     side, ledger, directory = run.side, run.ledger, run.directory
     summary = summarise(
         run.job.experiment,
@@ -243,7 +246,10 @@ def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -
     summary |= run.about
     summary["ledger"] = None if ledger is None else asdict(ledger.head())
     directory.write_summary(summary)
-    log.info("run ended", extra=_ending(summary))
+    word = str(summary["status"]).split(":")[0].split(" ")[0]  # the others may quote a client
+    sequence = summary["ledger"] and summary["ledger"]["sequence"]
+    ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
+    log.info("run ended", extra=ended)
     return summary
 
 
@@ -343,19 +349,3 @@ def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
     reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
     return [*reported, Releases(directory.releases).epsilons()]
-
-
-def _take_up(directory: RunDirectory, traffic: Traffic) -> checkpoint.Checkpoint | None:
-    """The state to go on from, read with the run's lock held; bytes of before are added to the traffic."""
-    state, history = checkpoint.load(directory.path), directory.read_metrics()
-    last = history[-1] if history else {}
-    traffic.down += int(last.get("bytes_down", 0))
-    traffic.up += int(last.get("bytes_up", 0))
-    return state
-
-
-def _ending(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """How it ended, in one word: the words of the summary may quote a client."""
-    word = str(summary["status"]).split(":")[0].split(" ")[0]
-    ledger = summary["ledger"] and summary["ledger"]["sequence"]
-    return telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=ledger)

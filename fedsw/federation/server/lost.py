@@ -83,11 +83,9 @@ def take_up(
 ) -> None:
     """Number attempts after all that clients answered, and account for those that this folder does not know.
 
-    Under local trust there is no ledger here: clients charged what they answered to their own.
-
-    Raises:
-        LedgerReplaced: if the folder is older than what clients answered, and its operator did not agree that this is
-            charged (`RunDirectory.agree_to_charge`); nothing was charged.
+    Under local trust there is no ledger here: clients charged what they answered to their own. LedgerReplaced if the
+    folder is older than what clients answered, and its operator did not agree that this is charged
+    (`RunDirectory.agree_to_charge`); nothing was charged.
     """
     remembered = Remembered.of(sites)
     begun = directory.begun_attempts()

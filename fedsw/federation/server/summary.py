@@ -44,7 +44,7 @@ def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
         "clients": members,
         "epsilon": plan.epsilon,
         "delta": _delta(plan),
-        "nominal": _nominal(experiment),
+        "nominal": plan.nominal,
         "noise_multiplier": plan.multiplier,
         "sigma": plan.multiplier * max(bound.value for bound in plan.sensitivities),
         "groups": dict(zip(cells, plan.sizes, strict=True)),
@@ -111,7 +111,7 @@ def summarise(
         "epsilon_spent": spent,
         "epsilon_spent_by_client": {str(client): value for client, value in spent_by_client.items()},
         "delta": _delta(plan),
-        "nominal": _nominal(experiment),
+        "nominal": plan.nominal,
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon, selection),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
@@ -275,7 +275,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     if not experiment.privacy.noisy:
         return "No privacy: epsilon = infinity (non-private reference)."
     accountant = local_accountant(experiment)
-    kind = "nominal: sampling and noise are reproducible from the seed, " if _nominal(experiment) else ""
+    kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
     releases, stages = planned_releases(experiment), planned_stages(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
     if stages > 1:
@@ -319,10 +319,6 @@ def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
 def _delta(plan: Plan) -> float:
     """The guarantee's delta: 0 for Laplace noise, whatever delta the ledgers have."""
     return 0.0 if local_accountant(plan.task.experiment) == "laplace" else plan.delta
-
-
-def _nominal(experiment: Experiment) -> bool:
-    return experiment.seed is not None
 
 
 def _device(experiment: Experiment) -> str:

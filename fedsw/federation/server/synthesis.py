@@ -176,19 +176,14 @@ class Synthesiser:
 
     def _described(self) -> dict[str, Any]:
         """What the summary says of the sketch of the first stage, and how far from each the samples are."""
-        stored = self._released[0].stored
-        sketch = stored.sketch
+        sketch = self._released[0].stored.sketch
         features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
-        later = [_later(each, features, cells) for each in self._released[1:]]
+        first, *later = [_measured(each, features, cells) for each in self._released]
         return {
-            "records": sketch.records,
+            **first,
             "records_by_client": {str(client): held for client, held in self.method.records_by_client.items()},
-            "clients": stored.clients,
             "cells": sketch.law.cells,
-            "coordinates": sketch.coordinates,
-            "sigma": sketch.sigma,
             "bits_per_number": bits_per_number(sketch.law, sketch.records),
-            "distance": sketch_distance(sketch, features, cells, sketcher=self._released[0].sketcher),
             **({"later": later} if later else {}),
         }
 
@@ -230,12 +225,12 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     return reweighed(sketch.proportions, proportions), proportions
 
 
-def _later(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
-    """What the summary says of a later stage."""
+def _measured(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
+    """What the summary says of a stage, and how far from it samples (n, p) of cells (n,) are."""
     sketch = each.stored.sketch
     (part, *_) = sketch.law.parts
     return {
-        **({"pairs": part.chosen} if isinstance(part, Pairs) else {}),
+        **({"pairs": part.chosen} if isinstance(part, Pairs) and part.chosen else {}),
         "records": sketch.records,
         "clients": each.stored.clients,
         "coordinates": sketch.coordinates,

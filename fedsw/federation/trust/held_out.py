@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -34,13 +34,11 @@ _MOST_KEPT = 2.0**28
 class TallySum(Sum):
     """What the records that were kept out of training add up to, by group, under the released model `theta` (r,).
 
-    It is the model for features as they are: kept records go through no preparation.
-
-    Raises:
-        RuntimeError: in a run that releases nothing of them.
+    It is the model for features as they are: kept records go through no preparation. RuntimeError in a run that
+    releases nothing of them.
     """
 
-    part, purpose, step = TALLY_PART, "tally", STEP
+    part, purpose, step, weights = TALLY_PART, "tally", STEP, "theta"
 
     def __init__(self, task: Problem, theta: Tensor) -> None:
         super().__init__(task)
@@ -51,11 +49,6 @@ class TallySum(Sum):
                 "(data.held_out_to)"
             )
         self._tally, self._theta = tally, theta
-
-    @classmethod
-    def asked(cls, task: Problem, request: Any) -> Self:
-        """See `Sum`."""
-        return cls(task, request.theta.tensor())
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:

@@ -60,7 +60,6 @@ class LocalMethod(AtClients, ABC):
         return self._attempt(round_, self._context.begin(round_), theta, members)
 
     def _away(self) -> str:
-        """Who is away, one sentence each."""
         return self._availability.away.describe(self._sites)
 
     def _ask(
@@ -146,7 +145,6 @@ class LocalMethod(AtClients, ABC):
     def _answers(
         self, members: Sequence[Member], reply: RecordDict | Fault
     ) -> Iterable[tuple[Member, RecordDict | Fault]]:
-        """What each of a node's clients answered."""
         if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
             return [(member, reply) for member in members]
         found = messages.unpacked(reply, [member.position for member in members])
@@ -193,8 +191,3 @@ class LocalMethod(AtClients, ABC):
 def describe(reasons: Mapping[int, str]) -> str:
     """One sentence for each client."""
     return " ".join(f"Client {client}: {reason}." for client, reason in reasons.items())
-
-
-def column_sums(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Totals of every column of rows of one length, of which there is at least one."""
-    return tuple(sum(column) for column in zip(*rows, strict=True))

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from fedsw.experiment.trust import TrustModel, trust_model
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy import int64
     from numpy.typing import NDArray
     from torch import Tensor
@@ -51,9 +49,7 @@ class Side(Protocol):
 
     def __enter__(self) -> Side: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *failure: object) -> None: ...
 
 
 class Prepared(Side, Protocol):
@@ -61,22 +57,6 @@ class Prepared(Side, Protocol):
 
     def prepare(self, plan: Plan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
-
-
-class OneRelease(Side, Protocol):
-    """A side whose one round releases what a generator is then trained on: an `Outcome` with its numbers, flat."""
-
-    @property
-    def records(self) -> NDArray[int64]:
-        """Records in what was released, by cell, (c,); public. Known after `round`."""
-
-    @property
-    def records_by_client(self) -> Mapping[int, int]:
-        """The same of every client whose own release is there; empty where the server has their sum alone."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether who was missing can still be added to what was released."""
 
 
 class OnceSide(Protocol):
@@ -88,6 +68,18 @@ class OnceSide(Protocol):
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange, at the model `theta` (r,)."""
+
+
+class OneRelease(Side, OnceSide, Protocol):
+    """A side whose one round releases what a generator is then trained on: an `Outcome` with its numbers, flat."""
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Records of every client whose own release is there; empty where the server has their sum alone."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether who was missing can still be added to what was released."""
 
 
 def _nothing(*given: object) -> Any:
@@ -102,10 +94,10 @@ class Sides:
         plan: what is fixed before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
         server: what asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
-        moments: what releases the moments of all records before the rounds; for one with `gradients`.
-        tally: what measures the records that clients kept out of training; for one with `gradients`.
-        epsilon: what a client's own ledger accounts for in a run, at a delta; for one that is `local`.
-        planned: what a run costs a client's records at most; for one that is `local`.
+        moments, tally: what releases the moments of all records before the rounds, and measures the records that
+            clients kept out of training; for one with `gradients`.
+        epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
+            records at most; for one that is `local`.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; for one that is `local`.
     """
 
@@ -144,6 +136,10 @@ class Served(TrustModel):
         from fedsw.federation.node.account import Promise
 
         return Promise.of(node.task.experiment, node.run, self.sides.epsilon(node, delta), delta)
+
+    def most(self, node: Node, delta: float) -> Counts | Cost | None:
+        """What a client releases at most, where a run has releases of several kinds; None where there is one."""
+        return self.sides.planned(node, delta) if node.task.experiment.privacy.moments else None
 
 
 def served(experiment: Experiment) -> Served:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,11 +32,6 @@ class MomentSum(Sum):
                 "moments were asked for, and this node agreed to a run that releases none (privacy.moments)"
             )
         self._layout = layout
-
-    @classmethod
-    def asked(cls, task: Problem, request: Any) -> Self:
-        """See `Sum`."""
-        return cls(task)
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,36 +51,12 @@ class Plan(plans.Plan):
     task: Problem
 
     @classmethod
-    def of(
-        cls,
-        task: Problem,
-        *,
-        sizes: tuple[int, ...],
-        batch: tuple[int, ...],
-        rates: tuple[float, ...],
-        delta: float,
-        epsilon: float,
-        multiplier: float,
-        sensitivities: tuple[Sensitivity, ...],
-        moments: float = 0.0,
-    ) -> Plan:
+    def of(cls, task: Problem, **settled: Any) -> Plan:
         """With what follows from the experiment: strata, rounds, accountant and seed."""
         experiment = task.experiment
-        return cls(
-            strata=task.objective.cells,
-            sizes=sizes,
-            batch=batch,
-            rates=rates,
-            rounds=planned_releases(experiment),
-            epsilon=epsilon,
-            delta=delta,
-            multiplier=multiplier,
-            sensitivities=sensitivities,
-            accountant=local_accountant(experiment),
-            seed=experiment.seed,
-            moments=moments,
-            task=task,
-        )
+        rounds, accountant = planned_releases(experiment), local_accountant(experiment)
+        strata = task.objective.cells
+        return cls(task=task, strata=strata, rounds=rounds, accountant=accountant, seed=experiment.seed, **settled)
 
     def shares(self) -> Shares:
         """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""
@@ -105,15 +82,14 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     satisfies the asked (epsilon, delta) for the replacement of one record of any group (docs/guarantees/sampling.md,
     moments.md).
 
-    Raises:
-        FederationError, ValueError: naming a group that its batch does not fit, an unreachable epsilon or delta.
+    FederationError, ValueError naming a group that its batch does not fit, an unreachable epsilon or delta.
     """
     privacy = task.experiment.privacy
     present = whole(sites)
     sizes = totals(present)
     delta = resolve_delta(privacy.delta, records=sum(sizes))
     counts = _stratified_counts(task, present) if privacy.sampling == "stratified" else None
-    batch = batch_sizes(task, sizes, clients_of(present)) if counts is None else _column_sums(counts)
+    batch = batch_sizes(task, sizes, clients_of(present)) if counts is None else column_sums(counts)
     rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, present)
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
@@ -144,7 +120,7 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
         raise FederationError(f"{reason}; wait for the others", recorded=reason)
     if task.experiment.privacy.sampling == "stratified":
         counts = _stratified_counts(task, present)
-        return Draw(counts, _column_sums(counts), stratified_rates(counts, present))
+        return Draw(counts, column_sums(counts), stratified_rates(counts, present))
     batch = batch_sizes(task, sizes, clients_of(present))
     sizes_by_client = np.concatenate([each.sizes for each in present])
     if task.experiment.seed is None:
@@ -226,7 +202,7 @@ def _seeded_counts(
 def _stratified_counts(task: Problem, present: Sequence[Present]) -> tuple[NDArray[np.int64], ...]:
     training = task.experiment.training
     counts = tuple(np.floor(training.batch_fraction * each.sizes).astype(np.int64) for each in present)
-    for cell, total in zip(task.objective.cells, _column_sums(counts), strict=True):
+    for cell, total in zip(task.objective.cells, column_sums(counts), strict=True):
         if total == 0:
             raise FederationError(
                 f"stratified sampling takes no record of group {cell}: {training.batch_fraction:g} of every client's "
@@ -235,8 +211,9 @@ def _stratified_counts(task: Problem, present: Sequence[Present]) -> tuple[NDArr
     return counts
 
 
-def _column_sums(counts: Sequence[NDArray[np.int64]]) -> tuple[int, ...]:
-    return tuple(int(total) for total in sum(each.sum(axis=0) for each in counts))
+def column_sums(rows: Iterable[Sequence[int] | NDArray[np.int64]]) -> tuple[int, ...]:
+    """Totals of every column of rows (c,), or of blocks of rows (S, c), of which there is at least one."""
+    return tuple(np.concatenate([np.atleast_2d(each) for each in rows]).sum(axis=0).tolist())
 
 
 def _global_rates(batch: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from fedsw.federation.budgets import split
 from fedsw.federation.budgets.moments import Shares, SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.exchange.cohort import Member, Present, Site
-from fedsw.federation.messages import AnyExchange, Terms
+from fedsw.federation.messages import AnyExchange, Broadcast, Terms
 from fedsw.federation.messages.local import Noised
 from fedsw.federation.messages.sums import ExactSums
 from fedsw.federation.node.answers import Due, Handler, answer_together, answered, each_pays, fresh
@@ -43,17 +43,16 @@ class Sum(ABC):
     Whole steps add up exactly, so that a sum does not depend on how records are spread over clients and sites. Where a
     unit is declared one row of each is in it, drawn at random.
 
-    Attributes:
-        part: what a payment calls it.
-        purpose: what the secret streams of its rows and its noise are called by.
-        step: the numbers are whole multiples of it.
-        sizes: lengths of a client's answer that the task does not say.
-        known: what a mask knows of a request for it, beside what it knows of every one.
+    A payment calls it its ``part``; the secret streams of its rows and its noise are called by its ``purpose``; the
+    numbers are whole multiples of its ``step``; the weights that records go through, if any, are the field ``weights``
+    of a request. The ``sizes`` are lengths of a client's answer that the task does not say, and ``known`` is what a
+    mask knows of a request for it, beside what it knows of every one.
     """
 
     part: ClassVar[str]
     purpose: ClassVar[str]
     step: ClassVar[float]
+    weights: ClassVar[str] = ""
     sizes: Mapping[str, int] = {}
     known: Mapping[str, bytes] = {}
 
@@ -61,9 +60,10 @@ class Sum(ABC):
         self.task = task
 
     @classmethod
-    @abstractmethod
     def asked(cls, task: Problem, request: Any) -> Self:
         """What a request asks for; RuntimeError in a run that releases nothing of the kind."""
+        weights: Broadcast | None = getattr(request, cls.weights, None)
+        return cls.at(task, request.round, torch.zeros(0) if weights is None else weights.tensor())
 
     @classmethod
     @abstractmethod
@@ -174,7 +174,8 @@ def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, fede
     delta, experiment = node.delta(federation), node.task.experiment
     budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
-    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part])
+    most = served(experiment).most(node, delta)
+    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
 
 
 def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:
@@ -210,10 +211,7 @@ class TrustedSums(AtServer):
     """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
 
     Who does not answer is not in the sums: nothing was released or charged for an attempt before all that answer are
-    enough, so an attempt with too few is made again.
-
-    Attributes:
-        records: in the sum, by cell or group; public. Known after `round`.
+    enough, so an attempt with too few is made again. After `round`, ``records`` are those in the sum, by cell or group.
     """
 
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedsw.report import facts
 from fedsw.report.facts import Facts
-from fedsw.report.page.pictures import Person, Picture, draw_worth, headline, person_of, picture
+from fedsw.report.page.pictures import Picture, draw_worth, headline, person_of, picture
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of, target_epsilon
@@ -55,38 +55,35 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
         )
     )
     worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
+    gone = f"After round {record.last.get('round', 0)}, ε = {upward(record.last.get('epsilon'), 4)} was spent."
     compared = summary.get("constant") or summary.get("held_out_by_group")
     first = (worth or outputs) if compared else (outputs or worth)
     return {
         "name": name,
-        "title": record.experiment.title,
+        "experiment": record.experiment,
+        "summary": summary,
         "ended": _ended(record),
         "verdict": verdict(record),
-        "what": facts.description(record) if summary else _planned(record),
-        "statement": _statement(record, person),
-        "formal": str((summary.get("guarantee") or {}).get("statement", "")),
-        "warnings": (*_doubts(summary), *(summary.get("warnings") or ())),
-        "left_out": _left_out(whole, operator),
+        "what": facts.description(record) if summary else "",
+        "target": target_epsilon(record.experiment),
         "first": next(iter(first), None),
-        "trust": _trust(record),
         "promise": facts.promise(summary) if summary.get("guarantee") else None,
         "person": person,
-        "budget": _budget(record),
+        "plan": found_json(record.directory / PLAN),
+        "spent": record.spent,
+        "rounds": rounds_of(record),
         "over_rounds": (
-            *drawn(draw_privacy(record), "privacy", "Budget over the rounds.", _spent_in_words(record)),
+            *drawn(draw_privacy(record), "privacy", "Budget over the rounds.", gone),
             *drawn(draw_metrics(record), "metrics", "Held-out metrics over the rounds.", _last_in_words(record)),
         ),
         "outputs": outputs,
         "worth": facts.worth(summary),
         "measured_on": facts.measured_on(summary) if summary.get("held_out") else "",
-        "beside": _beside(summary),
         "by_group": facts.by_group(summary),
         "sizes": facts.sizes(record),
         "columns": None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
         "settings": json_text(facts.settings(record.experiment)),
-        "versions": Facts.of(("package", "version"), (summary.get("versions") or {}).items()),
         "ledger": _last_rows(record),
-        "command": f"fedsw audit {name}",
         "operator": _operator(record) if operator else None,
     }
 
@@ -134,82 +131,10 @@ def _ended(record: RunRecord) -> str:
     )
 
 
-def _planned(record: RunRecord) -> str:
-    experiment = record.experiment
-    return (
-        f"A {experiment.model.kind} model for {experiment.objective.task}, on {experiment.data.label} data of "
-        f"{experiment.federation.clients} clients, with ε = {target_epsilon(experiment)} planned."
-    )
-
-
-def _statement(record: RunRecord, person: Person | None) -> str:
-    """The guarantee in a sentence for who has never heard of one, before its formal statement."""
-    if not record.experiment.privacy.noisy:
-        return "Nobody is protected: no noise was added. Whoever sees the model may learn about single records."
-    if person is None:
-        return "No release is on record yet, and nothing was spent."
-    return (
-        "Whoever sees everything that this run released, and knows everybody else's record, guesses right which of two "
-        f"{person.whose} in at most {person.guess} of 100 cases; by chance it would be 50."
-    )
-
-
-def _doubts(summary: Mapping[str, Any]) -> Iterator[str]:
-    if summary.get("nominal"):
-        yield "nominal: the seed makes sampling and noise reproducible, and who knows it can undo them"
-    if (summary.get("guarantee") or {}).get("accountant_is_guarantee") is False:
-        yield f"no guarantee: the accountant {summary['guarantee'].get('accountant')} may say less than the truth"
-
-
-def _left_out(record: RunRecord, operator: bool) -> str:
-    if not record.experiment.data.shows_private_rows and not record.experiment.unsafe_metrics:
-        return ""
-    if operator:
-        return "For a reader of this page ε = ∞: it shows what was measured on private records, without noise."
-    return (
-        "What was measured on private records without noise is left out of this page. The run's folder has it: for its "
-        "reader ε = ∞."
-    )
-
-
-def _trust(record: RunRecord) -> Facts:
-    model = record.experiment.privacy.model
-    return Facts.of(
-        ("question", "answer"),
-        [
-            ("Trust model", model.name),
-            ("Who is protected, against whom?", model.protects),
-            ("Who is trusted, with what?", model.trusted_with),
-            ("What leaves a client?", model.leaves),
-            ("Who adds the noise?", model.adds_noise),
-        ],
-    )
-
-
-def _budget(record: RunRecord) -> Facts:
-    summary, plan = record.summary, found_json(record.directory / PLAN)
-    rows = [
-        ("planned", f"ε = {upward(plan.get('epsilon'), 4)} at δ = {upward(plan.get('delta'))}"),
-        ("spent", f"ε = {upward(record.spent, 4)} for {rounds_of(record)}"),
-    ]
-    if noise := summary.get("signal_to_noise"):
-        rows += [("signal against noise", f"{noise['words']} (about {number(noise['the_run'], 2)} over the run)")]
-    return Facts.of(("", ""), rows)
-
-
-def _beside(summary: Mapping[str, Any]) -> str:
-    answers = summary.get("constant_answers")
-    return f"The constant is the best answer that looks at no input: {answers}." if answers else ""
-
-
 def _worth_in_words(record: RunRecord) -> str:
     found = facts.worth(record.summary)
     rows = [f"{name}: the model {own}, a constant {other}" for name, own, other in found.rows[:2]]
     return "; ".join(rows) + ". All numbers are in the tables." if rows else ""
-
-
-def _spent_in_words(record: RunRecord) -> str:
-    return f"After round {record.last.get('round', 0)}, ε = {upward(record.last.get('epsilon'), 4)} was spent."
 
 
 def _last_in_words(record: RunRecord) -> str:
@@ -237,13 +162,8 @@ def _operator(record: RunRecord) -> Facts:
     times, summary = sorted(round_seconds(record.directory)), record.summary
     rows: list[tuple[str, object]] = [("folder", record.directory), ("goes on with", command_for(record.directory))]
     if times:
-        rows += [
-            (
-                "seconds a round",
-                f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}",
-            ),
-            ("clients in the last round", record.last.get("clients", "–")),
-        ]
+        pace = f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}"
+        rows += [("seconds a round", pace), ("clients in the last round", record.last.get("clients", "–"))]
     rows += [(name.replace("_", " "), _plain(summary[name])) for name in _OPERATOR if summary.get(name) is not None]
     return Facts.of(("", ""), rows)
 

@@ -8,32 +8,30 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedsw.report.facts import Facts, Status, read_status
+from fedsw.report.facts import read_status
 from fedsw.report.page.page import page, render
 from fedsw.report.page.pictures import Picture, picture
 from fedsw.report.plots import draw_metrics, draw_privacy
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import number, upward
 
 LOOPBACK = "127.0.0.1"
-_PATIENCE = 5.0
+_EVERY = 5
+"""Seconds after which the page looks again."""
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 
-def server(directory: Path, port: int = 0, *, every: int = 5) -> HTTPServer:
+def server(directory: Path, port: int = 0) -> HTTPServer:
     """A server of a run's page on the loopback interface, which reads the folder anew for every answer.
 
     It survives the run's end and its restart, and writes nothing. It answers requests for this machine's own names
-    alone, so that no page of the web can read it by a name that leads here. The port is 0 for one that is free; the
-    page looks again after so many seconds.
+    alone, so that no page of the web can read it by a name that leads here. The port is 0 for one that is free.
     """
-    live = _Live(directory, every)
 
     class Handler(_Handler):
-        run = live
+        run = _Live(directory)
 
     return HTTPServer((LOOPBACK, port), Handler)
 
@@ -43,11 +41,10 @@ class _Live:
     """A run's folder; its figures are drawn again when it has more rounds."""
 
     directory: Path
-    every: int
     drawn: tuple[int, tuple[Picture, ...]] = (-1, ())
 
     def whole(self) -> str:
-        return render("live.html", alone=False, every=self.every, **self._now())
+        return render("live.html", alone=False, every=_EVERY, **self._now())
 
     def part(self) -> str:
         return render("live_part.html", alone=True, **self._now())
@@ -60,16 +57,11 @@ class _Live:
         try:
             record, status = read_run(self.directory), read_status(self.directory)
         except (OSError, ValueError) as fault:  # between two processes, or while a file is put in place
-            return {"name": name, "fault": fault, "status": None, "numbers": None, "pictures": ()}
+            return {"name": name, "fault": fault, "status": None, "pictures": ()}
         if self.drawn[0] != len(record.history):
             self.drawn = (len(record.history), tuple(_pictures(record)))
-        return {
-            "name": f"{record.experiment.name}/{name}",
-            "fault": None,
-            "status": status,
-            "numbers": _numbers(status),
-            "pictures": self.drawn[1],
-        }
+        name = f"{record.experiment.name}/{name}"
+        return {"name": name, "fault": None, "status": status, "pictures": self.drawn[1]}
 
 
 def _pictures(record: RunRecord) -> Iterator[Picture]:
@@ -80,22 +72,9 @@ def _pictures(record: RunRecord) -> Iterator[Picture]:
         yield picture(metrics, name="metrics", caption="Metrics over the rounds.", says=says)
 
 
-def _numbers(status: Status) -> Facts:
-    alive = "–" if status.clients_alive is None else str(status.clients_alive)
-    rows = [
-        ("ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"),
-        ("signal to noise in the last round", number(status.snr, 2)),
-        ("clients alive in the last round", f"{alive} of {status.clients}"),
-        ("seconds a round", number(status.seconds_per_round)),
-        ("seconds left", number(status.seconds_left)),
-        ("last sign", f"{status.seconds_since:.0f} s ago"),
-    ]
-    return Facts.of(("", ""), rows)
-
-
 class _Handler(BaseHTTPRequestHandler):
     run: _Live
-    timeout = _PATIENCE  # of who connects and says nothing
+    timeout = 5.0  # of who connects and says nothing
 
     def do_GET(self) -> None:
         """Answer for the page, its part that changes, and the report; nothing else is there."""
@@ -107,13 +86,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         else:
             try:
-                self._answer(200, pages[self.path]())
+                self._answer(pages[self.path]())
             except (OSError, ValueError):
                 self.send_error(503, "the folder cannot be read at the moment")
 
-    def _answer(self, code: int, text: str) -> None:
+    def _answer(self, text: str) -> None:
         content = text.encode()
-        self.send_response(code)
+        self.send_response(200)
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(content))}
         headers |= {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         for name, value in headers.items():

@@ -1,13 +1,16 @@
 """One file of HTML that shows a run, or several side by side: it needs no network, and reads without its script.
 
-Texts with tables and figures (model cards, comparisons, plans, synthetic tables) become a page, or Markdown, too.
+Texts with tables and figures (model cards, comparisons, plans, synthetic tables) become a page, or Markdown, too; and a
+run's files become an entry for the OpenDP Deployments Registry, with questions where only a person knows.
 """
 
 from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import zip_longest
@@ -23,38 +26,35 @@ from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
-from fedsw.runs.files import REPORT
+from fedsw.runs.files import REGISTRY, REPORT
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.text import harmless, installed_version, json_text, measured, table, upward
+from fedsw.text import harmless, installed_version, json_text, measured, number, table, to_float, upward
 
 
 def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
     """Runs side by side, under the names that they have on the page: settings that differ, and what came out."""
-    names = [name for name, _ in named]
-    flat = [dict(_flat(facts.settings(record.experiment))) for _, record in named]
-    keys = sorted({key for each in flat for key in each})
-    differing = [key for key in keys if len({each.get(key, "default") for each in flat}) > 1]
-    metrics = list(
-        dict.fromkeys(name for _, record in named for name in ordered_metrics(record.summary.get("held_out") or {}))
-    )
-
-    def row(title: str, of: Callable[[RunRecord], object]) -> tuple[object, ...]:
-        return (title, *(of(record) for _, record in named))
-
-    def metric(name: str) -> Callable[[RunRecord], object]:
-        return lambda record: measured(*scores(record.summary).get(name, (None, None)))
-
-    rows = [
-        row("how it ended", lambda record: record.summary.get("status", "not finished")),
-        row("ε", lambda record: upward(record.summary.get("epsilon"), 4)),
-        row("δ", lambda record: upward(record.summary.get("delta"))),
-        row("trust model", lambda record: record.experiment.privacy.trust),
-        row("beside a constant", lambda record: facts.gain(record.summary) or "–"),
-        *(row(metric_name(name), metric(name)) for name in metrics),
+    names, records = zip(*named, strict=True)
+    flat = [dict(_flat(facts.settings(record.experiment))) for record in records]
+    settings = [
+        (key, *(each.get(key, "default") for each in flat)) for key in sorted({key for each in flat for key in each})
     ]
+    differ = [row for row in settings if len(set(row[1:])) > 1]
+    metrics = dict.fromkeys(name for each in records for name in ordered_metrics(each.summary.get("held_out") or {}))
+    columns = []
+    for record in records:
+        summary, measures = record.summary, scores(record.summary)
+        column: list[tuple[str, object]] = [
+            ("how it ended", summary.get("status", "not finished")),
+            ("ε", upward(summary.get("epsilon"), 4)),
+            ("δ", upward(summary.get("delta"))),
+            ("trust model", record.experiment.privacy.trust),
+            ("beside a constant", facts.gain(summary) or "–"),
+        ]
+        column += [(metric_name(each), measured(*measures.get(each, (None, None)))) for each in metrics]
+        columns.append(column)
+    rows = [(cells[0][0], *(cell for _, cell in cells)) for cells in zip(*columns, strict=True)]
     figure = draw_runs(named)
     says = "; ".join(f"{name}: {verdict(record)}" for name, record in named)
-    differ = [(key, *(each.get(key, "default") for each in flat)) for key in differing]
     return {
         "settings": Facts.of(("setting", *names), differ),
         "results": Facts.of(("", *names), rows),
@@ -113,16 +113,15 @@ def write_page(
     path: Path | None = None,
     *,
     operator: bool = False,
-    plans: Mapping[Path, Mapping[str, Any]] | None = None,
+    what_ifs: Sequence[WhatIfs | None] = (),
 ) -> Path:
     """Write the page of one run or several; returns where: by default into the first one's folder.
 
     Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
     shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
-    Of plans by their runs' folders, as plain values, the what-ifs are shown. ValueError if one is no run.
+    What-ifs of the runs, in their order, are shown. ValueError if one is no run.
     """
     records = [read_run(directory) for directory in directories]
-    what_ifs = [WhatIfs.of_plan((plans or {}).get(each, {})) for each in directories]
     place = directories[0] / REPORT if path is None else path
     files.replace(place, page(records, operator=operator, what_ifs=what_ifs).encode(), durable=False)
     return place
@@ -146,21 +145,69 @@ def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequ
 
 
 def render(template: str, **values: object) -> Page:
-    """A page from a template of this package, without control characters; texts of all but Markdown are escaped."""
+    """A page from a template of this package, without control characters; texts in HTML are escaped."""
     found = _environment().get_template(template)
     return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
 
 
+def write_entry(directory: Path, path: Path | None = None) -> Path:
+    """Write a run's entry as YAML, by default into its folder; returns where."""
+    place = directory / REGISTRY if path is None else path
+    files.replace(place, entry(read_run(directory)).encode(), durable=False)
+    return place
+
+
+def entry(record: RunRecord) -> str:
+    """The entry of a run that has ended and has a guarantee, with every text quoted as JSON is, which YAML reads."""
+    summary, experiment = record.summary, record.experiment
+    _require_promise(record, to_float(summary.get("epsilon_of_reader")))
+    columns = experiment.data.columns
+    return render(
+        "registry.yaml",
+        experiment=experiment,
+        summary=summary,
+        guarantee=summary["guarantee"],
+        model=experiment.privacy.model,
+        description=facts.description(record),
+        measured_on=facts.measured_on(summary),
+        columns=[] if columns is None else [row[0] for row in facts.declared(columns).rows],
+        epsilon=_yaml(float(summary["epsilon"])),
+        delta=_yaml(float(summary["delta"])),
+    )
+
+
+def _require_promise(record: RunRecord, epsilon: float | None) -> None:
+    summary, directory = record.summary, record.directory
+    if not summary:
+        raise ValueError(f"{directory} has not ended; `fedsw show {directory} progress` shows how far it is")
+    reasons = {
+        "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
+        "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),
+        "its accountant gives no guarantee": summary["guarantee"].get("accountant_is_guarantee") is False,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"{directory} is not for a registry of deployments: {reason}")
+
+
+def _yaml(value: float) -> str:
+    """A number that every reader of YAML takes for one: 1.0e-06."""
+    mantissa, mark, exponent = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{mark}{exponent}"
+
+
 @functools.cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("fedsw.report.page", "templates"),
-        autoescape=lambda name: not str(name).endswith(".md"),
+        autoescape=lambda name: str(name).endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else harmless(value),
     )
+    made.filters |= {"harmless": harmless, "number": number, "upward": upward}
+    return made
 
 
 @functools.cache
@@ -227,15 +274,7 @@ class Document:
     def markdown(self) -> str:
         """Write it in Markdown, figures left out; runs of empty lines become one."""
         text = render("document.md", title=self.title, found=self._whole(), markdown=table)
-        return "\n".join(_closed_up(text.splitlines())).strip() + "\n"
+        return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip() + "\n"
 
     def _whole(self) -> Document:
         return replace(self, sections=tuple(each for each in self.sections if each.parts))
-
-
-def _closed_up(lines: Iterable[str]) -> Iterator[str]:
-    before = ""
-    for line in lines:
-        if line.strip() or before:
-            yield line.rstrip()
-        before = line.strip()

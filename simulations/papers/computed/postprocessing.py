@@ -15,7 +15,7 @@ from fedsw.accounting import Ledger
 from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.data import Dataset
 from fedsw.runs.files import LEDGER
-from fedsw.transport.barycentre import distributions_of, fair_maps, uniform_edges
+from fedsw.transport.barycentre import distributions_of, fair_maps
 from simulations.papers.store import Measured
 
 _LOADERS = {"law-school": data.law_school, "communities": data.communities}
@@ -56,7 +56,7 @@ def targets_as_scores(
 
 
 def _processed(dataset: Dataset, epsilon: float, bins: int, radius: float, seed: int) -> tuple[float, float]:
-    edges, private = uniform_edges(0.0, 1.0, bins), dataset.train
+    edges, private = np.linspace(0.0, 1.0, bins + 1), dataset.train
     scores = private.target[:, 0].double().numpy()
     bounded = bounded_histograms(scores, private.sensitive.numpy(), edges, count=len(dataset.groups))
     with TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from fedsw import metrics
 from fedsw.accounting import Ledger
 from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.data import Records
-from fedsw.transport.barycentre import distributions_of, frontier, uniform_edges
+from fedsw.transport.barycentre import distributions_of, fair_maps
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 
@@ -42,11 +42,12 @@ def post_processed(run: Finished) -> Measured:
 
     Source: Xian, Li, Kamath, Zhao 2024; RLL, remark C.4.
     """
-    dataset, edges = run.dataset, uniform_edges(0.0, 1.0, BINS)
+    dataset, edges = run.dataset, np.linspace(0.0, 1.0, BINS + 1)
     counts = _released(run, edges)
     found = []
     own, groups = _predicted(run, dataset.test), dataset.test.sensitive.numpy()
-    for number, maps in enumerate(frontier(*distributions_of(counts), edges, RADII)):
+    for number, radius in enumerate(RADII):
+        maps = fair_maps(*distributions_of(counts), edges, radius)
         fair = maps(own, groups, np.random.default_rng(number))
         found.append(_scores(run, fair, dataset.test))
     arrays = {name: np.array([each[name] for each in found]) for name in found[0]}

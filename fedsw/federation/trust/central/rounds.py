@@ -226,9 +226,8 @@ def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
 
     Guarantee: `fedsw.privacy.release.release`, each group at its own sampling rate and sensitivity.
 
-    Raises:
-        BudgetExhausted: before anything is released, when the round would exceed the ledger's epsilon.
-        ValueError: if no noise has that sigma; nothing is charged.
+    BudgetExhausted before anything is released, when the round would exceed the ledger's epsilon; ValueError if no
+    noise has that sigma: nothing is charged.
     """
     costs = charges(plan, aggregate.draw, aggregate.sensitivities)
     bounded = Bounded(

@@ -18,6 +18,7 @@ from fedsw.federation.budgets.moments import Shares, covering, idle, planned_mom
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.cohort import Cohort, honest, rate_of
+from fedsw.federation.trust.plan import column_sums
 from fedsw.privacy.masks import Share, require_no_wrap, shared_step
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
@@ -31,13 +32,10 @@ _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 class Agreed:
     """What all sites of an attempt work out alike: its noise, its cost, and every site's share.
 
-    Attributes:
-        charges: what the attempt costs every client's records, by group, whether it comes to an end or not.
-        sigma: what the charge is read with.
-        parts: what may leave for that.
-        most: of every part, no coordinate of a site's vector is larger; in the cohort's order.
-        honest: H: the noise is that of so many clients together.
-        clients: of every site, in the cohort's order.
+    The ``charges`` are what it costs every client's records, by group, whether it comes to an end or not, read with
+    ``sigma``; for that the ``parts`` may leave. No coordinate of a site's vector is larger than what ``most`` says, by
+    part and in the cohort's order, in which ``clients`` says how many are at each site. The noise is that of ``honest``
+    clients together, H.
     """
 
     charges: list[Charge]
@@ -76,13 +74,12 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
     the sensitivity of the worst cell (docs/guarantees/distributed.md).
 
-    Raises:
-        ValueError: if a cell has no record in the batch, or noise or a grid for it are out of range.
+    ValueError if a cell has no record in the batch, or noise or a grid for it are out of range.
     """
     experiment = task.experiment
     counts = cohort.counts(experiment.training.batch_fraction)
     drawn = np.stack([own.sum(axis=0) for own in counts])
-    batch = tuple(int(total) for total in drawn.sum(axis=0))
+    batch = column_sums(counts)
     if min(batch) == 0:
         name = task.objective.cells[batch.index(0)]
         raise ValueError(
@@ -119,7 +116,7 @@ def noise_of(
 
 def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
     """How far a replaced record moves the contributions at most, given the tables; 0 where none are summed."""
-    if not ranked.contributes(task):
+    if not task.private_parameters:
         return Sensitivity(0.0, "own terms")
     strata = range(len(batch))
     return SLACK * worst(ranked.sensitivity_of_contributions(task, batch, spreads, stratum) for stratum in strata)
@@ -138,7 +135,7 @@ def table_share(
     """
     if not ranked.compares(task):
         return 0.0
-    if not ranked.contributes(task):
+    if not task.private_parameters:
         return 1.0
     errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
     return _share(errors.noise * bins, _gradient_error(task, bound))

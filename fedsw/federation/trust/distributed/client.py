@@ -13,7 +13,7 @@ from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Broadcast
 from fedsw.federation.messages.masked import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.answers import node_of, note, state_of_site
-from fedsw.federation.node.node import Batch, Node, batch_key
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import Attempt, attempt_of
 from fedsw.federation.trust.distributed.cohort import Cohort, require_alike
@@ -42,7 +42,7 @@ def masked_tables(message: Message, context: Context) -> Message:
 def masked_sum(message: Message, context: Context) -> Message:
     """Second masked sum of an attempt, or the only one: the clipped contribution of the batch."""
     node, asked = node_of(messages.MASKED_SUM, message, context)
-    if not ranked.contributes(node.task):
+    if not node.task.private_parameters:
         raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
     first = asked.tables is None
@@ -101,7 +101,7 @@ def _tables(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, 
     """All histograms of a fresh batch, over all clients of the site in the sum, flat; float64."""
     node, task, counts = here.node, here.node.task, _counts(here)
     records = node.draw(bytes(state["key"]), counts)
-    if ranked.contributes(task):
+    if task.private_parameters:
         _, outputs = node.forward(theta, records, round_, attempt)
     else:
         outputs = task.fixed_outputs(records)
@@ -114,7 +114,8 @@ def _contribution_of(
 ) -> Tensor:
     """The clipped contribution (r,) of the attempt's batch, over all clients of the site in the sum; float64."""
     node, task, agreed = here.node, here.node.task, here.attempt
-    batch, outputs = _batch(here, theta, round_, attempt, state)
+    records = node.draw(bytes(state["key"]), _counts(here))
+    batch, outputs = node.at_hand(theta, records, round_, attempt)
     q = task.no_cotangents(len(batch.records))
     if means is not None:
         drawn = _counts(here).sum(axis=0).tolist()
@@ -124,18 +125,7 @@ def _contribution_of(
     return vector
 
 
-def _batch(here: Answering[Attempt], theta: Tensor, round_: int, attempt: int, state: State) -> tuple[Batch, Tensor]:
-    """The attempt's batch and its projected outputs (n, d): at hand, or drawn again from its key."""
-    node, batch = here.node, here.node.batch
-    if batch is not None and (batch.round, batch.attempt) == (round_, attempt):
-        if batch.tape is not None:
-            return batch, node.task.projected(batch.tape.raw, node.task.given(batch.records))
-        return node.forward(theta, batch.records, round_, attempt)
-    return node.forward(theta, node.draw(bytes(state["key"]), _counts(here)), round_, attempt)
-
-
 def _sent(asked: Request) -> dict[str, bytes]:
-    """What else all sites are asked alike."""
     tables = asked.tables if isinstance(asked, MaskedSumAsked) else None
     table = b"" if tables is None else bytes_of(tables)
     return {"model": bytes_of(asked.theta), "table": table, "prepared": _prepared(asked)}

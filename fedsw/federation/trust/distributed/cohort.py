@@ -88,9 +88,8 @@ def least(experiment: Experiment) -> int:
 def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
     """A site's own part of a cohort that it may answer, with its nonce of the attempt.
 
-    Raises:
-        ValueError: if a site is not in this one's roster or is there twice, there are too few clients, more may collude
-            than the noise is for, or what is said of this site itself is wrong. Nothing is charged then.
+    ValueError if a site is not in this one's roster or is there twice, there are too few clients, more may collude than
+    the noise is for, or what is said of this site itself is wrong. Nothing is charged then.
     """
     experiment, parties, cells = node.task.experiment, cohort.parties, node.held.shape[1]
     for party in parties:

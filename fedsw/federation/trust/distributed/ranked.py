@@ -59,11 +59,6 @@ def compares(task: Problem) -> bool:
     return task.objective.alpha > 0
 
 
-def contributes(task: Problem) -> bool:
-    """Whether an attempt has a sum of contributions: private records pass through parameters."""
-    return task.private_parameters
-
-
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
     """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
     return tables.table_sensitivity(sum(each.shape[1] for each in directions))
@@ -97,15 +92,12 @@ class TableErrors:
 
 
 def table_errors(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> TableErrors:
-    """The errors that tables of B bins bring to the gradient, from public numbers.
+    """The errors that tables of B bins bring to the gradient, on so many directions of every penalty.
 
     Noise moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by that over
     n, and slot means by the width of the other side times as much. Bins move slot means by w / sqrt(12), w = 2 A / B,
     for each of the two sides that has bins. Either moves the gradient by at most 2 alpha W L / sqrt(k) times that for
     every cell, of which a part is taken. For two cells of n records their sum is least at B ~ (n / sigma)^(2/3).
-
-    Args:
-        directions: of every penalty, how many.
     """
     noise = binning = 0.0
     for ranked, k in zip(ranked_by(task), directions, strict=True):
@@ -162,9 +154,7 @@ def cotangents(
     """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
 
     The `batch` is that of all clients, by stratum; slot means, in the order of `counted`, are whatever the server says.
-
-    Raises:
-        ValueError: if they are not as many as the tables have numbers.
+    ValueError if they are not as many as the tables have numbers.
     """
     q = torch.zeros(outputs.shape, dtype=torch.float64)
     edges = [0, *torch.tensor(drawn).cumsum(0).tolist()]

@@ -20,8 +20,8 @@ from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import Agreed, Attempt, attempt_of, delta_of, noise_of, planned_shares
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
-from fedsw.federation.trust.plan import Plan, prepared_by
-from fedsw.privacy.masks import Whole, summed
+from fedsw.federation.trust.plan import Plan, column_sums, prepared_by
+from fedsw.privacy.masks import summed
 from fedsw.runs.observer import Outcome
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
@@ -32,7 +32,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     experiment, fraction = task.experiment, task.experiment.training.batch_fraction
     present = whole(sites)
     sizes = totals(present)
-    batch = tuple(int(each) for each in sum(own_counts(site.sizes, fraction).sum(axis=0) for site in sites))
+    batch = column_sums(own_counts(site.sizes, fraction) for site in sites)
     for cell, total in zip(task.objective.cells, batch, strict=True):
         if total == 0:
             raise FederationError(
@@ -100,7 +100,6 @@ class MaskedSums(AtClients, ABC):
         raise self._collector.gave_up(round_)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
-        """One attempt with these sites; None if one of them was lost."""
         cohort = self._cohort(round_, attempt, present)
         if cohort is None:
             return None
@@ -125,7 +124,7 @@ class MaskedSums(AtClients, ABC):
         answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         if len(answers) < len(present):
             return None
-        return summed((_whole(answers[each.site.node].values) for each in present), step)
+        return summed((answers[each.site.node].values.numpy().view(np.uint64) for each in present), step)
 
     def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
         """Take note of what a site's ledgers have spent; why its answer does not count."""
@@ -163,7 +162,7 @@ class MaskedRounds(MaskedSums):
                 return None
             found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
             means = Broadcast.of(found, Terms.of(task))
-        if not ranked.contributes(task):
+        if not task.private_parameters:
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
         last = MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan))
@@ -195,7 +194,3 @@ def _party(each: Present, answer: Ready) -> Party:
         clients=each.site.clients[here].tolist(),
         sizes=each.site.sizes[here].tolist(),
     )
-
-
-def _whole(values: Tensor) -> Whole:
-    return values.numpy().view(np.uint64)

@@ -66,17 +66,16 @@ def ready(message: Message, context: Context) -> Message:
 def charged(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
     """Check what all sites are asked, and charge the attempt to every client of this one that is in the sum.
 
-    Raises:
-        BudgetExhausted, AlreadySpent: by a client's ledger.
-        RuntimeError, ValueError: as `checked`; what has no grid is refused before it is charged, too.
+    BudgetExhausted, AlreadySpent by a client's ledger; RuntimeError, ValueError as `checked`: what has no grid is
+    refused before it is charged, too.
     """
     here = checked(node, asked, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
-    promise = served(node.task.experiment).promise(node, delta_of(node.task.experiment, here.cohort.records))
-    agreed = here.attempt
+    trust, delta = served(node.task.experiment), delta_of(node.task.experiment, here.cohort.records)
+    promise, most, agreed = trust.promise(node, delta), trust.most(node, delta), here.attempt
     dues = [
-        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts)
+        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts, most)
         for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)
@@ -87,11 +86,9 @@ def charged(node: Node, asked: Asked, context: Context, state: State, agree: Cal
 
 
 def checked(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
-    """A request that this site may answer, with what all sites of its cohort `agree` on.
+    """A request that this site may answer, with what all sites of its cohort `agree` on; nothing is charged.
 
-    Raises:
-        RuntimeError: if this site gave no nonce for the attempt, or has answered it.
-        ValueError: by `own_party` and `agree`; nothing is charged.
+    RuntimeError if this site gave no nonce for the attempt, or has answered it; ValueError by `own_party` and `agree`.
     """
     if (state.get("round"), state.get("attempt")) != (asked.round, asked.attempt) or "nonce" not in state:
         raise RuntimeError(

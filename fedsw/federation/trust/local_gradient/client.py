@@ -28,12 +28,11 @@ from fedsw.federation.budgets.moments import covering, idle, planned_moments
 from fedsw.federation.messages.local import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
 from fedsw.federation.node.account import Promise
 from fedsw.federation.node.answers import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
-from fedsw.federation.node.node import Batch, Node, batch_key
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.objectives import Objective
 from fedsw.objectives import histograms as tables
 from fedsw.privacy.release import Bounded, Paid, Part, Released, release_paid, release_paid_together
 from fedsw.randomness import Stream
-from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import spread
 
@@ -143,7 +142,7 @@ def noised_contributions(
     if not paid:
         return found
     drawn = _draw(node, members, positions, bytes(state["key"]))
-    batch, outputs = _batch(node, theta, drawn, request)
+    batch, outputs = node.at_hand(theta, drawn.records, request.round, request.attempt)
     q = torch.zeros((len(drawn.records), task.dimension), dtype=torch.float64)
     if table is not None:
         sizes = torch.tensor([members[position].sizes for position in positions], dtype=torch.float64)
@@ -152,18 +151,14 @@ def noised_contributions(
             rows = (drawn.cell == cell).nonzero()[:, 0]
             size, own = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
             q[rows] = tables.cotangents(own, directions, table[cell], objective, cell=cell, size=size, radius=radius)
-    vectors = node.contributions(batch, q, _task_weights(node, members, positions, drawn), drawn.runs)
+    weights = [objective.task_weight(sum(members[position].sizes)) for position in positions]
+    of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
+    vectors = node.contributions(batch, q, of_loss, drawn.runs)
     node.batch = None
     _forget(state, paid)
     of = dict(zip(positions, vectors, strict=True))
     bounded = {position: Bounded(of[position], members[position].noise.of_contribution) for position in paid}
     return found | _released(node, members, bounded, paid, request, "gradient")
-
-
-def _task_weights(node: Node, members: Mapping[int, _Member], positions: Sequence[int], drawn: _Drawn) -> Tensor | None:
-    """Weight (n,) of every record's task loss; None where the penalty is everything."""
-    weights = [objective_of(node.task).task_weight(sum(members[position].sizes)) for position in positions]
-    return torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
 
 
 def _begin(
@@ -180,6 +175,7 @@ def _begin(
             [each.noise.charge(each.divided.rate), *idle(node.task.experiment)],
             each.noise.contribution,
             each.parts,
+            _cost_of(node, each.divided, each.delta) if each.divided.moments else None,
         )
         for each in members.values()
     ]
@@ -243,17 +239,6 @@ def _draw(node: Node, members: Mapping[int, _Member], positions: Sequence[int], 
     place = np.searchsorted(np.asarray(positions), owner[order])
     runs = tuple(int(total) for total in counts[list(positions)].sum(axis=1))
     return _Drawn(drawn.take(order), runs, torch.from_numpy(place), torch.from_numpy(cell[order]))
-
-
-@flushing_to_zero
-def _batch(node: Node, theta: Tensor, drawn: _Drawn, request: Asked) -> tuple[Batch, Tensor]:
-    """The attempt's batch and its projected outputs (n, d): at hand, or passed through the model again."""
-    batch = node.batch
-    if batch is not None and (batch.round, batch.attempt) == (request.round, request.attempt):
-        at_hand = batch.tape is not None and torch.equal(batch.records.ids, drawn.records.ids)
-        if at_hand and batch.tape is not None:
-            return batch, node.task.projected(batch.tape.raw, node.task.given(batch.records))
-    return node.forward(theta, drawn.records, request.round, request.attempt)
 
 
 def _released(
@@ -345,7 +330,6 @@ def _contributions(
 
 
 def _as(kind: Callable[[float, Tensor, float], Up], found: Found) -> dict[int, Up | Exception]:
-    """What clients noised, as messages."""
     return {
         position: each if isinstance(each, Exception) else kind(each.spent, each.value, each.sigma)
         for position, each in found.items()
@@ -358,8 +342,11 @@ answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 def planned(node: Node, delta: float) -> Counts | Cost:
     """What all planned rounds cost this client's records at that delta, or a smaller one."""
-    experiment, divided = node.task.experiment, split.budget_of(node.task.experiment, node.sizes, delta)
-    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), experiment.training.rounds)
+    return _cost_of(node, split.budget_of(node.task.experiment, node.sizes, delta), delta)
+
+
+def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | Cost:
+    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
     training = lifetime.added(rounds, planned_moments(divided.moments))
     return covering(node.task, training, divided.epsilon, delta)
 

@@ -15,11 +15,11 @@ from fedsw.federation.exchange.cohort import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.local import LocalGradientAsked, TableAsked
 from fedsw.federation.trust.held_out import LocalTallies, TallySum
-from fedsw.federation.trust.local import LocalMethod, column_sums, describe
+from fedsw.federation.trust.local import LocalMethod, describe
 from fedsw.federation.trust.local_gradient import client
 from fedsw.federation.trust.model import Sides
 from fedsw.federation.trust.moments import MomentSum
-from fedsw.federation.trust.plan import Plan, prepared_by
+from fedsw.federation.trust.plan import Plan, column_sums, prepared_by
 from fedsw.federation.trust.sums import LocalSums, answer_noised
 from fedsw.objectives import histograms as tables
 from fedsw.runs.observer import Outcome

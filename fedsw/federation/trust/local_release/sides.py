@@ -58,7 +58,7 @@ def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> Rele
     features = flushing_to_zero(node.task.inputs)(records).cpu() - node.task.experiment.clip.centre
     noise = node.own_stream(asked.round, asked.attempt, "release noise")
     found = release_paid(release.bounded(features), paid, release.part.name, noise)
-    return ReleasedRecords(found.spent, release.released(found))
+    return ReleasedRecords(found.spent, found.value)
 
 
 def planned(node: Node, delta: float) -> Counts:

@@ -84,7 +84,7 @@ def planned(node: Node, delta: float) -> Counts:
 
 
 def _plan(node: Node, delta: float) -> SlicesPlan:
-    rate = sampling_rate(node.sizes, _fraction(node))
+    rate = sampling_rate(node.sizes, node.task.experiment.training.batch_fraction)
     return slices_plan(node.task.experiment, dimension=node.task.dimension, rate=rate, delta=delta)
 
 
@@ -102,7 +102,8 @@ def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attemp
 
 
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
-    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, _fraction(node))[0]
+    fraction = node.task.experiment.training.batch_fraction
+    count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, fraction)[0]
     stream = node.own_stream(round_, attempt, "slices batch")
     keys = stream.words(len(node.units))
     return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)
@@ -118,10 +119,6 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
         pieces = map(task.given, task.chunks(records))
         parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)
-
-
-def _fraction(node: Node) -> float:
-    return node.task.experiment.training.batch_fraction
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
@@ -190,21 +187,13 @@ class LocalSlices(LocalMethod):
         return ((points - moved) / step).reshape(-1)
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
-        """One exchange: the clients' slices in client order."""
-        public, fraction = self._task.directions(round_, attempt), self._task.experiment.training.batch_fraction
-
-        def terms(member: Member) -> Terms:
-            return Terms.of(self._task, k=public.shape[1], n=sum(own_batch(member.sizes, fraction)))
-
-        answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), terms)
+        public = self._task.directions(round_, attempt)
+        answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), self._terms)
         return [_slices(answer, public) for answer in answers.values()]
 
     def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
         """The slices of all records that every client releases once, in client order."""
         public = self._task.directions(round_, attempt)
-
-        def terms(member: Member) -> Terms:
-            return Terms.of(self._task, k=public.shape[1], n=sum(member.sizes))
 
         def arrays(answer: NoisedSlices) -> Mapping[str, Tensor]:
             slices = _slices(answer, public)
@@ -212,8 +201,15 @@ class LocalSlices(LocalMethod):
             return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
 
         asked = self._asked(round_, attempt, theta)
-        self._collect(messages.SLICES, round_, members, asked, terms, arrays, self._context.releases)
+        self._collect(messages.SLICES, round_, members, asked, self._terms, arrays, self._context.releases)
         return [_slices_of(**each) for each in self._context.releases.read()]
+
+    def _terms(self, member: Member) -> Terms:
+        """The lengths of a client's answer: slices of all of its records, or of a batch."""
+        experiment, sizes = self._task.experiment, member.sizes
+        once = experiment.own(SliceSettings).once
+        n = sum(sizes if once else own_batch(sizes, experiment.training.batch_fraction))
+        return Terms.of(self._task, k=1 if self._task.dimension == 1 else experiment.slicing.directions, n=n)
 
     def _asked(self, round_: int, attempt: int, theta: Tensor) -> SlicesAsked:
         task = self._task

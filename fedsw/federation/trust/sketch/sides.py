@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
-from fedsw.experiment import Experiment, resolve_delta
+from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.budgets.local import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.budgets.moments import Shares
@@ -29,7 +29,7 @@ from fedsw.privacy.sensitivity import SLACK
 from fedsw.randomness import Stream
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
-from fedsw.sketches.law import STEP, Law
+from fedsw.sketches.law import STEP
 from fedsw.sketches.learnt import flat_bytes
 from fedsw.sketches.noised import bounded_sum, require_sum
 from fedsw.tasks.measures import law_of_problem, sketch_of_records, sketcher_of
@@ -46,18 +46,12 @@ class SketchSum(Sum):
     Whatever weights (z,) of the stage a server sends, what is made of a record is bounded.
     """
 
-    part, purpose, step = PART, "sketch", STEP
+    part, purpose, step, weights = PART, "sketch", STEP, "learnt"
 
     def __init__(self, task: Problem, stage: Stage, weights: Tensor | None = None) -> None:
         super().__init__(task)
         self.stage, self._weights, self._sketcher = stage, weights, sketcher_of(task, stage)
         self.sizes, self.known = {"w": self._sketcher.coordinates + 1}, {"classifier": stage.weights}
-
-    @classmethod
-    def asked(cls, task: Problem, request: Any) -> Self:
-        """See `Sum`; the round is the stage."""
-        weights = b"" if request.learnt is None or request.round == 1 else flat_bytes(request.learnt.tensor())
-        return cls(task, Stage(request.round, weights))
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
@@ -86,7 +80,7 @@ class SketchSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SketchBudget:
         """See `Sum`: the same under every trust model, at the attempts that it plans for."""
-        return budget_of(self.task.experiment, self._sketcher.law, delta, self.stage.number)
+        return sketch_budget(self.task.experiment, self._sketcher.law, delta, self.stage.number)
 
     def most(self, records: int) -> float:
         """See `Sum`."""
@@ -121,17 +115,12 @@ def stage_with(number: int, weights: Tensor) -> Stage:
     return Stage(number, flat_bytes(weights) if number > 1 else b"")
 
 
-def budget_of(experiment: Experiment, law: Law, delta: float, number: int = 1) -> SketchBudget:
-    """What one attempt at a stage costs, of as many as its trust model plans for."""
-    return sketch_budget(experiment, law, delta, number, attempts=experiment.privacy.model.attempts(experiment))
-
-
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """What is fixed before the exchange: every record, once. The noise is the same under all trust models."""
     experiment, law = task.experiment, law_of_problem(task)
     size = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=size)
-    budget = budget_of(experiment, law, delta)
+    budget = sketch_budget(experiment, law, delta)
     return Plan.of(
         task,
         sizes=(size,),
@@ -204,6 +193,6 @@ LOCAL = Sides(
     make_plan,
     LocalSketches,
     {messages.SKETCH: answer_noised(messages.SKETCH, SketchSum)},
-    epsilon=lambda node, delta: budget_of(node.task.experiment, law_of_problem(node.task), delta).epsilon,
+    epsilon=lambda node, delta: sketch_budget(node.task.experiment, law_of_problem(node.task), delta).epsilon,
     planned=lambda node, delta: planned_stages(node.task, delta),
 )
