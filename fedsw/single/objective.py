@@ -218,13 +218,7 @@ class Objective:
                 parts.append(project(head.detach(), (penalty.clip or clip).output))
         by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
         device = outputs[0][0].device
-        cotangents = self.composite.cotangents(
-            by_stratum,
-            [theta.to(device) for theta in thetas],
-            lambda number, count: self._sample(number, count, batch).to(device),
-            ties=self.ties,
-            memory_limit=self.memory_limit,
-        )
+        cotangents = self._cotangents(by_stratum, [theta.to(device) for theta in thetas], batch, clip)
         pulled = [torch.cat(list(parts)) for parts in cotangents]
         total = torch.zeros(count_parameters(model), dtype=torch.float64, device=device)
         weight, start = self.composite.task_weight(len(batch)), 0
@@ -236,6 +230,21 @@ class Objective:
             total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight))
             start += len(chunk)
         return total.cpu()
+
+    def _cotangents(
+        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
+    ) -> Sequence[Sequence[Tensor]]:
+        """Gradients of the penalties in their outputs, which are within the clip, by penalty and stratum.
+
+        A forecast of clients that nobody trusts overrides it (`fedsw.planning.after_moments.TabledObjective`).
+        """
+        return self.composite.cotangents(
+            by_stratum,
+            thetas,
+            lambda number, count: self._sample(number, count, batch).to(by_stratum[0][0].device),
+            ties=self.ties,
+            memory_limit=self.memory_limit,
+        )
 
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         pulled = [
