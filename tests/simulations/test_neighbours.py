@@ -194,10 +194,10 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
-def same_numbers(value: torch.Tensor, part: release.Part, stream: Any) -> torch.Tensor:
+def same_numbers(value: torch.Tensor, scale: float, mechanism: str, stream: Any) -> torch.Tensor:
     """What leaves in both runs: numbers of the noise's size, on its grid, that were drawn long ago."""
     drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    scale = part.scale or 0.01
+    scale = scale or 0.01
     return (scale * drawn / spacing(scale)).round() * spacing(scale)
 
 
