@@ -90,7 +90,7 @@ def test_a_contribution_is_the_processors(kind, pieces):
 @pytest.mark.parametrize("steep", [1.0, 100.0])
 @pytest.mark.parametrize("clip", [1e-30, 0.01, 1e30])
 def test_a_contribution_never_weighs_more_than_its_clip_bound(precision, steep, clip):
-    node = _node("cuda", f"training.precision={precision}", f"clip.jacobian={clip}", f"clip.loss={2 * clip}", *CODES)
+    node = _node("cuda", f"training.precision={precision}", f"clip.jacobian={clip}", f"clip.loss={clip}", *CODES)
     records = node.draw(bytes(32), [20, 20])
     batch, outputs = node.forward(flatten(node.model).cpu() * steep, records, 1, 0)
     q = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
