@@ -39,20 +39,20 @@ def same_draws_wherever_a_test_runs() -> None:
 
 
 LONG = (
-    *("packaging/test_newest_flower", "simulations/test_deployed_engine", "packaging/test_wheel", "site/test_site"),
-    *("simulations/test_chaos_deployed", "server/test_engines_agree", "simulations/test_stock_bytes"),
+    *("packaging/test_newest_flower", "deploy/test_deployed_engine", "packaging/test_wheel", "site/test_site"),
+    *("simulations/test_chaos_deployed", "federation/test_engines_agree", "simulations/test_stock_bytes"),
     *("attacks/test_federation_attack", "report/test_browser", "deploy/test_hostile_member"),
     *(
-        "simulations/test_warm_executor",
-        "forecast/test_forecast",
-        "server/test_recovery",
+        "engines/test_warm_executor",
+        "planning/test_forecast",
+        "runs/test_recovery",
         "accounting/test_composition",
     ),
-    *("server/test_restored", "tasks/test_tally", "server/test_local_sites", "simulations/test_audit_canary"),
-    *("server/test_federation", "server/test_transfers", "baselines/test_baselines", "server/test_replies"),
-    *("use/test_stored_code", "simulations/test_neighbours", "owndata/test_every_verb", "owndata/test_path"),
-    *("simulations/test_audit_recorded", "accounting/test_triangle", "simulations/test_ended_runs"),
-    *("clipping/test_cut_precision", "tuning/test_selected_run", "test_subnormal", "fuzz/test_settings"),
+    *("runs/test_restored", "tasks/test_tally", "federation/test_local_sites", "audit/test_audit_canary"),
+    *("federation/test_federation", "federation/test_transfers", "baselines/test_baselines", "federation/test_replies"),
+    *("use/test_stored_code", "simulations/test_neighbours", "own_data/test_every_verb", "own_data/test_path"),
+    *("audit/test_audit_recorded", "accounting/test_triangle", "simulations/test_ended_runs"),
+    *("clipping/test_cut_precision", "planning/test_selected_run", "test_subnormal", "fuzz/test_settings"),
 )
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended."""
 

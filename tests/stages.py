@@ -61,7 +61,7 @@ FEW: dict[str, dict[str, int]] = {
     "clipping/test_limits": {
         "a_saturated_softmax_of_large_features_stays_below_the_bound": 4,
     },
-    "data/test_declared": {
+    "columns/test_declared": {
         "importing_the_data_package_imports_no_library_of_containers": 0,
     },
     "data/test_images": {
@@ -87,7 +87,7 @@ FEW: dict[str, dict[str, int]] = {
     "fuzz/test_messages": {
         "whatever_comes_is_a_message_of_the_table_or_malformed": 17,
     },
-    "local/test_denoise": {
+    "transport/test_denoise": {
         "pywavelets_is_imported_only_when_it_is_used": 0,
     },
     "local/test_slices": {
@@ -96,13 +96,13 @@ FEW: dict[str, dict[str, int]] = {
     "mutants/test_mutants": {
         "tests_that_never_end_are_an_error": 0,
     },
-    "owndata/test_choose": {
+    "own_data/test_choose": {
         "what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_said": 8,
     },
-    "owndata/test_evaluate": {
+    "own_data/test_evaluate": {
         "a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers": 2,
     },
-    "owndata/test_usefulness": {
+    "own_data/test_usefulness": {
         "a_table_is_useful_or_not_by_what_a_model_learns_from_it": 2,
         "screen_and_card_say_first_that_a_table_is_of_no_use": 0,
     },
@@ -128,83 +128,83 @@ FEW: dict[str, dict[str, int]] = {
     "report/test_page": {
         "the_page_says_what_the_summary_says": 2,
     },
-    "server/test_availability": {
+    "federation/test_availability": {
         "a_client_that_is_dead_costs_one_time_limit_not_one_a_round": 0,
         "a_round_with_too_few_clients_waits_a_time_limit_for_those_greeted": 1,
     },
-    "server/test_faults": {
+    "federation/test_faults": {
         "a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left": 1,
     },
-    "server/test_garbage": {
+    "federation/test_garbage": {
         "a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on": 5,
     },
-    "server/test_ledgers_of_runs": {
+    "federation/test_ledgers_of_runs": {
         "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
     },
-    "server/test_local_gradient": {
+    "federation/test_local_gradient": {
         "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
     },
-    "server/test_local_sites": {
+    "federation/test_local_sites": {
         "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 4,
     },
-    "server/test_local_slices": {
+    "federation/test_local_slices": {
         "a_release_is_asked_for_once_and_every_loss_learns_from_it": 2,
     },
-    "server/test_moments_first": {
+    "federation/test_moments_first": {
         "a_run_that_goes_on_has_the_moments_that_it_had_and_ends_with_the_same_bits": 1,
         "a_run_with_moments_passes_its_own_audit_and_fails_it_where_they_cost_less": 1,
         "moments_and_all_rounds_compose_to_the_promised_epsilon": 4,
         "moments_are_charged_once_and_whole_before_the_rounds": 1,
     },
-    "server/test_promises": {
+    "federation/test_promises": {
         "a_run_goes_on_only_at_the_delta_that_its_rounds_were_paid_for": 2,
     },
-    "server/test_requests": {
+    "federation/test_requests": {
         "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
     },
-    "server/test_secrets": {
+    "federation/test_secrets": {
         "a_seeded_run_would_have_been_noticed": 4,
         "in_a_run_without_a_seed_nothing_secret_follows_from_a_number": 4,
     },
-    "server/test_sites": {
+    "federation/test_sites": {
         "a_site_of_many_clients_ends_at_the_parameters_of_one_process_a_client": 3,
     },
-    "server/test_sketch_runs": {
+    "federation/test_sketch_runs": {
         "restarts_are_chosen_by_the_sketch_and_change_no_message_and_no_charge": 1,
     },
-    "server/test_sketch_shares": {
+    "federation/test_sketch_shares": {
         "chosen_shares_are_those_of_the_plan_the_ledgers_and_the_record_and_cost_what_was_asked_for": 2,
     },
-    "server/test_sketch_stages": {
+    "federation/test_sketch_stages": {
         "a_run_that_breaks_off_between_stages_goes_on_as_if_it_had_not": 2,
     },
-    "server/test_stored_bytes": {
+    "federation/test_stored_bytes": {
         "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 2,
     },
-    "server/test_transfers": {
+    "federation/test_transfers": {
         "a_run_ends_where_the_processors_ends": 2,
     },
-    "simulations/test_audit_canary": {
+    "audit/test_audit_canary": {
         "a_broken_build_fails_the_audit": 2,
         "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
     },
-    "simulations/test_audit_canary_sketches": {
+    "audit/test_audit_canary_sketches": {
         "a_broken_build_fails_the_audit": 2,
         "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 2,
     },
-    "simulations/test_audit_held_out": {
+    "audit/test_audit_held_out": {
         "an_honest_release_of_kept_records_passes_every_check": 2,
     },
-    "simulations/test_audit_recorded": {
+    "audit/test_audit_recorded": {
         "an_honest_folder_of_every_trust_model_passes_every_check": 5,
     },
-    "simulations/test_audit_sketches": {
+    "audit/test_audit_sketches": {
         "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 2,
     },
     "simulations/test_chaos_deployed": {
         "the_audit_finds": 5,
     },
-    "simulations/test_deploy_processes": {
+    "deploy/test_deploy_processes": {
         "a_killed_server_app_is_found_out_while_its_submission_waits": 0,
     },
     "simulations/test_ended_runs": {
@@ -214,10 +214,10 @@ FEW: dict[str, dict[str, int]] = {
     "simulations/test_neighbours": {
         "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 3,
     },
-    "simulations/test_plots": {
+    "report/test_plots": {
         "a_figure_without_its_data_is_left_out": 2,
     },
-    "simulations/test_warm_executor": {
+    "engines/test_warm_executor": {
         "a_worker_ends_with_its_node": 0,
         "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
     },
@@ -259,16 +259,16 @@ FEW: dict[str, dict[str, int]] = {
     "test_malformed": {
         "a_malformed_input_is_named_and_nothing_is_spent": 32,
     },
-    "test_matching": {
+    "objectives/test_matching": {
         "replacing_one_private_record_never_exceeds_the_bound": 5,
     },
-    "test_models": {
+    "models/test_models": {
         "contributions_of_image_models_are_those_of_materialised_jacobians": 2,
     },
     "test_python_page": {
         "one_machine_and_its_federated_twin_end_at_the_same_parameters": 0,
     },
-    "test_sensitivity": {
+    "privacy/test_sensitivity": {
         "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
     },
     "use/test_printed_texts": {

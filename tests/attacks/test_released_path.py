@@ -21,8 +21,8 @@ from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
+from tests.federation.test_matching_runs import GENERATOR
 from tests.federations import Federation, array_record, counts_of, numbers, small
-from tests.server.test_matching_runs import GENERATOR
 
 RECORDS = 40
 ALL_OF_THEM = ("training.batch_fraction=1.0", "training.rounds=1", f"data.records={RECORDS}", "federation.clients=2")

@@ -31,8 +31,8 @@ from fedsw.sketches.noised import sketch_sensitivity
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import FIRST
-from tests.server.kept_runs import kept_run
-from tests.server.sketch_runs import sketched
+from tests.federation.sketch_runs import sketched
+from tests.runs.kept_runs import kept_run
 
 KEY = bytes(range(32))
 SEARCH = settings(max_examples=30)

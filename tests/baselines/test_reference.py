@@ -27,8 +27,8 @@ from fedsw.planning.plan import planned
 from fedsw.planning.words import rows
 from fedsw.tasks.measures import measure
 from fedsw.tasks.problem import Problem
-from tests.forecast.test_preset import COLUMNS, SIZES, asked
-from tests.simulations.test_compare_own import OWN, own
+from tests.compare.test_compare_own import OWN, own
+from tests.planning.test_preset import COLUMNS, SIZES, asked
 
 __all__ = ["own"]
 

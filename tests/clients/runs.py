@@ -13,9 +13,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.messages import Message
 from tests.clients.messages import Inspector, exchanges_of
 from tests.clients.transport import Transport
+from tests.federation.sketch_runs import LOCAL, SKETCH
 from tests.federations import SMALL, Federation
-from tests.server.kept_runs import CLASSES
-from tests.server.sketch_runs import LOCAL, SKETCH
+from tests.runs.kept_runs import CLASSES
 
 GENERATION: dict[str, Any] = {
     **SMALL,
@@ -27,7 +27,7 @@ GENERATION: dict[str, Any] = {
 KEPT: dict[str, Any] = {
     **SMALL,
     "data": {
-        "source": "tests.server.kept_runs:everybody",
+        "source": "tests.runs.kept_runs:everybody",
         "columns": CLASSES,
         "held_out_fraction": 0.25,
         "held_out_to": "everybody",

@@ -21,8 +21,8 @@ from fedsw.privacy import release as door
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from tests.clients import releases
+from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.noises import require_gaussian, require_laplace
-from tests.server.test_local_slices import RELEASE, SLICES
 
 DRAWS = 30
 SHARED, OWN = "slicing.directions=4", "slicing.directions=3"  # whole blocks of R^2, and not

@@ -18,8 +18,8 @@ from fedsw.federation.messages.fields import Seen
 from fedsw.settings import FederationError
 from tests.clients.messages import LEAVES, Inspector, exchanges_of
 from tests.clients.runs import NOISE, RUNS, SMALLEST, Watched, watched_run
+from tests.federation.test_matching_runs import ADAPTATION
 from tests.federations import SMALL, Federation, digits_for_images
-from tests.server.test_matching_runs import ADAPTATION
 
 THROUGH_MODEL = ("privacy.trust=local-slices", NOISE, "training.rounds=1", "federation.clients=2")
 """With `ADAPTATION`, the only local run in which features pass through the model; it needs files of images."""

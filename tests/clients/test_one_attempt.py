@@ -27,11 +27,11 @@ from fedsw.federation.messages.sums import NoisyMomentsAsked, NoisyTallyAsked, S
 from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
+from tests.federation.sketch_runs import sketched
+from tests.federation.test_local_slices import FLOW, RELEASE, SLICES
+from tests.federation.test_local_slices import experiment as of_shape
 from tests.federations import small
-from tests.server.kept_runs import LOCAL, kept_run, tables
-from tests.server.sketch_runs import sketched
-from tests.server.test_local_slices import FLOW, RELEASE, SLICES
-from tests.server.test_local_slices import experiment as of_shape
+from tests.runs.kept_runs import LOCAL, kept_run, tables
 
 GRADIENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "federation.clients=2")
 ALONE = small("privacy.trust=local-gradient", "objective.alpha=0", "privacy.epsilon=8.0", "federation.clients=2")

@@ -23,9 +23,9 @@ from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import FIRST
 from tests.clients import releases
+from tests.federation.sketch_runs import sketched
+from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federations import small
-from tests.server.sketch_runs import sketched
-from tests.server.test_local_slices import RELEASE, SLICES
 
 CONFIG = {"partition-id": 0, "num-partitions": 1}
 

@@ -26,8 +26,8 @@ from fedsw.federation.trust.distributed.once import agreed_sum
 from fedsw.federation.trust.sketch.sides import SketchSum, stage_with
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
+from tests.federation.sketch_runs import sketched
 from tests.federations import small
-from tests.server.sketch_runs import sketched
 
 RUN = "a77ac4ed" * 4
 _RUNS = itertools.count(20_000)

@@ -18,8 +18,8 @@ from fedsw.settings import ExperimentError
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import experiment_of
 from tests.distributed.test_budget import SEVERAL, attempt
+from tests.federation.local_runs import kind_of
 from tests.federations import Saboteur, numbers, small
-from tests.server.local_runs import kind_of
 
 AUTO = ("objective.alpha=0.75", "clip.output=0.5", "clip.centre=0.5", "training.rounds=30", "local.bins=auto")
 TASK = Problem.from_experiment(experiment_of(*AUTO))

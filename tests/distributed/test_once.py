@@ -20,9 +20,10 @@ from fedsw.federation.trust.distributed.budget import attempts_at_one, planned_s
 from fedsw.privacy.masks import MaskKey
 from fedsw.tasks.problem import Problem
 from tests.distributed.sites import Refused, Sites, experiment_of
+from tests.federation import test_moments_first
+from tests.federation.local_runs import attempts_in, kind_of, parameters_of
 from tests.federations import Saboteur, small
-from tests.server import kept_runs, test_moments_first
-from tests.server.local_runs import attempts_in, kind_of, parameters_of
+from tests.runs import kept_runs
 
 NOBODY = ("privacy.trust=distributed", "privacy.delta=1e-5", "local.bins=8")
 FIRST = (*NOBODY, "privacy.moments=0.3")

@@ -17,8 +17,8 @@ from fedsw.federation import messages
 from fedsw.privacy.masks import MaskKey
 from fedsw.settings import ExperimentError, FederationError
 from tests.distributed.sites import experiment_of
+from tests.federation.local_runs import attempts_in, kind_of, parameters_of
 from tests.federations import Saboteur, numbers, small
-from tests.server.local_runs import attempts_in, kind_of, parameters_of
 
 TRUST = ("privacy.trust=distributed", "privacy.epsilon=2.0")
 

@@ -35,14 +35,14 @@ from fedsw.sketches.parts import GaussianKernel
 from fedsw.tasks.measures import law_of_problem
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import Stage
+from tests.audit.test_audit_recorded import change_lines, failed
 from tests.distributed.sites import RUN, Sites, masked
 from tests.distributed.test_attacks import uniform
+from tests.federation.local_runs import attempts_in, kind_of, parameters_of
+from tests.federation.sketch_runs import SKETCH, sketched
+from tests.federation.sketch_runs import exact as exact_sum
 from tests.federations import Saboteur, numbers, small
 from tests.noises import require_gaussian
-from tests.server.local_runs import attempts_in, kind_of, parameters_of
-from tests.server.sketch_runs import SKETCH, sketched
-from tests.server.sketch_runs import exact as exact_sum
-from tests.simulations.test_audit_recorded import change_lines, failed
 
 TRUST = "privacy.trust=distributed"
 TWO = ("sketch.stages=[{share=0.3}]", "sketch.hidden=5", "training.rounds=3")

@@ -20,10 +20,10 @@ from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from fedsw.transport.sliced import cotangents, project, spread
 from tests.distributed.sites import Refused, Sites
+from tests.federation.local_runs import attempts_in, kind_of, parameters_of
+from tests.federation.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
+from tests.federation.test_transfers import ALSO
 from tests.federations import SMALL, Saboteur, digits_for_images, small
-from tests.server.local_runs import attempts_in, kind_of, parameters_of
-from tests.server.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
-from tests.server.test_transfers import ALSO
 
 NOBODY = ("privacy.trust=distributed", "privacy.epsilon=2.0", "local.bins=16", "federation.clients=3")
 FEW = (*NOBODY, "slicing.directions=6", "training.rounds=2")

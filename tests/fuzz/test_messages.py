@@ -12,8 +12,8 @@ from fedsw.federation import messages, wire
 from fedsw.federation.messages import EXCHANGES, Malformed, Terms, trusts_of
 from fedsw.federation.messages.codec import declared, fields_of
 from fedsw.tasks.problem import Problem
+from tests.federation.sketch_runs import sketched
 from tests.federations import small
-from tests.server.sketch_runs import sketched
 
 EXPERIMENTS = {
     "central": small("privacy.noise_multiplier=2", "unsafe_metrics=true", "seed=3"),

@@ -18,9 +18,9 @@ from fedsw.engines.pool import settle_run
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.accounts import Budgeted
 from fedsw.settings import FederationError
+from tests.federation.sketch_runs import SKETCH
+from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federations import SMALL, Federation, Saboteur
-from tests.server.sketch_runs import SKETCH
-from tests.server.test_local_slices import RELEASE, SLICES
 
 DELTA = 1e-4
 

@@ -25,10 +25,10 @@ from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_pai
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from tests.doors import Unaccounted
+from tests.federation.sketch_runs import LOCAL, SKETCH
+from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federations import Federation
 from tests.noises import require_gaussian
-from tests.server.sketch_runs import LOCAL, SKETCH
-from tests.server.test_local_slices import RELEASE, SLICES
 
 PACKAGE = Path(fedsw.__file__).parent
 THE_DOOR = PACKAGE / "privacy" / "release.py"

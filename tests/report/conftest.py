@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from tests.pretended_runs import fake_runs, finished_run  # noqa: F401
 
 SMALL = {
     "training": {"rounds": 3, "batch_fraction": 0.2},

@@ -17,8 +17,8 @@ from fedsw.report.page.page import WhatIfs, page
 from fedsw.runs.record import read_run
 from fedsw.use.export import write_card
 from tests.browser import BROWSER, MISSING, opened
+from tests.compare.comparing import table_of
 from tests.report.test_documents import plan
-from tests.simulations.comparing import table_of
 
 pytestmark = pytest.mark.slow
 FLAGS = (

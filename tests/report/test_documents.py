@@ -28,8 +28,8 @@ from fedsw.report.page.page import Code, Document, Listed, Section, Strong
 from fedsw.report.page.pictures import Picture
 from fedsw.runs.files import read_json
 from fedsw.use.export import write_card
+from tests.compare.comparing import table_of
 from tests.report.test_page import MOST_BYTES, Outline
-from tests.simulations.comparing import table_of
 
 
 def sound(text: str) -> Outline:

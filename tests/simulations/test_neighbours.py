@@ -43,8 +43,8 @@ from fedsw.federation.server.summary import within
 from fedsw.planning import search
 from fedsw.privacy import release
 from fedsw.privacy.noise import spacing
+from tests.federation.sketch_runs import sketched
 from tests.federations import Federation
-from tests.server.sketch_runs import sketched
 
 TIMES = frozenset({"seconds", "begun", "date", "time", "operator_only"})
 """Keys whose values are times: how long a run takes in all is published, and no guarantee is about it."""

@@ -19,7 +19,7 @@ from fedsw.sketches.maps import OwnMap
 from fedsw.sketches.parts import GaussianKernel
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.sketched import feature_map
-from tests.server.sketch_runs import SKETCH
+from tests.federation.sketch_runs import SKETCH
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

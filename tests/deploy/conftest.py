@@ -1,0 +1,3 @@
+"""Fixtures of tests of deployments."""
+
+from tests.pretended_runs import fake_runs, finished_run  # noqa: F401

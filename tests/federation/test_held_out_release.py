@@ -1,0 +1,382 @@
+"""Laws of records that are kept out of training and measured in the federation: what leaves, at what cost, once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
+from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
+from fedsw.experiment import ExperimentError
+from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, tally_of
+from fedsw.federation.messages import TALLY, trusts_of
+from fedsw.federation.node import joining as nodes
+from fedsw.federation.node.account import spent_epsilon
+from fedsw.federation.node.partition import held_out_records, held_records
+from fedsw.federation.server.moments import keep
+from fedsw.federation.trust import held_out
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.model import served
+from fedsw.own_data.evaluate import evaluate
+from fedsw.randomness import Stream
+from fedsw.runs.recovery import StorageFault
+from fedsw.settings import FederationError
+from fedsw.tasks.problem import Problem
+from tests.clients.releases import summed
+from tests.federations import Federation, Saboteur, array, numbers, small
+from tests.noises import require_gaussian
+from tests.runs.kept_runs import LOCAL, NOBODY, SITE, entries, exact, frame, kept_run, released, tables, written
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_remembered():
+    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
+    nodes._nodes.clear()
+    yield
+    nodes._nodes.clear()
+
+
+@pytest.mark.parametrize("moments", [(), ("privacy.moments=0.3",)], ids=["", "moments"])
+@pytest.mark.parametrize("sites", [1, 3])
+@pytest.mark.parametrize("regression", [False, True])
+def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, federation, sites, regression, moments):
+    data = tables(tmp_path / "data", 40, 60, 80)
+    chosen = kept_run(data, *NOBODY, *moments, f"federation.sites={sites}", regression=regression)
+    summary = federation.run(chosen)
+    directory = federation.folder / "run1"
+    assert torch.allclose(released(directory)["values"], exact(chosen, directory), atol=1e-5, rtol=0)  # float32 outputs
+    (*_, everybody) = evaluate(directory, None)
+    assert summary["held_out_measured_on"]["records"] == everybody.count == 2 * (5 + 7 + 10)
+    for name, value in summary["held_out"].items():
+        if name != "ks":  # by ten bins
+            assert value == pytest.approx(everybody.worth.metrics[name], abs=1e-7)
+    for name in summary["held_out"].keys() & everybody.worth.quality.constant.keys():
+        assert summary["constant"][name] == pytest.approx(everybody.worth.quality.constant[name], abs=1e-7)
+    assert summary["epsilon_of_reader"] == math.inf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_what_is_added_to_the_sums_is_noise_of_the_planned_scale_in_every_number(tmp_path, federation, trust):
+    chosen, added = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust), []
+    for _ in range(12):
+        summary = federation.run(chosen)
+        directory = federation.folder / f"run{federation.runs}"
+        found = released(directory)
+        added.append((found["values"] - exact(chosen, directory)).reshape(-1))
+    task = Problem.from_experiment(chosen)
+    budget = held_out_budget(chosen, tally_of(task), summary["epsilon"], 1e-5)
+    if not trust:
+        assert found["sigma"] == pytest.approx(budget.sigma, rel=1e-9)
+    else:  # of three clients, each at its own epsilon, no larger than the largest
+        assert found["sigma"] >= budget.sigma * math.sqrt(3) * (1 - 1e-9)
+    require_gaussian(torch.stack(added), found["sigma"])
+
+
+@pytest.mark.parametrize("trust", [(), ("privacy.trust=local-gradient", "training.batch_fraction=0.2")])
+def test_kept_records_are_measured_as_they_are_after_moments_too(tmp_path, federation, trust):
+    little = ("privacy.moments=0.3", "privacy.noise_multiplier=0.05")
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust, *little, regression=True)
+    federation.run(chosen)
+    found = released(federation.folder / "run1")
+    off = (found["values"] - exact(chosen, federation.folder / "run1")).abs().max()
+    assert off < 6 * found["sigma"] < 1.5
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_kept_records_are_charged_once_and_whole_and_training_costs_them_nothing(tmp_path, federation, trust):
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust)
+    summary = federation.run(chosen)
+    folder = federation.folder / "run1"
+    ledgers = sorted(folder.glob("clients/*.sqlite")) if trust else [folder / "ledger.sqlite"]
+    assert len(ledgers) == (3 if trust else 1)
+    for path in ledgers:
+        kept = [entry for entry in entries(path) if entry.group == HELD_OUT]
+        others = [entry for entry in entries(path) if entry.group != HELD_OUT]
+        assert [entry.sampling_rate for entry in kept] == [0.0, 0.0, 1.0]
+        assert kept[-1].round == 3 and kept[-1].sensitivity >= math.sqrt(2)
+        assert all((entry.sampling_rate > 0) == (entry.round < 3) for entry in others)
+        with Ledger.open(path, read_only=True) as ledger:
+            by_group = ledger.epsilon_by_group()
+            assert ledger.budget * (1 - 1e-4) < by_group[HELD_OUT] <= ledger.budget * (1 + 1e-9)
+            assert ledger.epsilon() == max(by_group.values())
+    assert summary["released_rounds"] == 2 and summary["epsilon_spent"] <= summary["epsilon"] * (1 + 1e-9)
+    assert "kept out of training have the same guarantee" in summary["guarantee"]["statement"]
+
+
+def test_no_record_is_both_trained_on_and_counted_and_neither_moves_the_other(tmp_path):
+    data = tables(tmp_path / "data", 40, 60, 80)
+    chosen = kept_run(data)
+    task = Problem.from_experiment(chosen)
+    trained, kept = held_records(task, SITE), held_out_records(task, SITE)
+    assert not set(trained.records.ids.tolist()) & set(kept.records.ids.tolist())
+    frames = []
+    for number, size in enumerate((40, 60, 80)):
+        own = frame(number, size)
+        rows = trained.records.ids[trained.owner == number].numpy() // 3
+        own.loc[rows, ["x0", "x1"]] += 50.0
+        own.loc[rows, "income"] = "high"
+        frames.append(own)
+    other = kept_run(written(tmp_path / "other", frames))
+    theta, found = torch.randn(task.parameters, dtype=torch.float64), []
+    for asked in (chosen, other):
+        nodes._nodes.clear()
+        node = nodes.join(asked.model_dump_json(), "run", 1, SITE)
+        found.append(TallySum(node.task, theta).steps(node, range(3), Stream(bytes(32))))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+@pytest.mark.parametrize("unit", [None, "patient"])
+def test_replacing_one_kept_unit_moves_the_sums_by_no_more_than_is_charged(tmp_path, trust, unit):
+    sizes, rows = (40, 40, 40), 1 if unit is None else 3
+    data = tables(tmp_path / "data", *sizes, rows=rows)
+    more = {} if unit is None else {"unit": unit}
+    chosen = kept_run(data, *trust, **more)
+    task = Problem.from_experiment(chosen)
+    kept = held_out_records(task, SITE)
+    first = int(kept.records.ids[0]) // 3 // rows * rows  # row of client 0's file that begins a kept unit
+    frames = [frame(number, size, rows=rows) for number, size in enumerate(sizes)]
+    worst = 0.0
+    for place, (x0, income) in enumerate([(9.0, "high"), (-9.0, "low"), (9.0, "low"), (-9.0, "high")]):
+        frames[0].loc[range(first, first + rows), "x0"] = x0
+        frames[0].loc[range(first, first + rows), "income"] = income
+        other = kept_run(written(tmp_path / f"other{place}", frames), *trust, **more)
+        theta, found = torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64)[: task.parameters], []
+        for asked in (chosen, other):
+            nodes._nodes.clear()
+            node = nodes.join(asked.model_dump_json(), "run", 1, SITE)
+            found.append(TallySum(node.task, theta).steps(node, range(3), Stream(bytes(32))))
+        worst = max(worst, float(torch.linalg.vector_norm((found[0] - found[1]).double())) * 2.0**-26)
+    budget = held_out_budget(chosen, tally_of(task), 1.0, 1e-5)
+    assert 0.99 * budget.sensitivity.value / 1.001 < worst <= budget.sensitivity.value
+
+
+def test_a_clients_own_counts_are_of_one_row_of_each_kept_person(tmp_path, monkeypatch):
+    seen, genuine = [], held_out.tally_of_records
+    monkeypatch.setattr(held_out, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
+    chosen = kept_run(tables(tmp_path / "data", 40, 40, 40, rows=3), *LOCAL, unit="patient")
+    node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
+    theta = torch.zeros(node.task.parameters, dtype=torch.float64)
+    summed(TallySum(node.task, theta), node, tmp_path / "client-0.sqlite", 3, 0, 120)
+    assert len(seen[0]) == len(seen[0].unit.unique()) == len(node.kept.units) == 10 < len(node.kept.records)
+
+
+def test_sites_that_sum_for_many_clients_release_what_the_clients_would(tmp_path):
+    data, found = tables(tmp_path / "data", 40, 60, 80), []
+    for sites in (1, 3):
+        for trust in ((), LOCAL):
+            chosen = kept_run(data, *trust, f"federation.sites={sites}", "seed=5")
+            Federation(tmp_path).run(chosen, directory=tmp_path / f"{sites}{len(trust)}")
+            found.append(released(tmp_path / f"{sites}{len(trust)}"))
+    assert torch.equal(found[0]["values"], found[2]["values"])
+    assert torch.allclose(found[1]["values"], found[3]["values"], atol=1e-9)
+
+
+def test_who_is_lost_after_training_is_not_in_the_sums_and_not_among_the_records(tmp_path, federation):
+    def hook(message, context):
+        if message.metadata.message_type.startswith("evaluate.") and message.metadata.dst_node_id == 1001:
+            raise OSError("gone")
+
+    data = tables(tmp_path / "data", 40, 60, 80)
+    for number, trust in enumerate(((), LOCAL), start=1):
+        chosen = kept_run(data, *trust, "federation.min_clients=2")
+        summary = federation.run(chosen, app=Saboteur(hook))
+        said = summary["held_out_release"]
+        assert said["clients"] == 2 and said["records"] in (2 * (5 + 7), 2 * (5 + 10), 2 * (7 + 10))
+        directory = federation.folder / f"run{number}"
+        assert sum(released(directory)["records"]) == said["records"]
+
+
+def test_with_too_few_clients_the_run_keeps_its_model_says_why_and_gets_metrics_when_it_goes_on(tmp_path):
+    away, directory = [True], tmp_path / "run"
+
+    def hook(message, context):
+        if message.metadata.message_type.startswith("evaluate.") and away:
+            raise OSError("gone")
+
+    chosen, app = kept_run(tables(tmp_path / "data", 40, 60, 80), "federation.max_attempts=1"), Saboteur(hook)
+    summary = Federation(tmp_path).run(chosen, directory=directory, app=app)
+    assert summary["status"] == "completed" and summary["held_out"] == {} and (directory / "model.safetensors").exists()
+    assert "nothing is known of the records that clients kept out of training" in summary["warnings"][0]
+    assert [entry.sampling_rate for entry in entries(directory / "ledger.sqlite") if entry.group == HELD_OUT] == [0, 0]
+    away.clear()
+    summary = Federation(tmp_path).run(chosen, directory=directory, app=app, resume=True)
+    assert summary["held_out_release"]["attempt"] == 1 and math.isfinite(summary["held_out"]["accuracy"])
+    before = released(directory)["values"]
+    again = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert torch.equal(released(directory)["values"], before) and again["held_out"] == summary["held_out"]
+
+
+def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeypatch):
+    def failing(*_):
+        raise OSError(28, "no space left on device")
+
+    directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
+    with monkeypatch.context() as patch, pytest.raises(StorageFault):
+        patch.setattr("fedsw.federation.server.moments.keep", failing)
+        Federation(tmp_path).run(chosen, directory=directory)
+    assert keep is not failing
+    summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert summary["status"] == "completed" and summary["held_out"] == {}
+    assert "the budget is" in summary["warnings"][0]
+    kept = [entry for entry in entries(directory / "ledger.sqlite") if entry.group == HELD_OUT]
+    assert sum(entry.sampling_rate for entry in kept) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda steps: steps + 1, "its sums are none of 14 kept records"),
+        (lambda steps: 3 * steps, "its sums are none of 14 kept records"),
+        (lambda steps: steps[:, 1:], "unreadable answer"),
+        (lambda steps: -steps, "unreadable answer"),
+    ],
+)
+def test_sums_that_kept_records_cannot_make_are_refused_and_never_quoted(tmp_path, federation, caplog, change, reason):
+    def after(message, reply):
+        if message.metadata.message_type == TALLY.kind and message.metadata.dst_node_id == 1001:
+            reply.content["arrays"]["steps"] = array(change(numbers(reply.content["arrays"]["steps"])))
+        return reply
+
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), "federation.max_attempts=1")
+    summary = federation.run(chosen, app=Saboteur(after=after))
+    assert summary["held_out"] == {} and reason in caplog.text
+    assert not (federation.folder / "run1" / "held_out.json").exists()
+
+
+def test_a_client_gives_exact_sums_to_no_server_that_it_does_not_trust(tmp_path, federation):
+    refused = []
+
+    def hook(message, context):
+        if message.metadata.message_type == "evaluate.noisy_tally":
+            message.metadata.message_type = TALLY.kind
+
+    def after(message, reply):
+        if message.metadata.message_type == TALLY.kind:
+            refused.append(reply.has_error() or "steps" not in reply.content.get("arrays", {}))
+        return reply
+
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *LOCAL)
+    assert chosen.privacy.trust not in trusts_of(TALLY)
+    summary = federation.run(chosen, app=Saboteur(hook, after))
+    assert summary["held_out"] == {} and all(refused)
+
+
+def test_a_client_answers_nothing_of_kept_records_in_a_run_that_releases_nothing_of_them(tmp_path):
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), held_out_to="operator")
+    nodes._nodes.clear()
+    node = nodes.join(chosen.model_dump_json(), "run", 1, SITE)
+    theta = torch.zeros(node.task.parameters, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="agreed to a run that releases nothing of them"):
+        TallySum(node.task, theta).steps(node, range(3), Stream(bytes(32)))
+
+
+def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *LOCAL)
+    nodes._nodes.clear()
+    node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
+    theta, place = torch.zeros(node.task.parameters, dtype=torch.float64), tmp_path / "client-0.sqlite"
+    released = summed(TallySum(node.task, theta), node, place, 3, 0, 180)
+    assert released.value.shape == (2, 4) and released.sigma > 0
+    for round_, attempt in ((3, 0), (3, 1), (1, 0), (9, 5)):
+        with pytest.raises((BudgetExhausted, AlreadySpent)):
+            summed(TallySum(node.task, theta), node, place, round_, attempt, 180)
+    assert sum(entry.sampling_rate for entry in entries(place) if entry.group == HELD_OUT) == 1.0
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"held_out_fraction": 0.5}])
+def test_a_run_does_not_go_on_under_another_split_so_nobody_is_both_trained_on_and_counted(tmp_path, change):
+    """Whom a client trained on, a server that is not trusted could else have counted under the same run's name."""
+    data, place = tables(tmp_path / "data", 40, 60, 80), tmp_path / "client-0.sqlite"
+    config = {"partition-id": 0, "num-partitions": 3}
+    first = nodes.join(kept_run(data, *LOCAL).model_dump_json(), "run", 1, config)
+    theta = torch.zeros(first.task.parameters, dtype=torch.float64)
+    summed(TallySum(first.task, theta), first, place, 3, 0, 180)
+    other = nodes.join(kept_run(data, *LOCAL, **change).model_dump_json(), "run", 2, config)
+    with pytest.raises(ValueError, match="accounts for another run"):
+        summed(TallySum(other.task, theta), other, place, 3, 1, 180)
+    with pytest.raises(ValueError, match="accounts for another run"):
+        spent_epsilon(place, lambda delta: served(other.task.experiment).promise(other, delta))
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_the_account_sets_aside_what_either_part_of_the_records_may_cost(tmp_path, federation, trust):
+    name = f"kept-{len(trust)}"
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust, account=name)
+    summary = federation.run(chosen)
+    own = name if not trust else f"{name}.client-0"
+    state = DatasetAccount(accounts_folder(), own).state()
+    (run,) = state.runs.values()
+    once = held_out_budget(chosen, tally_of(Problem.from_experiment(chosen)), summary["epsilon"], 1e-5)
+    assert max(step.mu for step in run.steps if step.sampling_rate == 1) >= 1 / once.multiplier * (1 - 1e-6)
+    assert state.spent(1e-5) > 0.9 * summary["epsilon"]
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_one_run_costs_no_record_more_than_its_epsilon(tmp_path, federation, trust):
+    name = f"alone-{len(trust)}"
+    data = tables(tmp_path / "data", 40, 60, 80)
+    accounts = [name] if not trust else [f"{name}.client-{number}" for number in range(3)]
+    epsilon = federation.run(kept_run(data, *trust))["epsilon"]
+    for own in accounts:
+        DatasetAccount(accounts_folder(), own).limit(1.001 * epsilon, 1e-5)
+    federation.run(kept_run(data, *trust, account=name))
+    spent = [DatasetAccount(accounts_folder(), own).state().spent(1e-5) for own in accounts]
+    assert max(spent) == pytest.approx(epsilon, rel=1e-3)
+
+
+@pytest.mark.parametrize("trust", [(), LOCAL])
+def test_a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent(tmp_path, federation, trust):
+    name = f"limited-{len(trust)}"
+    data = tables(tmp_path / "data", 40, 60, 80)
+    federation.run(kept_run(data, *trust, account=name))
+    names = [name] if not trust else [f"{name}.client-{number}" for number in range(3)]
+    accounts = [DatasetAccount(accounts_folder(), own) for own in names]
+    for account in accounts:
+        (cost,) = account.state().without("")
+        cheaper = min(composed_epsilon([part] * 2, 1e-8) for part in cost.parts)
+        together = total_epsilon([cost] * 2, 1e-8)
+        assert cheaper < 0.98 * together < composed_epsilon([cost.steps] * 2, 1e-8)
+        account.limit((cheaper + 3 * together) / 4, 1e-8)
+    with pytest.raises((LimitReached, FederationError), match="would reach epsilon"):
+        federation.run(kept_run(data, *trust, account=name))
+    assert not list((federation.folder / "run2").rglob("*.sqlite"))
+    for account in accounts:
+        cost = next(cost for cost in account.state().without("") if cost.steps)
+        account.limit(1.4 * total_epsilon([cost] * 2, 1e-8), 1e-8)  # a run that may be chosen costs more
+    federation.run(kept_run(data, *trust, account=name))
+
+
+def test_a_client_that_keeps_nobody_is_not_asked(tmp_path, federation):
+    for number, trust in enumerate(((), LOCAL), start=1):
+        data = tables(tmp_path / f"data{number}", 6, 60, 80)  # 3 of each group: a quarter is none
+        summary = federation.run(kept_run(data, *trust))
+        assert summary["held_out_release"]["records"] == 2 * (7 + 10)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "words"),
+    [
+        ({"held_out": "t.csv"}, (), "held_out names a table already"),
+        ({"held_out_fraction": 0.0}, (), "held_out_fraction is 0"),
+        ({}, ("objective.task=synthesis", "privacy.trust=sketch", "model.kind=vector-generator"), "asks them once"),
+    ],
+)
+def test_what_cannot_be_released_is_refused_with_what_would_do(tmp_path, data, settings, words):
+    more = ("objective.penalty=distribution-matching", "objective.alpha=1.0") if settings else ()
+    with pytest.raises(ExperimentError, match=words):
+        kept_run(tables(tmp_path / "data", 8, 8, 8), *settings, *more, **data)
+
+
+def test_a_task_that_names_no_counts_is_refused_before_anything_is_spent(tmp_path):
+    chosen = kept_run(tables(tmp_path / "data", 8, 8, 8), "objective.task=representation", "model.kind=encoder-decoder")
+    with pytest.raises(ExperimentError, match="names nothing"):
+        Problem.from_experiment(chosen)
+
+
+def test_a_named_data_set_has_a_held_out_part_and_takes_no_release():
+    with pytest.raises((ExperimentError, FederationError), match="held_out_to"):
+        small("data.held_out_to=everybody")
