@@ -252,15 +252,15 @@ _LEAST = 2.0**-20
 
 
 def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
-    """`vector` + Laplace noise of scale b (density exp(-|x| / b) / 2b), rounded to the nearest multiple of a step g.
+    """`vector` (n,) + Laplace noise of scale b (density exp(-|x| / b) / 2b), to the nearest multiple of a step g.
 
-    Guarantee: the result has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in exact
+    Guarantee: the result (n,) has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in exact
     arithmetic from the float64 numbers v and b; g is `gaussian.spacing(b)`. It is a function of v + b Z that reads
     nothing else of v, so that a v that moves by at most Delta in l1 norm is released with pure epsilon Delta / b, for
     the bits of the result and without any delta (docs/guarantees/grid.md).
 
     Every coordinate is first computed in float64. Where that could round wrongly (about one in 700 000), its uniform is
-    extended, for as long as it takes, until the two ends of what it may be round alike. Shapes and errors as `noised`.
+    extended, for as long as it takes, until the two ends of what it may be round alike. Errors as `noised`.
 
     Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022).
     """

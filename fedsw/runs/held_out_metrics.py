@@ -180,7 +180,9 @@ def _of_classes(
 
 
 def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
-    """What was measured of each group, by its name."""
+    """What was measured of each group, by its name; empty for one group."""
+    if len(found) < 2:
+        return GroupTable({}, {})
     counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
     return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
 

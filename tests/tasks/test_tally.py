@@ -112,7 +112,7 @@ def test_printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_
         found = held_out_of(task, tally, _released(shares, records, sigma, law))
         parts = [(name, each, truth[name]) for name, each in found.quality.intervals.items()]
         parts.append(("gain", found.quality.gain[1:], truth["accuracy"] - constant.max()))
-        for place, own in enumerate(found.by_group_intervals.values()):
+        for place, own in enumerate(found.by_group.around.values()):
             rates = {
                 "selection_rate": selected,
                 "accuracy": right,
