@@ -254,6 +254,137 @@ _LEAST = 2.0**-20
 def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
     """`vector` (n,) + Laplace noise of scale b (density exp(-|x| / b) / 2b), to the nearest multiple of a step g.
 
+    Guarantee: the result (n,) has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in
+    exact arithmetic from the float64 numbers v and b; g is `gaussian.spacing(b)`. It is a function of v + b Z that
+    reads nothing else of v, so that a v that moves by at most Delta in l1 norm is released with pure epsilon Delta / b,
+    for the bits of the result and without any delta (docs/guarantees/grid.md).
+
+    Every coordinate is first computed in float64. Where the float64 result is so close to a rounding boundary, or the
+    radius so extreme, that its rounding could be wrong (about one pair of coordinates in 600 000), the pair's two
+    uniforms are extended to 256 bits and the rounding is decided in 120 digits. So the result depends on the vector,
+    sigma and the stream, and not on the processor's or a library's last bits.
+
+    The vector is not checked for finite values, since nothing may depend on a record's value here: a coordinate that
+    is not finite stays so. A ``step`` of the grid, at least `spacing(sigma)`, is given where several noised vectors
+    need the same one. TypeError if the vector is not float64; ValueError if sigma is outside [2^-900, 2^900], or the
+    step is no power of two or too fine.
+
+    Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022) of Box-Muller normals.
+    """
+    return released_on_grid(vector, sigma, stream, _moves, step=step)
+
+
+def released_on_grid(
+    vector: Tensor, scale: float, stream: Stream, moves: Moves, *, step: float | None = None
+) -> Tensor:
+    """`vector`, of any shape, plus noise of a law, rounded to multiples of `spacing(scale)`: what the laws share.
+
+    ``moves`` makes, of offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream
+    for refinements, the offsets plus noise, rounded to whole numbers. For the rest, and errors, see `noised`.
+    """
+    if vector.dtype != torch.float64:
+        raise TypeError(
+            f"noise is added to float64 sums, this one is {vector.dtype}; add in float64 and cast afterwards"
+        )
+    finest = spacing(scale)
+    step = finest if step is None else step
+    if not (step >= finest and math.frexp(step)[0] == 0.5):
+        raise ValueError(f"a grid of step {step} was asked; it is a power of two, at least {finest} for such noise")
+    values = vector.detach().reshape(-1).contiguous().numpy()
+    released = np.empty_like(values)
+    refinement = Stream(stream.words(KEY_BYTES // 8).astype("<u8").tobytes())
+    with np.errstate(invalid="ignore", over="ignore"):
+        for number, start in enumerate(range(0, len(values), BLOCK)):
+            part = slice(start, start + BLOCK)
+            cells, offsets = _split(values[part], step)
+            cells += moves(offsets, scale / step, stream, refinement.child(number))
+            np.multiply(cells, step, out=released[part])
+    return torch.from_numpy(released).reshape(vector.shape)
+
+
+def _split(values: NDArray[np.float64], step: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nearest whole number of steps and the rest in [-1/2, 1/2], exactly: the step is a power of two."""
+    steps = values * (1 / step)
+    cells = np.rint(steps)
+    steps -= cells
+    return cells, steps
+
+
+def _moves(offsets: NDArray[np.float64], scale: float, stream: Stream, refinement: Stream) -> NDArray[np.float64]:
+    """offsets + scale Z rounded to whole numbers, at most BLOCK; positions i and pairs + i share two words."""
+    count = len(offsets)
+    pairs = (count + 1) // 2
+    words = stream.words(2 * pairs)
+    normals = np.empty(2 * pairs)
+    least, most = box_muller(words, normals)
+    sums = normals[:count]
+    sums *= scale
+    sums += offsets
+    moves = np.rint(sums)
+    sums -= moves
+    if max(sums.max(), -sums.min()) <= 0.5 - _DOUBT and _RADII[0] <= least and most <= _RADII[1]:
+        return moves
+    for pair in _doubtful(words, sums):
+        more = refinement.child(pair).words(2 * _MORE_WORDS).tolist()
+        radius = [int(words[pair]), *more[:_MORE_WORDS]]
+        angle = [int(words[pairs + pair]), *more[_MORE_WORDS:]]
+        for position, normal in zip((pair, pairs + pair), exact_normals(radius, angle), strict=True):
+            if position < count and math.isfinite(offsets[position]):
+                with localcontext(_DIGITS):
+                    moves[position] = int((Decimal(scale) * normal + Decimal(offsets[position])).to_integral_value())
+    return moves
+
+
+def _doubtful(words: NDArray[np.uint64], remainders: NDArray[np.float64]) -> Iterable[int]:
+    """Pairs whose radius is extreme, or one of whose coordinates is close to a rounding boundary; in order."""
+    pairs = len(words) // 2
+    uniforms = np.abs(words[:pairs].view(np.int64).astype(np.float64) + 0.5) * 2.0**-63
+    radii = np.sqrt(-2 * np.log(uniforms))
+    close = np.flatnonzero(np.abs(remainders) > 0.5 - _DOUBT) % pairs
+    extreme = np.flatnonzero((radii < _RADII[0]) | (radii > _RADII[1]))
+    return [int(pair) for pair in np.union1d(close, extreme)]
+
+
+def exact_normals(radius: Sequence[int], angle: Sequence[int]) -> tuple[Decimal, Decimal]:
+    """The two Box-Muller normals of uniforms of 64 bits a word, most significant word first, to 115 digits.
+
+    The first words are those of `fedsw.randomness.box_muller`, whose definition this extends: the words of each
+    uniform are one signed integer W of b bits, u = |W + 1/2| / 2^(b-1) and t = pi (W + 1/2) / 2^(b-1).
+    """
+    with localcontext(_DIGITS):
+        length = (-2 * abs(_centred(radius)).ln()).sqrt()
+        turned = _PI * _centred(angle)
+        return length * _alternating(turned, 0), length * _alternating(turned, 1)
+
+
+def _centred(words: Sequence[int]) -> Decimal:
+    """(W + 1/2) / 2^(b-1) in (-1, 1), W the signed integer of the words' b bits."""
+    bits = 64 * len(words)
+    whole = 0
+    for word in words:
+        whole = (whole << 64) | word
+    if whole >= 1 << (bits - 1):
+        whole -= 1 << bits
+    return Decimal(2 * whole + 1) / Decimal(1 << bits)
+
+
+def _alternating(angle: Decimal, first: int) -> Decimal:
+    """Cosine (first = 0) or sine (first = 1) of an angle in (-pi, pi), by Taylor's series."""
+    square, order = angle * angle, first
+    term = total = angle if first else Decimal(1)
+    while abs(term) > Decimal("1e-119"):
+        order += 2
+        term = -term * square / (order * (order - 1))
+        total += term
+    return total
+
+
+_LEAST = 2.0**-20
+
+
+def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
+    """`vector` (n,) + Laplace noise of scale b (density exp(-|x| / b) / 2b), to the nearest multiple of a step g.
+
     Guarantee: the result (n,) has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in exact
     arithmetic from the float64 numbers v and b; g is `gaussian.spacing(b)`. It is a function of v + b Z that reads
     nothing else of v, so that a v that moves by at most Delta in l1 norm is released with pure epsilon Delta / b, for
