@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from fedsw.accounting import Composition, Step, epsilon, noise_multiplier
+from fedsw.accounting.discretise import step_moments
 from fedsw.text import upward
 
 RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 5000, 1e-5
@@ -28,7 +29,9 @@ def measure(quick: bool) -> Iterator[dict[str, object]]:
     torch.set_num_threads(1)
     turns = 3 if quick else 15
     spacing = _spacing()
-    times = _in_turns({"ours": _ours, "dp": lambda: _dp_accounting(spacing), "opacus": lambda: _opacus(spacing)}, turns)
+    times = _in_turns(
+        {"ours": composed, "dp": lambda: _dp_accounting(spacing), "opacus": lambda: _opacus(spacing)}, turns
+    )
     what = (
         f"epsilon, {STEPS} steps without replacement, p = {RATE}, sigma / Delta = {MULTIPLIER}, delta = {upward(DELTA)}"
     )
@@ -37,15 +40,19 @@ def measure(quick: bool) -> Iterator[dict[str, object]]:
     for name, other in (("dp_accounting's PLD", times["dp"]), ("Opacus' PRV", times["opacus"])):
         yield _compared(what, f"{name}, grid of {spacing:.3g}", times["ours"], other, LEAST_FASTER, note)
     asked = f"noise multiplier for epsilon 1 in {STEPS} steps, p = {RATE}"
-    yield _limited(asked, _in_turns({"ours": _calibrate}, max(3, turns // 3))["ours"], LIMIT_CALIBRATION)
+    yield _limited(asked, _in_turns({"ours": calibrated}, max(3, turns // 3))["ours"], LIMIT_CALIBRATION)
 
 
-def _ours() -> float:
-    return epsilon({STEP: STEPS}, DELTA)
+def composed(device: str = "cpu") -> float:
+    """Epsilon of the steps, as a process computes it that remembers nothing of them."""
+    step_moments.cache_clear()
+    return epsilon({STEP: STEPS}, DELTA, device=device)
 
 
-def _calibrate() -> float:
-    return noise_multiplier(1.0, DELTA, sampling_rate=RATE, steps=STEPS)
+def calibrated(device: str = "cpu") -> float:
+    """The noise multiplier for epsilon 1, likewise."""
+    step_moments.cache_clear()
+    return noise_multiplier(1.0, DELTA, sampling_rate=RATE, steps=STEPS, device=device)
 
 
 def _spacing() -> float:

@@ -27,7 +27,6 @@ from benchmarks.performance import accounting, transport
 from benchmarks.performance.clipping_autoencoder import Step as AutoencoderStep
 from benchmarks.performance.comparing import Row
 from benchmarks.performance.timing import Times, in_turns, repeated, spread, timed
-from fedsw.accounting import epsilon, noise_multiplier
 from fedsw.clipping import Term, clipped_sum, record
 from fedsw.models import mlp
 from fedsw.models.labelled import ImageGenerator
@@ -61,16 +60,14 @@ def measure(quick: bool, device: str = "cuda") -> Iterator[Row]:
 
 
 def _accounting(quick: bool, device: str) -> Iterator[Row]:
-    steps = {accounting.STEP: accounting.STEPS}
-    plan: dict[str, Any] = {"sampling_rate": accounting.RATE, "steps": accounting.STEPS}
     turns = 1 if quick else 5
     yield _faster(
         f"epsilon of {accounting.STEPS} steps, p = {accounting.RATE}, sigma / Delta = {accounting.MULTIPLIER:g}",
-        lambda place: lambda: epsilon(steps, accounting.DELTA, device=place), device, turns=turns,
+        lambda place: lambda: accounting.composed(place), device, turns=turns,
     )  # fmt: skip
     yield _faster(
         f"noise multiplier for epsilon 1 in {accounting.STEPS} steps, p = {accounting.RATE}",
-        lambda place: lambda: noise_multiplier(1.0, accounting.DELTA, **plan, device=place), device, turns=turns,
+        lambda place: lambda: accounting.calibrated(place), device, turns=turns,
     )  # fmt: skip
 
 
