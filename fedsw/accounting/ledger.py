@@ -135,7 +135,7 @@ class Ledger:
             "ledger": uuid4().hex,
             "groups": list(groups),
             "delta": float(delta),
-            "epsilon": _number(epsilon),
+            "epsilon": "inf" if math.isinf(epsilon) else float(epsilon),  # JSON has no infinity
             "accountant": accountant,
             "nominal": bool(nominal),
             "run": run,
@@ -398,8 +398,3 @@ def _refusal(ledger: Ledger) -> Exception | None:
     except Exception as fault:
         return fault
     return None
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity."""
-    return "inf" if math.isinf(value) else float(value)

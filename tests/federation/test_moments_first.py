@@ -83,6 +83,12 @@ def rows_of(path):
         return ledger.entries(), ledger.epsilon()
 
 
+def test_noise_that_guarantees_nothing_leaves_no_part_of_epsilon_to_moments():
+    asked = small("privacy.moments=0.3", "privacy.delta=1e-5", "privacy.noise_multiplier=1e-6")
+    with pytest.raises(ValueError, match="noise_multiplier = 1e-06 spend an infinite epsilon.*use a larger"):
+        shares(asked, rate=0.1, delta=1e-5)
+
+
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
 @pytest.mark.parametrize("rate", [0.05, 1.0])
 @pytest.mark.parametrize("asked", ["privacy.epsilon=1.0", "privacy.noise_multiplier=4.0"])

@@ -104,6 +104,11 @@ def shares(
         first = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0] / math.sqrt(share / attempts)
     else:
         _, alone = settled(*asked, rate=rate, rounds=many)
+        if math.isinf(alone):
+            raise ValueError(
+                f"{many} rounds at privacy.noise_multiplier = {privacy.noise_multiplier:g} spend an infinite epsilon, "
+                "of which moments have no part: use a larger noise_multiplier"
+            )
         first = settled(alone, None, rate=1.0, rounds=1)[0] * math.sqrt((1 - share) / share * attempts)
     beside = ((Step(1.0, 1 / first), attempts),)
     return Shares(first, *settled(*asked, rate=rate, rounds=many, beside=beside))
