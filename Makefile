@@ -59,10 +59,12 @@ reproduce: $(READY)
 lock: $(READY)
 	$(BIN)/python .ci/lock.py $(WHEELS)
 
-# pip compares every file with locks/; fedsw itself is then installed without looking for anything. The line about nvidia:
-# torch as PyPI has it for Linux needs CUDA's libraries, a CPU build does not.
-$(READY): pyproject.toml locks/dev.txt locks/cuda.txt
+# pip compares every file with locks/; fedsw itself is then installed without looking for anything. First the CPU build of torch,
+# where pip finds it in a folder (PIP_FIND_LINKS), whatever the index has. The line about nvidia: torch as PyPI has it for Linux needs
+# CUDA's libraries, a CPU build does not.
+$(READY): pyproject.toml locks/dev.txt locks/cuda.txt locks/local.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --no-deps --no-index --require-hashes --requirement locks/local.txt 2>/dev/null || true
 	$(PIP) --no-deps --require-hashes --requirement locks/dev.txt
 	$(BIN)/python -c 'from importlib.metadata import requires; exit("nvidia" in str(requires("torch")))' || \
 		$(PIP) --no-deps --require-hashes --requirement locks/cuda.txt

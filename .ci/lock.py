@@ -3,8 +3,9 @@
     .venv/bin/python .ci/lock.py [WHEEL ...]
 
 `app.txt` is what a server or a client needs, `dev.txt` what `make test` needs, `cuda.txt` what PyPI's Linux build of
-torch needs besides. A WHEEL is a file that is not on the index, a CPU build of torch: its hash is admitted. What an
-earlier call admitted stays, as long as the version does.
+torch needs besides. A WHEEL is a file that is not on the index, a CPU build of torch: its hash is admitted, and
+`local.txt` has nothing but it, so that pip takes it from a folder before the index's build, which has gigabytes. What
+an earlier call admitted stays, as long as the version does.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ def main(wheels: list[str]) -> None:
     """Resolve both sets of packages, and part the CUDA libraries from them."""
     local = {Path(wheel).name: hashlib.sha256(Path(wheel).read_bytes()).hexdigest() for wheel in wheels}
     cuda: dict[str, str] = {}
+    admitted: dict[str, str] = {}
+    locked = ""
     for name in ("app", "dev"):
         path = ROOT / "locks" / f"{name}.txt"
-        admitted = {**_admitted(path), **local}
+        admitted |= {**_admitted(path), **local}
         found = {package: _with(text, admitted) for package, text in _resolved(name).items()}
         cuda |= {package: text for package, text in found.items() if CUDA.match(package)}
         _write(path, {package: text for package, text in found.items() if not CUDA.match(package)})
+        locked += "".join(found.values())
     _write(ROOT / "locks" / "cuda.txt", cuda)
+    _write(ROOT / "locks" / "local.txt", _local({file: hash_ for file, hash_ in admitted.items() if hash_ in locked}))
 
 
 def _resolved(extra: str) -> dict[str, str]:
@@ -56,6 +61,15 @@ def _with(block: str, admitted: dict[str, str]) -> str:
         if distribution.replace("_", "-").lower() == name and theirs.partition("+")[0] == version:
             block = f"# admitted: {file} sha256:{digest}\n{block.rstrip()} \\\n    --hash=sha256:{digest}\n"
     return block
+
+
+def _local(admitted: dict[str, str]) -> dict[str, str]:
+    """A requirement for each admitted wheel, with its hash alone."""
+    lines = {}
+    for file, digest in admitted.items():
+        distribution, version = file.split("-")[:2]
+        lines[file] = f"{distribution}=={version.partition('+')[0]} --hash=sha256:{digest}\n"
+    return lines
 
 
 def _write(path: Path, blocks: dict[str, str]) -> None:
