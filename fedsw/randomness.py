@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import operator
 import os
 
 import numpy as np
@@ -44,7 +45,10 @@ class Stream:
 
     @classmethod
     def seeded(cls, seed: int, *purpose: Label) -> Stream:
-        """The stream of one purpose under a seed; different purposes are independent."""
+        """The stream of one purpose under a seed; different purposes are independent.
+
+        Whole numbers of any type are one seed: 1 and `np.int64(1)`. TypeError for a number of another kind.
+        """
         return cls(_derive(b"fedsw seeded stream", (seed, *purpose)))
 
     def child(self, *purpose: Label) -> Stream:
@@ -205,7 +209,21 @@ def _by_holder(places: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np
 def _derive(key: bytes, purpose: tuple[Label, ...]) -> bytes:
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (key, *purpose):
-        encoded = part if isinstance(part, bytes) else f"{type(part).__name__}:{part}".encode()
+        encoded = part if isinstance(part, bytes) else _labelled(part)
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.digest()
+
+
+def _labelled(label: Label) -> bytes:
+    if isinstance(label, str):
+        return f"str:{label}".encode()
+    if isinstance(label, bool):
+        raise TypeError(f"a stream is named by texts and whole numbers, and {label} is a truth value")
+    try:
+        return f"int:{operator.index(label)}".encode()
+    except TypeError:
+        kind = type(label).__name__
+        raise TypeError(
+            f"a stream is named by texts and whole numbers, and {label!r} is {kind}: give int(...)"
+        ) from None

@@ -1,8 +1,11 @@
-"""Errors that several layers raise; settings written as `section.key=value`, and messages that name the nearest one."""
+"""Errors that several layers raise; settings as text, messages that name the nearest one, and numbers from Python."""
 
 from __future__ import annotations
 
 import difflib
+import math
+import numbers
+import operator
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -163,3 +166,44 @@ def require_data_set(name: str) -> str:
             "and '-' that begins with a letter or digit"
         )
     return name
+
+
+_SEEDS = 2**63
+
+
+def whole(value: Any, name: str, *, least: int, most: int | None = None) -> int:
+    """A whole number that a caller gave, of whatever type: 3, 3.0 and `np.int64(3)` are 3; ValueError names it."""
+    number = None if _is_truth(value) else _whole(value)
+    within = number is not None and number >= least and (most is None or number <= most)
+    if number is None or not within:
+        limit = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} = {_shown(value)}; it is a whole number, {limit}")
+    return number
+
+
+def seed_of(value: Any, name: str = "seed") -> int | None:
+    """A seed that a caller gave, or None for none: whole numbers of any type are one seed; ValueError for the rest."""
+    return None if value is None else whole(value, name, least=0, most=_SEEDS - 1)
+
+
+def real(value: Any, name: str) -> float:
+    """A number that a caller gave, of whatever type; ValueError names it where it is text, a truth value or none."""
+    if not (_is_truth(value) or isinstance(value, str | bytes)):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise ValueError(f"{name} = {_shown(value)}; it is a number")
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        plain = isinstance(value, numbers.Real) and math.isfinite(value) and value == math.floor(value)
+        return math.floor(value) if plain else None
+
+
+def _is_truth(value: Any) -> bool:
+    """Whether a value is True or False, or one of an array's or a tensor's."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")

@@ -26,6 +26,15 @@ def test_a_seeded_stream_repeats_and_every_purpose_has_its_own():
     assert not np.array_equal(Stream.seeded(8, "noise", 1, 0).words(4), Stream.seeded(7, "noise", 1, 0).words(4))
 
 
+def test_a_seed_is_a_whole_number_whatever_its_type_and_nothing_else():
+    words = Stream.seeded(1, "noise", 2).words(4)
+    for one in (np.int64(1), np.uint8(1)):
+        assert np.array_equal(Stream.seeded(one, "noise", np.int32(2)).words(4), words)
+    for other in (True, 1.0, np.True_, None):
+        with pytest.raises(TypeError, match="named by texts and whole numbers"):
+            Stream.seeded(other, "noise", 2)
+
+
 @pytest.mark.parametrize("count", [10, 3 * BLOCK + 5])
 def test_reading_a_stream_in_pieces_is_reading_it_whole(count):
     whole, pieces = Stream.seeded(1), Stream.seeded(1)

@@ -55,10 +55,11 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
     reparametrised), one parameter held by two modules, parameters that are views of one another, modules that mix
     records (BatchNorm unless it is in evaluation mode with statistics of its own, a softmax over the batch, attention
-    and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward hooks, and
-    parameters that are neither float32 nor float64. Modules without trainable parameters are otherwise free. What only
-    a forward pass can show (a layer called twice, a parameter used behind the layer's back, records read as one
-    sequence) is refused by `record`, which also finds what a custom forward hides, by a rehearsal.
+    and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward hooks, hooks
+    on a trainable parameter's gradient, and parameters that are neither float32 nor float64. Modules without trainable
+    parameters are otherwise free. What only a forward pass can show (a layer called twice, a parameter used behind the
+    layer's back, records read as one sequence) is refused by `record`, which also finds what a custom forward hides, by
+    a rehearsal.
 
     The parameters are returned by name, frozen ones too, in the order of `module.parameters()`; UnsupportedModule names
     the module, the reason and the remedy.
@@ -180,6 +181,11 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
     for key, parameter in own.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             return f"has {key!r} in {parameter.dtype}, too coarse for a norm; call .float() on it"
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return (
+                f"has hooks on the gradient of {key!r}, which would never run: gradients are released, and no backward "
+                "pass reaches a parameter. Remove them; what they do to a gradient can be done to a released one"
+            )
     rule = RULES.get(type(module))
     return None if rule is None else rule.refusal(module)
 

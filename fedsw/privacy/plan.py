@@ -14,6 +14,7 @@ from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
+from fedsw.settings import real
 from fedsw.text import Short, downward, upward
 
 ALONE = (
@@ -145,6 +146,19 @@ class Plan(Short):
             ("guarantee", self.guarantee),
         ]
         return "\n".join(f"{name:17} {value}" for name, value in rows)
+
+
+def asked_for(epsilon: object, multiplier: object) -> tuple[float | None, float | None]:
+    """Which of epsilon and noise multiplier is given, as a number; ValueError unless it is one of them, and above 0."""
+    if (epsilon is None) == (multiplier is None):
+        raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
+    if epsilon is not None:
+        if not (number := real(epsilon, "epsilon")) > 0:
+            raise ValueError(f"epsilon = {number}; it is above 0 (inf for no noise)")
+        return number, None
+    if not 0 < (number := real(multiplier, "noise_multiplier")) < math.inf:
+        raise ValueError(f"noise_multiplier = {number}; it is above 0 and finite. For no noise give epsilon=math.inf")
+    return None, number
 
 
 @functools.lru_cache(maxsize=4096)

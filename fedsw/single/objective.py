@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -30,6 +30,7 @@ from fedsw.objectives.penalties import Penalty, ToSample, expanded
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
+from fedsw.settings import whole
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.own import MADE_UP, made_up_features, made_up_targets, require_per_record
@@ -102,6 +103,10 @@ class Learnt(Protocol):
         """Task loss of every record: (n,)."""
 
 
+_LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
+"""Whole numbers of an objective, and the least that each may be."""
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
@@ -136,6 +141,8 @@ class Objective:
     _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            object.__setattr__(self, name, whole(getattr(self, name), name, least=least))
         object.__setattr__(self, "penalties", expanded(self.penalties))
         object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
         learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
@@ -166,6 +173,13 @@ class Objective:
             1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
         ]
         return self.composite.sensitivities(sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it but which models were tried, which is of this process alone."""
+        return {name: value for name, value in vars(self).items() if name != "_tried"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _tried=WeakSet())
 
     def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
         """The clipped gradient (r,) of the objective on a batch, in the order of `model.parameters()`.

@@ -14,6 +14,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.privacy import plan as plans
 from fedsw.privacy.sensitivity import SLACK
+from fedsw.settings import real, seed_of, whole
 from fedsw.single.objective import Batch, Objective, draw_batch
 
 
@@ -96,11 +97,10 @@ def plan(
         ValueError: naming the number that does not fit, and what would.
     """
     counts = _counts(objective, sizes)
+    rounds, seed = whole(rounds, "rounds", least=1), seed_of(seed)
+    batch_fraction = None if batch_fraction is None else real(batch_fraction, "batch_fraction")
     batch = _batch(objective.strata, counts, batch_fraction, batch_size)
-    if rounds < 1:
-        raise ValueError(f"rounds = {rounds}; a plan has at least 1")
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
+    epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=sum(counts))
     bounds = tuple(SLACK * each for each in objective.planned_sensitivities(batch, clip))
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
@@ -133,10 +133,11 @@ def _counts(objective: Objective, sizes: Sequence[int] | Mapping[str, int]) -> t
         sizes = [sizes[name] for name in strata]
     if len(sizes) != len(strata):
         raise ValueError(f"{len(sizes)} sizes for {len(strata)} strata; give one for each of {', '.join(strata)}")
-    for name, size in zip(strata, sizes, strict=True):
-        if size < 1:
-            raise ValueError(f"stratum {name} has {size} records; it needs at least 1, or another grouping")
-    return tuple(int(size) for size in sizes)
+    counts = tuple(whole(size, f"size of stratum {name}", least=0) for name, size in zip(strata, sizes, strict=True))
+    for name, count in zip(strata, counts, strict=True):
+        if not count:
+            raise ValueError(f"stratum {name} has 0 records; it needs at least 1, or another grouping")
+    return counts
 
 
 def _batch(strata: Sequence[str], sizes: Sequence[int], fraction: float | None, size: int | None) -> tuple[int, ...]:
@@ -146,8 +147,8 @@ def _batch(strata: Sequence[str], sizes: Sequence[int], fraction: float | None, 
         if not 0 < fraction <= 1:
             raise ValueError(f"batch_fraction = {fraction}; it lies above 0 and at most at 1")
         return plans.by_fraction(fraction, sizes)
-    assert size is not None
+    size = whole(size, "batch_size", least=1)
     for name, held in zip(strata, sizes, strict=True):
-        if not 1 <= size <= held:
+        if size > held:
             raise ValueError(f"batch_size = {size}; stratum {name} has {held} records: between 1 and {held} fit")
     return (size,) * len(sizes)

@@ -12,6 +12,7 @@ from fedsw.accounting.lifetime import About, account_named, counting
 from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
+from fedsw.settings import seed_of, whole
 from fedsw.sketches.law import MOST_RECORDS, Law, Sketcher
 from fedsw.sketches.noised import STRATUM, NoisedSketch, bounded_sketch, sketch_sensitivity
 
@@ -55,10 +56,8 @@ def plan_sketch(
     Raises:
         ValueError: naming the number that does not fit, and what would.
     """
-    if not 1 <= records <= MOST_RECORDS:
-        raise ValueError(f"{records} records; a sketch takes 1 to {MOST_RECORDS}")
-    if (epsilon is None) == (noise_multiplier is None):
-        raise ValueError("give epsilon (inf for no noise) or noise_multiplier, and the other follows")
+    records, seed = whole(records, "records", least=1, most=MOST_RECORDS), seed_of(seed)
+    epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=records)
     multiplier, found = plans.calibrated(
         epsilon, noise_multiplier, delta=resolved, rate=1.0, rounds=1, accountant=accountant

@@ -27,6 +27,18 @@ def _old_weight_norm():
         return nn.utils.weight_norm(nn.Linear(3, 2))
 
 
+def _gradient_hook():
+    layer = nn.Linear(3, 2)
+    layer.weight.register_hook(lambda gradient: 0 * gradient)
+    return layer
+
+
+def _later_hook():
+    layer = nn.Linear(3, 2)
+    layer.bias.register_post_accumulate_grad_hook(lambda parameter: None)
+    return layer
+
+
 def _backward_hook():
     layer = nn.Linear(3, 2)
     layer.register_full_backward_hook(lambda module, below, above: (below[0] * 100,))
@@ -115,6 +127,8 @@ REFUSED = {
     "frequency-scaled embedding": (lambda: nn.Embedding(3, 3, scale_grad_by_freq=True), "=False"),
     "renormalised embedding": (lambda: nn.Embedding(3, 3, max_norm=1.0), "max_norm=None"),
     "backward hook": (_backward_hook, "has backward hooks.*remove them"),
+    "hook on a gradient": (_gradient_hook, "hooks on the gradient of 'weight'.*never run"),
+    "hook after a gradient": (_later_hook, "hooks on the gradient of 'bias'.*never run"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -143,6 +144,9 @@ def test_strata_are_the_finest_that_a_penalty_needs():
     ("make", "said"),
     [
         (lambda: fedsw.Objective(Scores(), []), "at least one penalty"),
+        (lambda: fedsw.Objective(Scores(), SETS["parity"], micro_batch=0), "micro_batch = 0; .* at least 1"),
+        (lambda: fedsw.Objective(Scores(), SETS["parity"], micro_batch=True), "micro_batch = True"),
+        (lambda: fedsw.Objective(Scores(), SETS["parity"], direction_seed=1.5), "direction_seed = 1.5"),
         (lambda: fedsw.Objective(Scores(), [fedsw.Parity(0.7), fedsw.Parity(0.7)]), "add up to 1.4"),
         (
             lambda: fedsw.Objective(Scores(), [fedsw.Parity(0.1, groups=3), fedsw.Parity(0.1)]),
@@ -258,3 +262,13 @@ def test_a_regression_has_its_gradient_on_numbers():
     order = torch.argsort(own.sensitive, stable=True)
     (torch.sigmoid(net(own.features[order])) - own.target[order]).square().sum(dim=1).mean().backward()
     torch.testing.assert_close(gradient, torch.cat([p.grad.flatten() for p in net.parameters()]).double())
+
+
+def test_objectives_and_plans_are_pickled_whole_before_and_after_they_were_used():
+    found, net = objective("parity"), model()
+    plan = fedsw.plan(found, CLIP, sizes=(24, 24), batch_fraction=0.5, rounds=2, epsilon=5, delta=1e-3, seed=1)
+    for _ in range(2):
+        again = pickle.loads(pickle.dumps(plan))
+        batch = next(plan.batches(records()))
+        one, other = (each.gradient(net, batch, CLIP)._take() for each in (found, again.objective))
+        assert torch.equal(one, other) and str(again) == str(plan)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import fedsw
@@ -70,11 +71,38 @@ def test_a_plan_by_an_accountant_that_proves_nothing_is_called_no_guarantee():
         ({"batch_fraction": None, "batch_size": 301}, "stratum A=1 has 300 records: between 1 and 300 fit"),
         ({"rounds": 0}, "rounds = 0"),
         ({"noise_multiplier": 1.0}, "give epsilon .* or noise_multiplier"),
+        ({"epsilon": None, "noise_multiplier": 0}, "noise_multiplier = 0.0; .* For no noise give epsilon=math.inf"),
+        ({"epsilon": None, "noise_multiplier": math.inf}, "noise_multiplier = inf"),
+        ({"epsilon": math.nan}, "epsilon = nan"),
+        ({"epsilon": "1"}, "epsilon = '1'; it is a number"),
+        ({"epsilon": True}, "epsilon = True"),
+        ({"rounds": 2.5}, r"rounds = 2.5; it is a whole number"),
+        ({"rounds": True}, "rounds = True"),
+        ({"rounds": "5"}, "rounds = '5'"),
+        ({"batch_fraction": None, "batch_size": True}, "batch_size = True"),
+        ({"batch_fraction": None, "batch_size": 2.5}, "batch_size = 2.5"),
+        ({"sizes": (600.5, 300)}, "size of stratum A=0 = 600.5"),
+        ({"sizes": (math.inf, 300)}, "size of stratum A=0 = inf"),
+        ({"seed": True}, "seed = True"),
+        ({"seed": "x"}, "seed = 'x'"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": 1.5}, "seed = 1.5"),
     ],
 )
 def test_what_is_no_plan_is_refused_by_name(other, said):
     with pytest.raises(ValueError, match=said):
         plan(**other)
+
+
+def test_whole_numbers_of_every_type_make_one_plan():
+    """A seed of another type was another run, and 2.5 records were planned for."""
+    asked = {"sizes": (24, 24), "batch_fraction": None, "batch_size": 6, "rounds": 3, "seed": 1, "epsilon": 2}
+    one, keys = plan(**asked), [name for name in asked if name not in ("sizes", "batch_fraction")]
+    for kind in (float, np.int64, np.int32, np.uint8, np.float32, torch.tensor):
+        other = plan(**{**asked, "sizes": (kind(24), 24), **{name: kind(asked[name]) for name in keys}})
+        assert (other.sizes, other.batch, other.rounds, other.seed) == (one.sizes, one.batch, one.rounds, one.seed)
+        assert (other.noise_stream(1, 0).words(4) == one.noise_stream(1, 0).words(4)).all()
+        assert all(type(size) is int for size in (*other.batch, *other.sizes, other.rounds, other.seed))
 
 
 def test_records_of_other_sizes_than_planned_are_refused_before_a_batch_is_drawn():
