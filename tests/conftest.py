@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedsw.federation.node.simulated import simulating
 from tests.stages import set_aside
 
 settings.register_profile("fedsw", deadline=None)  # how long an example takes says nothing but how busy the machine is
@@ -29,6 +30,13 @@ def accounts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """What tests run counts in no account of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDSW_ACCOUNTS", str(tmp_path_factory.mktemp("accounts")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nodes_of_tests_are_simulated() -> Iterator[None]:
+    """A node whose configuration says its number alone is one of a simulation, as an engine would say."""
+    with simulating():
         yield
 
 

@@ -27,7 +27,7 @@ from fedsw.engines.inprocess import node_configs
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import task_facts
 from fedsw.federation.node.partition import node_records
-from fedsw.federation.node.simulated import substituted
+from fedsw.federation.node.simulated import simulating, substituted
 from fedsw.models import flatten
 from fedsw.report.figures import colour, histogram_by_group, house_style, new_panels
 from fedsw.report.progress import RunProgress
@@ -236,7 +236,8 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
 def _records(task: Problem) -> Records:
     """All training records, as the clients of a run in this process will load them."""
     configs = node_configs(task.experiment.federation.clients, Path())
-    return concatenate([node_records(task, config) for config in configs])
+    with simulating():
+        return concatenate([node_records(task, config) for config in configs])
 
 
 def _train(

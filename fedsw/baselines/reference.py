@@ -26,6 +26,7 @@ from fedsw.baselines.scikit import Outside, converged
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
 from fedsw.federation.node.partition import held_out_records, held_records
+from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.summary import described
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
@@ -126,8 +127,9 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     if not _supervised(experiment):
         return _longer(experiment, directory)
     problem, began = Problem.from_experiment(experiment), time.perf_counter()
-    records = held_records(problem, _EVERYTHING).records
-    kept = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
+    with simulating():
+        records = held_records(problem, _EVERYTHING).records
+        kept = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
     evaluator, folder = Evaluator(problem, records=kept), RunDirectory(directory)
     folder.write_config(experiment, f"baseline {name}")
     fitted = well_trained(problem, records, any_kind=name == NAMES[1])

@@ -24,6 +24,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.account import SHARED
 from fedsw.federation.node.limits import ANY_TRUST
+from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.files import private_folder
 from fedsw.runs.files import CONFIG, LEDGER, METRICS, SUMMARY, found_json, read_json
 from fedsw.runs.observer import Ending, Observer
@@ -89,7 +90,7 @@ class LocalFederation:
         self.processes.start(
             node_name(client),
             supernode_command(node, stock=self._stock, port=free_port()),
-            {"FLWR_HOME": str(private_folder(self._place / "nodes" / str(client)))},
+            {"FLWR_HOME": str(private_folder(self._place / "nodes" / str(client))), ONE_PERSON: "1"},
         )
 
     def is_online(self, client: int) -> bool:

@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedsw.federation import wire
 from fedsw.federation.messages import unmade
+from fedsw.federation.node.simulated import simulating
 from fedsw.federation.origin import Carrier
 from fedsw.federation.wire import SERVER_NODE
 
@@ -140,7 +141,8 @@ class InProcessGrid(Carrier):
 
     def _answer(self, message: Message) -> Message:
         try:
-            reply: object = self._app(delivered(message), self._contexts[message.metadata.dst_node_id])
+            with simulating():
+                reply: object = self._app(delivered(message), self._contexts[message.metadata.dst_node_id])
             if not isinstance(reply, Message):
                 raise TypeError(f"the client's app answered with a {type(reply).__name__}, not a message")
             return reply

@@ -18,6 +18,7 @@ from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.federation.node.partition import held_out_records
+from fedsw.federation.node.simulated import simulating
 from fedsw.randomness import Stream
 from fedsw.report.console import table_of
 from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
@@ -88,7 +89,8 @@ def evaluate(
     experiment = _asked(stored, data_dir).on_host()
     task = Problem.from_experiment(experiment)
     model = _model(task, directory / MODEL)
-    records = held_out_records(task, _places(experiment, client))
+    with simulating():
+        records = held_out_records(task, _places(experiment, client))
     parts = [(f"client {number}", records.owner == place) for place, number in enumerate(records.clients)]
     if len(parts) > 1:
         parts.append(("all clients", np.ones(len(records.owner), dtype=bool)))

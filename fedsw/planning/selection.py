@@ -31,6 +31,7 @@ from fedsw.experiment.preset import left_open
 from fedsw.federation.exchange.cohort import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.partition import held_records
+from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.preset import settled
 from fedsw.federation.trust.plan import Plan, make_plan
@@ -192,7 +193,8 @@ def _plan(experiment: Experiment) -> Plan:
         experiment = experiment.with_sections(privacy={"moments": 0.0})
     task = Problem.from_experiment(settled(experiment))
     Evaluator(task)  # whatever it refuses is refused before anything is charged
-    node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
+    with simulating():
+        node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
     site = Site(0, node.clients, node.held, None, None)
     return sketch.make_plan(task, [site]) if experiment.privacy.sketch else make_plan(task, [site])
 

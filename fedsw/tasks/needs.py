@@ -180,24 +180,33 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
 
 
 def require_within(
-    parts: list[SettingCost], *, bytes_: float, seconds: float, whose: str, remedy: tuple[str, str]
+    parts: list[SettingCost],
+    *,
+    bytes_: float,
+    seconds: float,
+    whose: str,
+    remedy: tuple[str, str],
+    limit_said: bool = True,
 ) -> None:
     """Raise ExperimentError where more is taken than there is: the setting that takes most, its value, the remedy.
 
     ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
+    Without ``limit_said`` the error does not tell how large the limits are.
     """
     room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
     if not room <= bytes_:
         needed = f"{room / GIB:,.4g} GiB" if math.isfinite(room) else "more than can be counted"
+        there = f"has {bytes_ / GIB:.3g} GiB for it" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} has "
-            f"{bytes_ / GIB:.3g} GiB for it. Lower {most.setting}{remedy[0]}"
+            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} {there}. "
+            f"Lower {most.setting}{remedy[0]}"
         )
     time, most = sum(part.seconds for part in parts), max(parts, key=lambda part: part.seconds)
     if not time <= seconds:
+        there = f"gives it {_time(seconds)} at most" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} gives it "
-            f"{_time(seconds)} at most. Lower {most.setting}{remedy[1]}"
+            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} {there}. "
+            f"Lower {most.setting}{remedy[1]}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 
 import pytest
@@ -11,6 +12,8 @@ from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
+from fedsw.federation.node.roster import keyring_of
+from fedsw.federation.node.simulated import ONE_PERSON, is_simulated, of_one_person
 from fedsw.federation.server.federation import Job, federate
 from fedsw.settings import FederationError
 from tests.federations import small
@@ -122,10 +125,28 @@ def test_a_deployed_node_allows_the_modules_that_its_operator_named_and_no_other
         assert allowed_modules({"partition-id": 0, own: "x"}) == frozenset(), "somebody's own node, started by hand"
 
 
-def test_a_simulation_allows_the_modules_of_who_wrote_the_experiment(tmp_path):
+def test_a_simulation_allows_the_modules_of_who_wrote_the_experiment(tmp_path, monkeypatch):
     for config in node_configs(2, tmp_path):
         assert allowed_modules(config) is None
+    monkeypatch.setenv(ONE_PERSON, "1")
     assert allowed_modules({"partition-id": 0, "modules": "*", "data-dir": "x"}) is None, "`fedsw deploy local`"
+
+
+def test_no_configuration_of_a_node_says_that_it_is_simulated(tmp_path):
+    """In a process that no engine simulates in, as that of a SuperNode which somebody started by hand."""
+
+    def looked_at() -> None:
+        for config in (*node_configs(2, tmp_path), {"partition-id": 0, "num-partitions": 2}):
+            assert not is_simulated(config) and not of_one_person(config)
+            assert allowed_modules(config) == frozenset()
+            with pytest.raises(ExperimentError, match="masked sums need the keys of all sites"):
+                keyring_of(config, "run", 0)
+        written = {"partition-id": 0, "num-partitions": 2, "modules": "*"}
+        assert not of_one_person(written)
+        with pytest.raises(ExperimentError, match="no module"):
+            allowed_modules(written)
+
+    contextvars.Context().run(looked_at)
 
 
 @pytest.mark.parametrize("names", ["hospital models", "hospital..models", "hospital:Model", "../hospital", "3b", "a,*"])

@@ -24,7 +24,7 @@ from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.common import Greeting
 from fedsw.federation.messages.local import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.messages.sums import NoisyMomentsAsked, NoisyTallyAsked, SketchAsked
-from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.models import flatten
 from fedsw.tasks.problem import Problem
 from tests.federation.sketch_runs import sketched
@@ -50,6 +50,11 @@ RUNS = {
     "a sketch": SKETCH,
 }
 ONCE = {"a flow of one release", "records", "moments", "a tally of kept records", "a sketch"}
+
+
+@pytest.fixture(autouse=True)
+def started_by_one_person(monkeypatch):
+    monkeypatch.setenv(ONE_PERSON, "1")
 
 
 class Stock:

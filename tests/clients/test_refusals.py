@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from fedsw.data import files as data_files
 from fedsw.data.files import without_downloads
 from fedsw.engines.inprocess import InProcessGrid
-from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment import own as from_python
 from fedsw.federation import client as handlers
 from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
@@ -21,8 +22,10 @@ from fedsw.federation.exchange.cohort import greeting
 from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
+from fedsw.federation.node._telling import WITHHELD, may_be_told
 from fedsw.federation.node.answers import HIDDEN, reason_of
 from fedsw.federation.node.participation import begun, note, participations
+from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.directory import RunDirectory
 from fedsw.settings import FederationError
@@ -65,6 +68,44 @@ def test_a_fault_of_any_length_leaves_as_a_short_one_and_is_shown_as_one(tmp_pat
         Federation(tmp_path).run(small(*settings, "privacy.epsilon=2.0", "privacy.delta=1e-4"), app=answer)
     assert sent and max(sent) <= MOST_SHOWN
     assert len(str(stopped.value)) < 5 * MOST_SHOWN
+
+
+@pytest.mark.parametrize("kind", ["Quoting", "QuotingSettings"])
+@pytest.mark.parametrize("trust", ["local-gradient", "distributed"])
+@pytest.mark.parametrize("sites", [1, 3])
+def test_what_an_own_task_says_of_a_record_stays_with_its_client(tmp_path, caplog, kind, trust, sites):
+    settings = (f"objective.task=tests.tasks.own:{kind}", f"privacy.trust={trust}", "federation.max_attempts=1")
+    asked = small(*settings, "privacy.epsilon=8.0", "training.rounds=1", f"federation.sites={sites}")
+    with caplog.at_level(logging.ERROR, "fedsw.clients"), pytest.raises(FederationError) as stopped:
+        Federation(tmp_path).run(asked)
+    assert WITHHELD in str(stopped.value) and "odd record" not in str(stopped.value)
+    assert "odd record [" in caplog.text, "its operator learns it"
+    told = [path.name for path in tmp_path.rglob("*") if path.is_file() and b"odd record" in path.read_bytes()]
+    assert not told
+
+
+def test_a_trusted_server_is_told_what_an_own_task_says(tmp_path):
+    asked = small("objective.task=tests.tasks.own:Quoting", "federation.max_attempts=1", "training.rounds=1")
+    with pytest.raises(FederationError, match="odd record"):
+        Federation(tmp_path).run(asked)
+
+
+def test_words_of_fedsw_that_repeat_anothers_are_not_fedsws():
+    def quoted() -> Exception:
+        try:
+            from_python.asked(lambda: [][1], 0, 1, what="data.source")
+        except ValueError as fault:
+            return fault
+        raise AssertionError
+
+    def refused() -> Exception:
+        try:
+            from_python.asked(lambda: lambda: None, 0, 1, what="data.source")
+        except ExperimentError as fault:
+            return fault
+        raise AssertionError
+
+    assert not may_be_told(quoted()) and may_be_told(refused())
 
 
 def test_a_site_says_little_of_each_of_its_clients(tmp_path):
@@ -197,6 +238,7 @@ def test_a_greeting_never_makes_a_client_download(tmp_path, monkeypatch):
     import pooch
 
     monkeypatch.delenv("FEDSW_DATA", raising=False)
+    monkeypatch.setenv(ONE_PERSON, "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = []
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache")

@@ -23,6 +23,7 @@ from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits
 from fedsw.federation.node.limits import require_room, room_of
+from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.models import count_parameters
 from fedsw.tasks import needs
 from fedsw.tasks.needs import GIB, model_size
@@ -114,7 +115,7 @@ def test_a_small_greeting_never_makes_a_client_build_what_it_has_no_room_for(tmp
 )
 def test_every_kind_of_model_and_sketch_has_an_estimate(raw, settings, setting):
     asked = parse_experiment(raw, settings)
-    with pytest.raises(ExperimentError, match=f"{setting.replace('[', '.')}.*this client (has|gives it)"):
+    with pytest.raises(ExperimentError, match=f"{setting.replace('[', '.')}.*this client gives less"):
         require_room(asked, {**OWN, "max-memory": "4"})
 
 
@@ -168,7 +169,7 @@ def test_a_sketch_is_estimated_by_what_making_it_takes(settings, more, least):
 @pytest.mark.parametrize("settings", [("sketch.pairs=400000",), (*SCATTERING, "sketch.orientations=180")])
 def test_the_time_that_public_maps_and_frequencies_take_is_limited(settings):
     asked = parse_experiment(IMAGES, ("sketch.pairs=4", *settings))
-    with pytest.raises(ExperimentError, match=r"^sketch\.\w+ is .*this client gives it 0\.01 s"):
+    with pytest.raises(ExperimentError, match=r"^sketch\.\w+ is .*this client gives less"):
         require_room(asked, {**OWN, "max-seconds": "0.01"})
 
 
@@ -216,7 +217,8 @@ def test_a_setting_that_this_machine_has_no_room_for_is_refused_to_its_own_opera
             Problem.from_experiment(small(*settings))
 
 
-def test_without_limits_a_client_gives_half_of_its_machine_and_a_day_and_a_simulation_all_of_it():
+def test_without_limits_a_client_gives_half_of_its_machine_and_a_day_and_a_simulation_all_of_it(monkeypatch):
+    monkeypatch.setenv(ONE_PERSON, "1")
     simulated = {"partition-id": 0, "num-partitions": 2}
     assert room_of(OWN) == (needs.machine_memory() / 2, 86_400.0)
     assert room_of(simulated)[0] == room_of({**OWN, "modules": "*"})[0] == needs.machine_memory()
@@ -231,6 +233,13 @@ def test_batches_count_once_the_records_are_known(tmp_path, monkeypatch):
     asked = small(MLP, "model.hidden=[2000]", "data.records=40000", "training.batch_fraction=1.0")
     require_room(asked, {**OWN, "max-memory": "0.02"})
     assert "training.batch_fraction is 1.0" in greeted(asked, tmp_path, {**OWN, "max-memory": "0.02"})
+
+
+@pytest.mark.parametrize("limit", [{}, {"max-memory": "0.5"}, {"max-seconds": "0.001"}])
+def test_no_refusal_tells_a_server_how_much_a_client_has(tmp_path, caplog, limit):
+    reason = greeted(small(MLP, "model.hidden=[30000,30000]"), tmp_path, {**OWN, **limit})
+    assert "and this client gives less" in reason and reason.count("GiB") <= 1, "what the run takes, alone"
+    assert "this client gives a run" in caplog.text
 
 
 def test_estimates_are_below_what_a_shipped_experiment_may_take():

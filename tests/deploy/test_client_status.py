@@ -17,6 +17,7 @@ from fedsw.engines import inprocess
 from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node.participation import begun, note, participations
+from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.report.accounts import read_client_status
 
 RAW = {
@@ -38,6 +39,7 @@ def state(tmp_path, monkeypatch):
         ]
 
     monkeypatch.setattr(inprocess, "node_configs", configured)
+    monkeypatch.setenv(ONE_PERSON, "1")
     return folder
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedsw.experiment.kinds import Facts
+from fedsw.settings import ExperimentError
 from fedsw.tasks.kinds.regression import Regression
 from fedsw.tasks.task import Task
 
@@ -22,6 +23,23 @@ class Steep(Regression):
 
     def loss(self, raw, batch):
         return 1e6 * super().loss(raw, batch) ** 2
+
+
+class Quoting(Regression):
+    """A loss that says which record it does not like; neither made-up ones, which are fewer, nor measured ones."""
+
+    def loss(self, raw, batch):
+        if len(raw) > 10 and raw.requires_grad:
+            raise self.kind(f"odd record {batch.features[0].tolist()}")
+        return super().loss(raw, batch)
+
+    kind: type[Exception] = ValueError
+
+
+class QuotingSettings(Quoting):
+    """The same in an error that fedsw has for settings."""
+
+    kind = ExperimentError
 
 
 class Mixing(Regression):

@@ -18,13 +18,16 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw.accounting import BudgetExhausted, Charge, Ledger
 from fedsw.accounting.lifetime import Cost, Counts
+from fedsw.experiment import Experiment
 from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node import account
+from fedsw.federation.node._telling import WITHHELD, chain, may_be_told
 from fedsw.federation.node.account import Promise, ledger_path, opened, require_planned
 from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.joining import join
+from fedsw.federation.node.limits import withholds_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
@@ -151,8 +154,7 @@ def _packable(answer: messages.Message | Exception, terms: Terms, context: Conte
     if isinstance(answer, BudgetExhausted):
         return messages.Fault(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
     if isinstance(answer, Exception):
-        reason = reason_of(f"{type(answer).__name__}: {answer}", context.node_config, (answer,))
-        return messages.Fault(reason, wire.APP_RAISED)
+        return messages.Fault(_told(answer, terms.agreed.experiment, context.node_config), wire.APP_RAISED)
     return messages.encode(answer, terms)
 
 
@@ -255,23 +257,44 @@ _ABSOLUTE = re.compile(rf"""(?P<quote>['"`])~?/.*?(?P=quote)|(?<![\w.:/~)])~?/(?
 def refusing(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
     """Answer; whatever keeps a node from it leaves as one error, as `reason_of` writes it.
 
-    The whole of it is in the node's own log.
+    The whole of it is in the node's own log. Of what did not come from fedsw a server that is not trusted learns
+    nothing: it may quote a record, whose it is not.
     """
-    faults: tuple[BaseException, ...] = ()
     try:
         reply = answering(message, context)
-    except BudgetExhausted as fault:
-        reply = Message(Error(wire.BUDGET_EXHAUSTED, str(fault)), reply_to=message)
     except Exception as fault:
-        faults = tuple(_chain(fault))
-        reply = Message(Error(wire.APP_RAISED, f"{type(fault).__name__}: {fault}"), reply_to=message)
+        said = _said_by_server(message)
+        code = wire.BUDGET_EXHAUSTED if isinstance(fault, BudgetExhausted) else wire.APP_RAISED
+        reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
+        told = _told(fault, _agreed_to(said, context), context.node_config, said)
+        if not of_one_person(context.node_config) or told == WITHHELD:
+            _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
+        return Message(Error(code, told), reply_to=message)
     if not reply.has_error():
         return reply
     reason = str(reply.error.reason)
     if not of_one_person(context.node_config):
         _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
-    told = reason_of(reason, context.node_config, faults, said=_said_by_server(message))
-    return Message(Error(reply.error.code, told), reply_to=message)
+    return Message(
+        Error(reply.error.code, reason_of(reason, context.node_config, said=_said_by_server(message))), reply_to=message
+    )
+
+
+def _told(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:
+    """What a server learns of an error, of an experiment that this node agreed to or was asked to agree to."""
+    if withholds_records(experiment, node_config) and not may_be_told(fault):
+        return WITHHELD
+    text = str(fault) if isinstance(fault, BudgetExhausted) else f"{type(fault).__name__}: {fault}"
+    return reason_of(text, node_config, tuple(chain(fault)), said=said)
+
+
+def _agreed_to(said: str, context: Context) -> Experiment | None:
+    """The experiment that records were read for: the one agreed to, else the one that a request asks for."""
+    settings = str(state_of_node(context)["experiment"]) if STATE in context.state else said
+    try:
+        return Experiment.model_validate_json(settings)
+    except ValueError:
+        return None
 
 
 def reason_of(
@@ -323,9 +346,3 @@ def _is_path(text: str) -> bool:
 def _files_of(fault: BaseException) -> Iterator[str]:
     if isinstance(fault, OSError):
         yield from (os.fsdecode(name) for name in (fault.filename, fault.filename2) if isinstance(name, str | bytes))
-
-
-def _chain(fault: BaseException | None) -> Iterator[BaseException]:
-    while fault is not None:
-        yield fault
-        fault = fault.__cause__ or fault.__context__

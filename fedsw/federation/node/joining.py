@@ -16,6 +16,7 @@ from fedsw.data.files import without_downloads
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.preset import same_but_for_chosen
 from fedsw.federation.budgets.moments import require_moments
+from fedsw.federation.node._telling import may_be_told
 from fedsw.federation.node.limits import (
     require_delta,
     require_limits,
@@ -74,10 +75,9 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
                 node = known.under(task)
             else:
                 node = _read(task, run, node_config)
-    except (ExperimentError, UnsupportedModule, FileNotFoundError):
-        raise  # of settings, and of where files are
     except Exception as fault:
-        if not withholds_records(experiment, node_config):
+        of_settings = isinstance(fault, ExperimentError | UnsupportedModule | FileNotFoundError)
+        if (of_settings and may_be_told(fault)) or not withholds_records(experiment, node_config):
             raise
         _log.error("%s", fault)
         unfit = isinstance(fault, BadRecords)

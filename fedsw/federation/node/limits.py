@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.node.roster import require_keys, said_of_roster
-from fedsw.federation.node.simulated import ANY_MODULE, is_simulated, of_one_person
+from fedsw.federation.node.simulated import of_one_person
 from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
 from fedsw.tasks.own import task_of
 from fedsw.tasks.problem import Problem
@@ -28,6 +29,7 @@ CHOICE = (
     "--max-epsilon E, or --trust any: whatever the server asks"
 )
 _DAY = 86_400.0
+_log = logging.getLogger("fedsw.clients")
 
 
 def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
@@ -76,18 +78,24 @@ def require_room(
     day, unless they are set; on one that whoever wrote the experiment started, all of it and a year.
 
     Raises:
-        ExperimentError: naming the setting, its value, what it takes and the limit.
+        ExperimentError: naming the setting, its value and what it takes; and the limit, but not to another's server,
+            which would learn how large this machine is: that is in the client's own log.
     """
     memory, seconds = room_of(node_config)
     made = task_of(experiment) if task is None else task.task
     shape = stated_shape(experiment) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
-    whose, remedy = "this machine", (", or use one with more memory", "")
-    if not of_one_person(node_config):
+    whose, remedy, own = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
+    if not own:
         more = ", or this client's operator raises {} (`fedsw client`)"
         whose, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
     parts = parts_of(experiment, made, shape, rows=rows)
-    require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy)
+    try:
+        require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy, limit_said=own)
+    except ExperimentError:
+        if not own:
+            _log.error("this client gives a run %.3g GiB of memory and %g s at most", memory / GIB, seconds)
+        raise
 
 
 def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
@@ -128,9 +136,13 @@ def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, rec
         )
 
 
-def withholds_records(experiment: Experiment, node_config: Mapping[str, Any]) -> bool:
-    """Whether errors hide from the server what is wrong with a record: under local trust, or on a node with limits."""
-    return experiment.privacy.local or bool(_agreed(node_config)) or "max-epsilon" in node_config
+def withholds_records(experiment: Experiment | None, node_config: Mapping[str, Any]) -> bool:
+    """Whether errors hide from the server what is wrong with a record: under local trust, or on a node with limits.
+
+    Without an `experiment` that could be read no record was.
+    """
+    local = experiment is not None and experiment.privacy.local
+    return local or str(node_config.get("trust", ANY_TRUST)).strip() != ANY_TRUST or "max-epsilon" in node_config
 
 
 def read_trust(names: str) -> tuple[str, ...]:
@@ -156,10 +168,9 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
     """Modules that an experiment may name on this node, and that are then imported there.
 
     The names are whole: `hospital` allows `hospital` and not `hospital.models`. None for any module where the clients
-    are processes of who wrote the experiment: in a simulation, and where `modules` is "*" (`fedsw deploy local`).
+    are processes of who wrote the experiment: in a simulation, and under `fedsw deploy local`.
     """
-    names = str(node_config.get("modules", ""))
-    return None if is_simulated(node_config) or names == ANY_MODULE else read_modules(names)
+    return None if of_one_person(node_config) else read_modules(str(node_config.get("modules", "")))
 
 
 def read_modules(names: str) -> frozenset[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,18 +14,45 @@ import torch
 from fedsw.data import Records
 
 ANY_MODULE = "*"
-"""The `modules` of a node of `fedsw deploy local`."""
+"""The `modules` of a node of `fedsw deploy local`; it counts where the engine that started the process says so, too."""
+ONE_PERSON = "FEDSW_ONE_PERSON"
+"""The environment variable by which `fedsw deploy local` tells the processes of its nodes that it started them."""
 _OF_A_SIMULATION = frozenset({"partition-id", "num-partitions", "state-dir"})
+_simulating: ContextVar[bool] = ContextVar("simulating", default=False)
+
+
+@contextmanager
+def simulating() -> Iterator[None]:
+    """Say, as an engine, that nodes which this thread answers for inside the block are simulated."""
+    token = _simulating.set(True)
+    try:
+        yield
+    finally:
+        _simulating.reset(token)
 
 
 def is_simulated(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node is one of a simulation: its configuration says its number and no more."""
-    return set(node_config) <= _OF_A_SIMULATION
+    """Whether a node is one of a simulation: an engine says so, and its configuration says its number and no more.
+
+    The configuration alone is not believed: that of a SuperNode which somebody started by hand may hold as little, and
+    its records would then have masks that the server knows, and run any module that an experiment names.
+    """
+    return (_simulating.get() or _is_ray_worker()) and set(node_config) <= _OF_A_SIMULATION
 
 
 def of_one_person(node_config: Mapping[str, Any]) -> bool:
     """Whether whoever wrote the experiment started this node: in a simulation, or by `fedsw deploy local`."""
-    return is_simulated(node_config) or node_config.get("modules") == ANY_MODULE
+    local = node_config.get("modules") == ANY_MODULE and os.environ.get(ONE_PERSON) == "1"
+    return local or is_simulated(node_config)
+
+
+def _is_ray_worker() -> bool:
+    """Whether this process is a worker of Ray, in which Flower's simulation engine has its clients; no SuperNode's is.
+
+    Ray is there already in such a process, and is not imported elsewhere.
+    """
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 _substitutes: Records | None = None
