@@ -8,6 +8,7 @@ Rates are over groups 0 .. groups - 1. A rate over no records is nan, and so is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 
@@ -81,17 +82,27 @@ def classification(
     *,
     groups: int = 2,
     classes: int = 2,
+    positive: int | None = None,
     directions: Tensor | None = None,
 ) -> dict[str, float]:
     """Every metric of a fair classifier by name, of outputs (n,) or (n, d) and of classes and groups (n,).
 
-    `disparate_impact` is the smallest over the largest rate of class 1 among the groups, fairlearn's
-    demographic_parity_ratio: 1 is parity, also where no group is ever in class 1. `eo_y` is the same among the records
-    of true class y; `demographic_parity_difference` the largest gap between two groups in the rate of a class, over all
-    classes, and `equalized_odds_difference` the largest among the records of one true class: 0 is parity, and for two
-    classes both are fairlearn's. `od_y` is `w2_squared`, with its ``directions``, among the records of true class y,
-    `ks` there if outputs have d = 1.
+    `disparate_impact` is the smallest over the largest rate of the class ``positive`` among the groups, by default that
+    of class 1 of two, fairlearn's demographic_parity_ratio: 1 is parity, also where no group is ever in that class. Of
+    more than two classes there is `disparate_impact_c` for each class c, too, and `disparate_impact` is the least of
+    them where no class is positive. `eo_y` is `disparate_impact` among the records of true class y;
+    `demographic_parity_difference` the largest gap between two groups in the rate of a class, over all classes, and
+    `equalized_odds_difference` the largest among the records of one true class: 0 is parity, and for two classes both
+    are fairlearn's. `od_y` is `w2_squared`, with its ``directions``, among the records of true class y, `ks` there if
+    outputs have d = 1.
+
+    Raises:
+        ValueError: for unequal lengths, what is out of range, or a positive class that is none of the classes.
     """
+    if positive is None and classes == 2:
+        positive = 1
+    if positive is not None and not 0 <= positive < classes:
+        raise ValueError(f"positive is {positive}; it must be one of the classes 0 .. {classes - 1}, or None")
     _require_columns(predicted=predicted, target=target, sensitive=sensitive)
     _require_range("target", target, classes)
     rates = selection_rates(predicted, sensitive, groups=groups, outcomes=classes)
@@ -99,14 +110,16 @@ def classification(
     odds = [selection_rates(predicted[part], sensitive[part], groups=groups, outcomes=classes) for part in parts]
     report = {
         "accuracy": accuracy(predicted, target),
-        "disparate_impact": _ratio(rates[:, 1]),
+        "disparate_impact": _ratio(rates, positive),
         "demographic_parity_difference": float(_gaps(rates).amax()),
         "equalized_odds_difference": float(torch.stack([_gaps(each) for each in odds]).amax()),
         "w2_squared": w2_squared(outputs, sensitive, groups=groups, directions=directions),
     }
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         report["ks"] = kolmogorov_smirnov(outputs, sensitive, groups=groups)
-    report |= {f"eo_{y}": _ratio(each[:, 1]) for y, each in enumerate(odds)}
+    if classes > 2:
+        report |= {f"disparate_impact_{c}": _ratio(rates, c) for c in range(classes)}
+    report |= {f"eo_{y}": _ratio(each, positive) for y, each in enumerate(odds)}
     for y, part in enumerate(parts):
         report[f"od_{y}"] = w2_squared(outputs[part], sensitive[part], groups=groups, directions=directions)
     return report
@@ -116,8 +129,12 @@ def _rows(outputs: Tensor) -> Tensor:
     return outputs.detach().unsqueeze(1) if outputs.ndim == 1 else outputs.detach()
 
 
-def _ratio(rates: Tensor) -> float:
-    low, high = float(rates.amin()), float(rates.amax())
+def _ratio(rates: Tensor, positive: int | None) -> float:
+    """The smallest over the largest rate of a class, of (groups, classes); without one, the least of all classes'."""
+    if positive is None:
+        ratios = [_ratio(rates, c) for c in range(rates.shape[1])]
+        return float("nan") if any(map(math.isnan, ratios)) else min(ratios)
+    low, high = float(rates[:, positive].amin()), float(rates[:, positive].amax())
     return 1.0 if high == 0 else low / high
 
 

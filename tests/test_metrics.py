@@ -46,6 +46,10 @@ def rates_by_loop(predicted: Any, sensitive: Any, outcome: int, groups: int) -> 
     return [rate([p == outcome for p, s in pairs if s == a]) for a in range(groups)]
 
 
+def ratio_of(rates: list[float]) -> float:
+    return min(rates) / max(rates) if max(rates) else 1.0
+
+
 @given(tables())
 @bounded_slow_oracle
 def test_two_groups_and_classes_agree_with_fairlearn(table: tuple[torch.Tensor, ...]) -> None:
@@ -86,13 +90,15 @@ def test_many_groups_and_classes_agree_with_a_loop(table: tuple[torch.Tensor, ..
     )
     gap = max(max(rates) - min(rates) for rates in every)
     assert found["demographic_parity_difference"] == pytest.approx(gap)
-    assert found["disparate_impact"] == pytest.approx(min(every[1]) / max(every[1]) if max(every[1]) else 1.0)
+    ratios = [ratio_of(rates) for rates in every]
+    assert [found[f"disparate_impact_{c}"] for c in range(4)] == pytest.approx(ratios)
+    assert found["disparate_impact"] == pytest.approx(min(ratios))
     gaps = []
     for y in range(4):
         here = target == y
         among = [rates_by_loop(predicted[here], sensitive[here], c, 3) for c in range(4)]
         gaps.append(max(max(rates) - min(rates) for rates in among))
-        assert found[f"eo_{y}"] == pytest.approx(min(among[1]) / max(among[1]) if max(among[1]) else 1.0)
+        assert found[f"eo_{y}"] == pytest.approx(min(ratio_of(rates) for rates in among))
     assert found["equalized_odds_difference"] == pytest.approx(max(gaps))
 
 
@@ -103,6 +109,25 @@ def test_disparate_impact_is_the_ratio_of_the_less_to_the_more_selected_group() 
     assert report(predicted, predicted, sensitive)["disparate_impact"] == pytest.approx(0.25)
     assert report(predicted, predicted, 1 - sensitive)["disparate_impact"] == pytest.approx(0.25)
     assert report(nobody, predicted, sensitive)["disparate_impact"] == 1.0
+
+
+def test_ratios_are_of_the_positive_class_and_of_the_worst_where_none_is() -> None:
+    """Three classes: "accept" of 50 % of one group and 15 % of the other, "refer" of 30 % of each."""
+    sensitive = torch.tensor([0] * 20 + [1] * 20)
+    predicted = torch.tensor([2] * 10 + [1] * 6 + [0] * 4 + [2] * 3 + [1] * 6 + [0] * 11)
+
+    def found(positive: int | None) -> dict[str, float]:
+        outputs, about = predicted.double(), {"classes": 3, "positive": positive}
+        return metrics.classification(outputs, predicted, predicted, sensitive, **about)
+
+    assert [found(None)[f"disparate_impact_{c}"] for c in range(3)] == pytest.approx([4 / 11, 1.0, 0.3])
+    assert [found(p)["disparate_impact"] for p in (None, 0, 1, 2)] == pytest.approx([0.3, 4 / 11, 1.0, 0.3])
+    hired = torch.tensor([1] * 8 + [0] * 2 + [1] * 9 + [0] * 1)
+    halves = torch.tensor([0] * 10 + [1] * 10)
+    two = [metrics.classification(hired.double(), hired, hired, halves, positive=p) for p in (None, 1, 0)]
+    assert [each["disparate_impact"] for each in two] == pytest.approx([8 / 9, 8 / 9, 0.5])
+    with pytest.raises(ValueError, match="positive is 2"):
+        metrics.classification(hired.double(), hired, hired, halves, positive=2)
 
 
 def test_a_rate_over_no_records_is_nan_and_so_is_what_depends_on_it() -> None:
@@ -195,7 +220,8 @@ def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor,
     outputs = predicted.double() / 3
     found = metrics.classification(outputs, predicted, target, sensitive, classes=3)
     names = "accuracy disparate_impact demographic_parity_difference equalized_odds_difference w2_squared ks"
-    assert list(found) == [*names.split(), *(f"eo_{y}" for y in range(3)), *(f"od_{y}" for y in range(3))]
+    by_class = [f"{name}_{y}" for name in ("disparate_impact", "eo", "od") for y in range(3)]
+    assert list(found) == [*names.split(), *by_class]
     assert found["w2_squared"] == metrics.w2_squared(outputs, sensitive)
     assert found["ks"] == metrics.kolmogorov_smirnov(outputs, sensitive)
     for y in range(3):

@@ -27,6 +27,9 @@ def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
     group: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the groups.")] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
+    positive: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="The favourable class of the target, as hired.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")] = Path(
         "own.toml"
     ),
@@ -108,9 +111,13 @@ def init_command(
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
-    asked = DraftRequest(folder, group, target, words, from_public, public_table, guess, ask, beside, unit)
+    asked = DraftRequest(
+        folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
+    )
     found = draft(asked, name=_name(output))
     output.write_text(found.text, encoding="utf-8")
+    for note in found.notes:
+        echo(note)
     rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"
     echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 

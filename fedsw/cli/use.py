@@ -47,8 +47,8 @@ def predict_command(
         list[str] | None,
         typer.Option(
             metavar="NUMBER|GROUP=NUMBER|RULE",
-            help="For two classes: a number, one for each group, or best, parity or opportunity, found on the run's "
-            "held-out records; may be repeated.",
+            help="For two classes, of the probability of the positive one: a number, one for each group, or best, "
+            "parity or opportunity, found on the run's held-out records; may be repeated.",
         ),
     ] = None,
     keep: Annotated[
@@ -109,6 +109,7 @@ def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> d
         "guarantee": model.guarantee,
         "warnings": list(model.summary.get("warnings", ())),
         "records": len(found["row"]),
+        "positive": model.positive,
         "threshold": str(model.thresholds) if model.answering().classifies and len(model.classes) == 2 else None,
     }
     if output is not None:

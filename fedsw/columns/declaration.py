@@ -110,6 +110,11 @@ class Columns(Declared):
             return ()
         return _EVERYBODY if self.target is None else self.target.values
 
+    @property
+    def positive(self) -> int | None:
+        """The number of the favourable class; None where there is none, or nobody said which of more than two."""
+        return None if self.target is None else self.target.favourable
+
 
 def _require_one_word(group: Group, feature: Feature) -> None:
     """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""

@@ -24,6 +24,11 @@ def as_texts(values: Any) -> Any:
     return tuple(as_text(value) if isinstance(value, int) else value for value in values)
 
 
+def as_one_text(value: Any) -> Any:
+    """A whole number or truth value as the text it has in a file; anything else as it is."""
+    return as_text(value) if isinstance(value, int | str) else value
+
+
 def number_text(value: float) -> str:
     """A number as it is written, every one differently: 30, 0.1, 1e+30."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
@@ -216,15 +221,32 @@ class Feature(Number):
 
 
 class Label(Declared):
-    """A column whose values are one of those declared: the classes."""
+    """A column whose values are one of those declared: the classes.
+
+    `positive` is the favourable one of them, "hired", which rates, ratios between groups and thresholds are of. Left
+    out, it is the second of two classes; of more none is, and ratios are those of the class that is worst off.
+    """
 
     name: Name
     values: Texts
+    positive: Annotated[str | None, BeforeValidator(as_one_text)] = None
 
     @model_validator(mode="after")
     def _at_least_two(self) -> Label:
         require_distinct(self.name, "values", self.values)
+        if self.positive is not None and self.positive not in self.values:
+            raise ValueError(
+                f"column {self.name!r} has positive {self.positive!r}, which is none of its values "
+                f"{list(self.values)}; name the favourable one of them"
+            )
         return self
+
+    @property
+    def favourable(self) -> int | None:
+        """The number of the favourable class; None for more than two of which none is declared."""
+        if self.positive is not None:
+            return self.values.index(self.positive)
+        return 1 if len(self.values) == 2 else None
 
 
 def _as_date(value: Any) -> Any:

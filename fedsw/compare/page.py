@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.compare.grid import read_grid
-from fedsw.compare.table import epsilon_of, make_table, measured_cells, spread
+from fedsw.compare.table import epsilon_of, make_table, measured_cells, names_of, spread
 from fedsw.report.facts import Facts
 from fedsw.report.figures import MARKERS, colour, draw_cloud, draw_images, house_style, is_square, new_panels, save
 from fedsw.report.page.page import Document, Listed, Page, Part, Section
@@ -62,7 +62,7 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
                 _draw_curve(axes, row_set, name, table, group_position)
         if (constant := table.get("constant", {}).get("metrics", {}).get(name)) is not None:
             axes.axhline(constant, color="0.55", linestyle=":", linewidth=1.4, label=_CONSTANT)
-        axes.set(xscale="log", xlabel="ε", title=metric_name(name) + arrow)
+        axes.set(xscale="log", xlabel="ε", title=metric_name(name, names_of(table)) + arrow)
         error = table.get("standard_errors", {}).get(name)
         if error is not None:
             axes.set_ylabel(f"standard error of one run's held-out records: {number(error, 2)}", fontsize="small")
@@ -179,7 +179,7 @@ def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     value = spread(row["metrics"].get(table["metric"]))
     epsilon = row["epsilon_asked"]
     budget = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
-    return f"{row['method']}, {budget}\n{metric_name(table['metric'])} {value}"
+    return f"{row['method']}, {budget}\n{metric_name(table['metric'], names_of(table))} {value}"
 
 
 def _planar(outputs: HeldOutOutputs) -> bool:
@@ -236,7 +236,7 @@ class Comparison(Short):
             return "Nothing was measured."
         best = (max if better == "higher" else min)(known, key=lambda row: float(row["metrics"][metric]["mean"]))
         value = spread(best["metrics"][metric])
-        words = f"{metric_name(metric)} {value}, by {best['method']} at ε = {epsilon_of(best)}"
+        words = f"{metric_name(metric, names_of(self.table))} {value}, by {best['method']} at ε = {epsilon_of(best)}"
         constant = (self.table.get("constant") or {}).get("metrics", {}).get(metric)
         beside = "" if constant is None else f"; a constant has {measured(constant, None)}"
         return f"The best mean under the first guarantee below: {words}{beside}."
@@ -244,12 +244,13 @@ class Comparison(Short):
     def document(self) -> Document:
         """Write it as it is read; times and traffic are in the folder."""
         table, figure = self.table, None if self.private else draw_utility(self.table)
+        utility = metric_name(table["metric"], names_of(table))
         drawn = () if figure is None else (picture(figure, name="utility", caption=_CAPTION, says=self.verdict),)
         return Document(
             title=f"Comparison: {table['task']}",
             verdict=self.verdict,
             begins=(
-                f"Utility is {metric_name(table['metric'])}, {table['better']} is better. {table['caption']}",
+                f"Utility is {utility}, {table['better']} is better. {table['caption']}",
                 *drawn,
             ),
             warnings=tuple(self._warnings()),
@@ -276,22 +277,25 @@ class Comparison(Short):
 
     def _rows(self, group: Mapping[str, Any]) -> Part:
         metrics = [] if self.private else self.table["metrics"]
+        called = [metric_name(name, names_of(self.table)) for name in metrics]
         return Listed(
             "Methods, ε and metrics",
             Facts.of(
-                ("method", "ε", "δ", *map(metric_name, metrics), "rounds", "seeds"),
+                ("method", "ε", "δ", *called, "rounds", "seeds"),
                 [(*measured_cells(row, metrics), row["rounds"], row["seeds"]) for row in group["rows"]],
             ),
         )
 
     def _beside(self) -> Iterator[Part]:
         reference, constant = self.table.get("reference"), self.table.get("constant")
+        called = names_of(self.table)
         if reference:
-            rows = [(metric_name(name), spread(value)) for name, value in reference["metrics"].items()]
+            rows = [(metric_name(name, called), spread(value)) for name, value in reference["metrics"].items()]
             yield Listed(f"Without privacy: {reference['what']}", Facts.of(("", ""), rows))
         if constant:
             around = constant.get("intervals") or {}
-            rows = [(metric_name(name), measured(each, around.get(name))) for name, each in constant["metrics"].items()]
+            known = constant["metrics"].items()
+            rows = [(metric_name(name, called), measured(each, around.get(name))) for name, each in known]
             yield Listed(f"A constant: {constant['answers']}", Facts.of(("", ""), rows))
 
 

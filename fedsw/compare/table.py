@@ -24,15 +24,16 @@ from fedsw.experiment import Experiment
 from fedsw.report.console import table_of
 from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.report.screens import bytes_of
-from fedsw.runs.files import write_json
+from fedsw.runs.files import UNNAMED, Names, names_from, names_in, write_json
 from fedsw.runs.intervals import LEVEL, Interval, normal, standard_error, student
 from fedsw.text import harmless, json_text, measured, number, to_float, upward
 
 
 def table_view(table: Mapping[str, Any]) -> RenderableType:
     """The table of a comparison, a part for each guarantee, with its caption and what failed."""
+    called = names_of(table)
     parts: list[RenderableType] = [
-        Text(f"{table['task']}: {metric_name(table['metric'])}, {table['better']} is better", style="bold")
+        Text(f"{table['task']}: {metric_name(table['metric'], called)}, {table['better']} is better", style="bold")
     ]
     for group in table["groups"]:
         parts += [
@@ -40,12 +41,14 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
             _screen_rows(table, group),
         ]
     if reference := table.get("reference"):
-        scores = ", ".join(f"{metric_name(name)} {spread(value)}" for name, value in reference["metrics"].items())
+        scores = ", ".join(
+            f"{metric_name(name, called)} {spread(value)}" for name, value in reference["metrics"].items()
+        )
         parts.append(Text(f"without privacy ({reference['what']}): {scores}", style="bold"))
     if constant := table.get("constant"):
         around = constant.get("intervals") or {}
         named = constant["metrics"].items()
-        scores = ", ".join(f"{metric_name(name)} {measured(value, around.get(name))}" for name, value in named)
+        scores = ", ".join(f"{metric_name(name, called)} {measured(value, around.get(name))}" for name, value in named)
         parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
     parts.append(Text(table["caption"], style="dim"))
     for entry in table["failed"]:
@@ -54,6 +57,11 @@ def table_view(table: Mapping[str, Any]) -> RenderableType:
     if left:
         parts.append(Text(f"{left} of {table['cells']['all']} cells have not run", style="yellow"))
     return Group(*parts)
+
+
+def names_of(table: Mapping[str, Any]) -> Names:
+    """The names of groups and classes that a table's runs had."""
+    return names_from(table.get("names"))
 
 
 def tasks_view() -> RenderableType:
@@ -81,7 +89,7 @@ def spread(value: Mapping[str, Any] | None) -> str:
 
 
 def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
-    measured = [metric_name(name) for name in table["metrics"]]
+    measured = [metric_name(name, names_of(table)) for name in table["metrics"]]
     rows = [
         (
             *measured_cells(row, table["metrics"]),
@@ -189,6 +197,7 @@ def make_table(folder: Path) -> dict[str, Any]:
             {"heading": guarantee.heading, "guarantee": not guarantee.why_not, "rows": groups[guarantee]}
             for guarantee in sorted(groups, key=lambda one: one.position)
         ],
+        "names": _names(completed).plain(),
         "constant": _constant(summaries, task.metrics),
         "reference": _reference(groups.values(), task.metrics),
         "standard_errors": _standard_errors(summaries, task.metrics),
@@ -218,6 +227,12 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
         writer.writerow({key: "" if value is None else harmless(value) for key, value in flat.items()})
     files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
+
+
+def _names(completed: Mapping[Cell, Mapping[str, Any]]) -> Names:
+    """Those of the first run that has any: all cells of a comparison learn from the same records."""
+    every = (names_in(Path(result["directory"]), cell.experiment.data.columns) for cell, result in completed.items())
+    return next((names for names in every if names.classes), UNNAMED)
 
 
 def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, Any]:

@@ -38,21 +38,27 @@ _reading = threading.Lock()
 
 @dataclass(frozen=True)
 class Shape:
-    """What is public of a data set before a record is read: inputs, groups, classes or regression targets."""
+    """What is public of a data set before a record is read: inputs, groups, classes or regression targets.
+
+    Ratios between groups are of the class `positive`; of no class in particular where that is None.
+    """
 
     features: int
     groups: tuple[str, ...]
     classes: int
     targets: int
+    positive: int | None = None
 
 
 def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
     """The shape of an experiment's data; from the declared columns alone where clients bring their own records."""
     if experiment.data.own:
         columns = declared_columns(experiment)
-        return Shape(columns.inputs, columns.groups, len(columns.classes), len(columns.targets))
+        classes, targets = len(columns.classes), len(columns.targets)
+        return Shape(columns.inputs, columns.groups, classes, targets, columns.positive)
     dataset = load_dataset(experiment, data_dir)
-    return Shape(dataset.train.features.shape[1], dataset.groups, len(dataset.classes), dataset.targets)
+    classes = len(dataset.classes)
+    return Shape(dataset.train.features.shape[1], dataset.groups, classes, dataset.targets, second_of_two(classes))
 
 
 def stated_shape(experiment: Experiment) -> Shape:
@@ -67,7 +73,13 @@ def stated_shape(experiment: Experiment) -> Shape:
     if spec.public is not None:
         features = _IMAGE_SIDE**2
     features = (features if spec.encoded is None else spec.encoded) + (classes if spec.code is not None else 0)
-    return Shape(features, tuple(map(str, range(groups))), 0 if targets else classes, targets)
+    classes = 0 if targets else classes
+    return Shape(features, tuple(map(str, range(groups))), classes, targets, second_of_two(classes))
+
+
+def second_of_two(classes: int) -> int | None:
+    """The class that is positive where nobody declares one: the second of two, and none of more."""
+    return 1 if classes == 2 else None
 
 
 def load_class_names(experiment: Experiment) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from fedsw.text import nearest
 
 FIELDS = (
     "column", "role", "kind", "low", "high", "categories", "edges", "format", "missing", "fill", "outside", "unit",
+    "positive",
 )  # fmt: skip
 """What a code book says of a column; all but the first may be left out or empty."""
 ROLES = ("input", "group", "target", "person", "leave out")
@@ -29,12 +30,13 @@ _BETWEEN = "|"
 
 @dataclass(frozen=True)
 class CodeBookEntry:
-    """What a code book says of one column; of a group's, where numbers are cut."""
+    """What a code book says of one column; of a group's, where numbers are cut; of classes, which is favourable."""
 
     column: str
     role: str
     answer: ColumnAnswer
     edges: tuple[str, ...] = ()
+    positive: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class CodeBook:
     def with_role(self, role: str) -> str | None:
         """The column of a role that one column has; None if none does."""
         return next((entry.column for entry in self.entries.values() if entry.role == role), None)
+
+    @property
+    def positive(self) -> str | None:
+        """The favourable class of the target, where it is said."""
+        return next((entry.positive for entry in self.entries.values() if entry.role == "target"), None)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -158,7 +165,7 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     )
     if lists["missing"] and form is not None:
         said = with_missing(said, ColumnForm(form, missing=lists["missing"]), fill=text["fill"] or None)
-    return CodeBookEntry(column, role, said, lists["edges"])
+    return CodeBookEntry(column, role, said, lists["edges"], text["positive"] or None)
 
 
 def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
@@ -188,6 +195,8 @@ def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str,
         if (as_date(bound, None) if kind == "date" else as_number(bound, comma=False)) is None:
             what = "a date, as 2024-05-31" if kind == "date" else "a number, as 17 or 0.5"
             yield f"a bound of {column!r} is {bound!r}; write {what}"
+    if (positive := text["positive"]) and text["role"] != "target":
+        yield f"column {column!r} has positive {positive!r}, the favourable class of the target; leave it out"
     for edge in lists["edges"]:
         if as_number(edge, comma=False) is None:
             yield f"an edge of {column!r} is {edge!r}; write numbers, as 30|50"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.load import BLANK
+from fedsw.own_data._positive import Positive, positive_of
 from fedsw.own_data.answers import MOST_CATEGORIES, Ask, ColumnAnswer, Words, answer, form_of, read_cells, read_header
 from fedsw.own_data.examine import named_as_identifier, places
 from fedsw.text import nearest
@@ -34,6 +35,8 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 class DraftRequest:
     """What a draft is asked for: what the command line says of columns (``words``) and whose a row is (``unit``).
 
+    Of the classes one is the favourable (``positive``), where somebody says which.
+
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
     from a guess by the form of private values; the rest from a person, if one is there to ask.
     """
@@ -48,14 +51,16 @@ class DraftRequest:
     ask: Ask | None = None
     held_out: Path | None = None
     unit: str | None = None
+    positive: str | None = None
 
 
 @dataclass(frozen=True)
 class Draft:
-    """An experiment as TOML, and how many blanks are left in it."""
+    """An experiment as TOML, how many blanks are left in it, and what its reader must look at (``notes``)."""
 
     text: str
     blanks: int
+    notes: tuple[str, ...] = ()
 
 
 def draft(asked: DraftRequest, *, name: str) -> Draft:
@@ -85,6 +90,7 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     cuts = asked.words.edges.get(asked.group)
     edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
     group = of(asked.group, classes=cuts is None)
+    positive = _favourable(asked, target, regression=regression)
     taken = {asked.target, unit, asked.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
     features = [_feature(column, of(column, classes=False), drop=column in asked.words.drop) for column in inputs]
@@ -93,12 +99,23 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
         *_unit(unit, names),
         *_columns(separator, comma, features),
         _values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges",
-        _targets(asked.target, target) if regression else _values("target", asked.target, target),
+        _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
         "",
         *_rest(regression, clients=4 if found[0].client is None else len(found)),
     ]
     text = "\n".join(lines) + "\n"
-    return Draft(text, sum(f'"{BLANK}"' in line.partition("#")[0] for line in lines))
+    notes = () if positive is None or positive.sure else (f"{asked.target!r}, {positive.why}; --positive says which",)
+    return Draft(text, sum(f'"{BLANK}"' in line.partition("#")[0] for line in lines), notes)
+
+
+def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
+    """The favourable one of the classes that are known; None where there are none."""
+    said = asked.positive
+    if regression and said is not None:
+        raise ExperimentError(f"--positive names a class, and {asked.target!r} holds numbers; leave it out")
+    if regression or not target.categories:
+        return None if said is None else Positive(said, "positive: as given")
+    return positive_of(asked.target, target.categories, said, asked.ask)
 
 
 def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
@@ -198,9 +215,11 @@ def _comment(found: ColumnAnswer) -> str:
     return found.source
 
 
-def _values(role: str, column: str, found: ColumnAnswer) -> str:
-    line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}}}"
-    return f"{line}   # {found.source}" if found.categories else f"{line}   # fill in: every value that there can be"
+def _values(role: str, column: str, found: ColumnAnswer, positive: Positive | None = None) -> str:
+    named = "" if positive is None or positive.value is None else f", positive = {_text(positive.value)}"
+    line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}{named}}}"
+    why = found.source if found.categories else "fill in: every value that there can be"
+    return f"{line}   # {why}" + ("" if positive is None else f"; {positive.why}")
 
 
 def _targets(column: str, found: ColumnAnswer) -> str:

@@ -17,13 +17,14 @@ from fedsw.data import Records, tables_in
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
+from fedsw.experiment.sources import load_class_names
 from fedsw.federation.node.partition import held_out_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.randomness import Stream
 from fedsw.report.console import table_of
 from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
 from fedsw.runs.evaluation import HeldOut, parts_of, worth_of
-from fedsw.runs.files import MODEL
+from fedsw.runs.files import MODEL, UNNAMED, Names
 from fedsw.runs.intervals import Interval
 from fedsw.runs.record import read_run
 from fedsw.runs.verdict import warnings_of
@@ -45,13 +46,14 @@ class Evaluated:
     """What a model is worth on held-out records of a client, or of all. Without noise: for their owner alone.
 
     ``worth`` is metrics, a constant's beside them, and a table by group, over so many records, one of each unit;
-    ``warnings`` are what a reader must know first.
+    ``warnings`` are what a reader must know first; ``called`` are the names of groups and classes.
     """
 
     name: str
     count: int
     worth: HeldOut
     warnings: tuple[str, ...]
+    called: Names = UNNAMED
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -66,6 +68,8 @@ class Evaluated:
             "constant_intervals": quality.constant_intervals,
             "answer": quality.answer,
             "gain": quality.gain,
+            "classes": self.called.plain(),
+            "disparate_impact_of": quality.impact_of,
             "by_group": self.worth.by_group.numbers,
             "by_group_intervals": self.worth.by_group.around,
             "warnings": self.warnings,
@@ -135,17 +139,18 @@ def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> 
     """Of every unit one row, the same at every call: rows of one person say little more than one of them."""
     if len(records) == 0:
         return Evaluated(name, 0, HeldOut(), (_NOTHING.format(name),))
+    called = Names(task.groups, load_class_names(task.experiment), task.positive)
     units = Units.of(records)
     rows = units.one_row_each(np.arange(len(units)), Stream.seeded(0, "evaluate"), seeded=False)
     chosen = records.take(rows)
     measured = measure(task, chosen.to(task.device), model, parts=parts_of(chosen))
     worth = worth_of(task, chosen, measured, of=len(chosen))
     if len(chosen) == 1:
-        return Evaluated(name, 1, worth, (_ALONE.format(name),))
+        return Evaluated(name, 1, worth, (_ALONE.format(name),), called)
     warnings = warnings_of(
         metrics=worth.metrics, quality=worth.quality, records=len(chosen), start=None, epsilon=0.0, noisy=False
     )
-    return Evaluated(name, len(chosen), worth, warnings)
+    return Evaluated(name, len(chosen), worth, warnings, called)
 
 
 _MOST = 4
@@ -163,13 +168,14 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
     def cells(metrics: Mapping[str, float], around: Mapping[str, Interval]) -> list[str]:
         return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]
 
+    headed = (metric_name(name, found[-1].called) for name in names)
     rows = [[each.name, f"{each.count:,}", *cells(each.worth.metrics, each.worth.quality.intervals)] for each in found]
-    table = table_of(("kept out by", "count", *map(metric_name, names)), rows, whole=("kept out by",))
+    table = table_of(("kept out by", "count", *headed), rows, whole=("kept out by",))
     if constant:
         table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
     groups = []
     if last.by_group.numbers:
-        headings, by_group = group_table(*last.by_group, measured_cell)
+        headings, by_group = group_table(*last.by_group, measured_cell, called=found[-1].called)
         groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
     said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]

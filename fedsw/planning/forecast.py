@@ -146,7 +146,9 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
     if not bool(torch.isfinite(outputs).all()):
         return Score(-math.inf, 0.0)
     if problem.classes:
-        quality = quality_of_classes(outputs, held_out, groups=len(problem.groups), classes=problem.classes)
+        quality = quality_of_classes(
+            outputs, held_out, groups=len(problem.groups), classes=problem.classes, positive=problem.positive
+        )
         constant = quality.constant["accuracy"]
     else:
         quality = quality_of_numbers(outputs, held_out)

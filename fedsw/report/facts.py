@@ -15,7 +15,19 @@ from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.report.progress import group_table, metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of
-from fedsw.runs.files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, PLAN, found_json, round_seconds
+from fedsw.runs.files import (
+    ATTEMPTS,
+    CONFIG,
+    LEDGER,
+    LOCK,
+    LOG,
+    METRICS,
+    PLAN,
+    UNNAMED,
+    Names,
+    found_json,
+    round_seconds,
+)
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import gained, measured, number, to_float, upward
 
@@ -78,8 +90,8 @@ def measured_on(summary: Mapping[str, Any]) -> str:
     return f"Measured on {count}{summary.get('measured_on')}."
 
 
-def worth(summary: Mapping[str, Any]) -> Facts:
-    """Every held-out metric with its interval, the constant's beside it."""
+def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
+    """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
     own, constant = scores(summary), scores(summary, "constant")
     names = ordered_metrics(summary.get("held_out") or {})
     names += [name for name, (_, around) in own.items() if around is not None and name not in names]
@@ -87,7 +99,7 @@ def worth(summary: Mapping[str, Any]) -> Facts:
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
             (
-                metric_name(key),
+                metric_name(key, called),
                 measured(*own[key]) + ("" if own[key][1] is not None else " (no interval is known)"),
                 measured(*constant[key]) if key in constant else "–",
             )
@@ -107,10 +119,10 @@ def gain(summary: Mapping[str, Any]) -> str:
     )
 
 
-def by_group(summary: Mapping[str, Any]) -> Facts:
+def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """A row for each group: its held-out records, and each metric on them with its interval."""
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
-    names, rows = group_table(groups, around)
+    names, rows = group_table(groups, around, called=called)
     return Facts.of(("group", *names), rows)
 
 
@@ -120,7 +132,8 @@ def declared(columns: Columns) -> Facts:
     if columns.sensitive is not None:
         rows.append((columns.sensitive.name, "group", ", ".join(columns.groups)))
     if columns.target is not None:
-        rows.append((columns.target.name, "predicted", ", ".join(columns.target.values)))
+        positive = "" if columns.positive is None else f"; positive: {columns.classes[columns.positive]}"
+        rows.append((columns.target.name, "predicted", f"{', '.join(columns.classes)}{positive}"))
     rows += [(target.name, "predicted", "; ".join(_words(target))) for target in columns.targets]
     return Facts.of(("column", "role", "declared"), rows)
 

@@ -62,7 +62,7 @@ def pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str,
 @house_style()
 def draw_metrics(record: RunRecord) -> Figure | None:
     """Held-out loss and metrics over the rounds, one panel each; training loss if the run recorded it."""
-    curves = _metric_curves(record.history)
+    curves = _metric_curves(record)
     if not curves:
         return None
     figure, panels = _grid(len(curves), size=(3.0, 2.2), more=(0.4, 0.5))
@@ -177,10 +177,11 @@ def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -
     return figure, panels
 
 
-def _metric_curves(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+def _metric_curves(record: RunRecord) -> dict[str, Curve]:
+    history = record.history
     held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
     keys = [key for key in ordered_metrics(held_out[-1]) if key != "round"] if held_out else []
-    curves = {metric_name(key): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
+    curves = {metric_name(key, record.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
     training = _curve(history, "training_loss")
     return {**curves, "training loss (unsafe)": training} if len(training[0]) else curves
 

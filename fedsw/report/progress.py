@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from rich.progress import (
 )
 
 from fedsw.report.console import Screen
+from fedsw.runs.files import UNNAMED, Names, names_in
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.text import BURIED, harmless, measured, number, to_float, upward
 
@@ -53,16 +55,48 @@ _NAMES = {
 }
 
 
-def metric_name(key: str) -> str:
-    """The name of a metric in tables and plots."""
-    return _NAMES.get(key, key.replace("_", " "))
+_OF_POSITIVE = {
+    "disparate_impact": "DI of {}",
+    "selection_rate": "rate of {}",
+    "true_positive_rate": "TPR of {}",
+    "false_positive_rate": "FPR of {}",
+}
+_OF_CLASS = {"disparate_impact": "DI of {}", "selection_rate": "rate of {}", "od": "OD, true {}"}
+_NUMBERED = re.compile(r"(disparate_impact|selection_rate|eo|od)_(\d+)")
+
+
+def metric_name(key: str, names: Names = UNNAMED) -> str:
+    """The name of a metric in tables and plots; one that is of a class says which, by its declared name.
+
+    Where none of more than two classes is positive, "worst" says that it is of the class that is worst off.
+    """
+    if not names.classes:
+        return _NAMES.get(key, key.replace("_", " "))
+    positive = None if names.positive is None else names.label(names.positive)
+    if key in _OF_POSITIVE and positive is not None:
+        return _OF_POSITIVE[key].format(positive)
+    if key == "disparate_impact":
+        return "worst DI"
+    numbered = _NUMBERED.fullmatch(key)
+    if numbered is None:
+        return _NAMES.get(key, key.replace("_", " "))
+    kind, label = numbered[1], names.label(int(numbered[2]))
+    if kind == "eo":
+        return f"worst EO, true {label}" if positive is None else f"EO of {positive}, true {label}"
+    return _OF_CLASS[kind].format(label)
 
 
 def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
-    """Keys of the metrics that are plain numbers, the best known first."""
+    """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole."""
     numeric = [key for key, value in held_out.items() if to_float(value) is not None]
-    rank = {key: position for position, key in enumerate(_NAMES)}
-    return sorted(numeric, key=lambda key: rank.get(key, len(rank)))
+    rank = {key: float(position) for position, key in enumerate(_NAMES)}
+
+    def order(key: str) -> float:
+        numbered = _NUMBERED.fullmatch(key)
+        of_all = rank.get(key if numbered is None else numbered[1], len(rank))
+        return rank.get(key, of_all if numbered is None else of_all + 0.5)
+
+    return sorted(numeric, key=order)
 
 
 def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
@@ -82,8 +116,13 @@ def group_table(
     numbers: Mapping[str, Mapping[str, Any]],
     around: Mapping[str, Mapping[str, Any]],
     cell: Callable[[Any, Sequence[Any] | None], str] = measured,
+    *,
+    called: Names = UNNAMED,
 ) -> tuple[list[str], list[list[str]]]:
-    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says."""
+    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says.
+
+    Metrics of a class say which, by the declared names (``called``).
+    """
     names = list(dict.fromkeys(name for each in numbers.values() for name in each))
 
     def text(name: str, value: Any, interval: Any) -> str:
@@ -94,12 +133,12 @@ def group_table(
         [group, *(text(name, each.get(name), around.get(group, {}).get(name)) for name in names)]
         for group, each in numbers.items()
     ]
-    return [metric_name(name) for name in names], rows
+    return [metric_name(name, called) for name in names], rows
 
 
-def short_metrics(held_out: Mapping[str, Any]) -> str:
-    """The first two metrics in one short line: accuracy 0.79 · DI 0.63."""
-    return " · ".join(f"{metric_name(key)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
+def short_metrics(held_out: Mapping[str, Any], names: Names = UNNAMED) -> str:
+    """The first two metrics in one short line: accuracy 0.79 · DI of hired 0.63."""
+    return " · ".join(f"{metric_name(key, names)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
 
 
 class Display:
@@ -162,7 +201,7 @@ class RunProgress(Display):
         if self._task is None:
             return
         if held_out := record.get("held_out"):
-            self._held_out = short_metrics(held_out)
+            self._held_out = short_metrics(held_out, names_in(Path(self.plan["directory"])))
         base = self._runs_done * int(self.plan["rounds"])
         state = describe_round(record, self.plan, self._held_out)
         self._bar.update(self._task, completed=base + int(record["round"]), state=state)
@@ -207,7 +246,7 @@ class NotebookBar:
     def round_done(self, record: dict[str, Any]) -> None:
         """Advance it, a few times a second at most."""
         if held_out := record.get("held_out"):
-            self._held_out = short_metrics(held_out)
+            self._held_out = short_metrics(held_out, names_in(Path(self._plan["directory"])))
         self._round, self._said = int(record["round"]), describe_round(record, self._plan, self._held_out)
         if time.monotonic() - self._drawn >= _SECONDS:
             self._draw()

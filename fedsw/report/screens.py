@@ -17,7 +17,7 @@ from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.load import of_unit
 from fedsw.report.console import named_rows, table_of
 from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics, scores
-from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY
+from fedsw.runs.files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY, Names
 from fedsw.runs.record import RunRecord, command_for
 from fedsw.text import gained, measured, number, to_float, upward
 
@@ -129,9 +129,9 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
         yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
-        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {})
+        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {}, record.names)
         if constant := summary.get("constant"):
-            yield "a constant", _constant(summary, constant)
+            yield "a constant", _constant(record, constant)
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
@@ -139,7 +139,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     if noise := summary.get("signal_to_noise"):
         yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
     if by_group := summary.get("held_out_by_group"):
-        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {})
+        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, record.names)
 
 
 def _moments(moments: Mapping[str, Any]) -> str:
@@ -164,7 +164,7 @@ def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
     if record.history:
         yield "spent", Text(f"ε {upward(record.last.get('epsilon'))} of {target_epsilon(record.experiment)}")
         if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
-            yield "held out", _metrics(held_out, {})
+            yield "held out", _metrics(held_out, {}, record.names)
 
 
 def _trained(record: RunRecord) -> str:
@@ -239,12 +239,13 @@ def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None
     return f"{part}, {on['directions']} directions" if "directions" in on else part
 
 
-def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any]) -> Text:
+def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: Names) -> Text:
     """Metrics with their intervals; says so where none is known."""
     names = ordered_metrics(held_out)
     names += [name for name in intervals if name in held_out and name not in names]
-    text = Text(" · ".join(f"{metric_name(name)} {measured(held_out[name], intervals.get(name))}" for name in names))
-    lacking = [metric_name(name) for name in names if name not in intervals]
+    shown = (f"{metric_name(name, called)} {measured(held_out[name], intervals.get(name))}" for name in names)
+    text = Text(" · ".join(shown))
+    lacking = [metric_name(name, called) for name in names if name not in intervals]
     if len(lacking) == len(names):
         text.append(" (no intervals: they come with the end of a run)")
     elif lacking:
@@ -252,17 +253,19 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any]) -> Text:
     return text
 
 
-def _constant(summary: Mapping[str, Any], constant: Mapping[str, Any]) -> Text:
+def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
     """What a model that looks at nothing scores on the same records, and what the best threshold would."""
+    summary, names = record.summary, record.names
     known = scores(summary, "constant")
-    parts = [f"{metric_name(name)} {measured(*known[name])}" for name in ordered_metrics(constant)]
+    parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
     if gain := summary.get("gain"):
         text.append(f"; {_gain(gain)}")
     if best := summary.get("best_threshold"):
         interval = [best["low"], best["high"]] if "low" in best else None
+        of = f" of {names.label(names.positive)}" if names.classes and names.positive is not None else ""
         text.append(
-            f"; the model at the threshold that suits these records best, {number(best['threshold'])}: accuracy "
+            f"; the model at the threshold{of} that suits these records best, {number(best['threshold'])}: accuracy "
             f"{measured(best['accuracy'], interval)}"
         )
     return text
@@ -285,9 +288,9 @@ def _signal(noise: Mapping[str, Any], *, moments: bool) -> str:
     return f"{words} (signal to noise about {rounds})"
 
 
-def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]]) -> Table:
+def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]], called: Names) -> Table:
     """A line for each group: its held-out records, and each metric on them over its interval."""
-    names, rows = group_table(by_group, around, measured_cell)
+    names, rows = group_table(by_group, around, measured_cell, called=called)
     return table_of(("group", *names), rows, pad_edge=False)
 
 

@@ -21,7 +21,15 @@ from fedsw.randomness import Stream, smallest_keys
 from fedsw.runs import intervals
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.intervals import Gain, Interval, plain
-from fedsw.runs.quality import GroupTable, Quality, by_group, quality_of_classes, quality_of_numbers, units_of
+from fedsw.runs.quality import (
+    GroupTable,
+    Quality,
+    by_group,
+    class_named,
+    quality_of_classes,
+    quality_of_numbers,
+    units_of,
+)
 from fedsw.runs.telemetry import LOGGER, event
 from fedsw.tasks.measures import Measurements, measure
 from fedsw.tasks.problem import Problem
@@ -167,6 +175,7 @@ class HeldOut:
             "constant_answers": quality.answer,
             "gain": None if gain is None else {**gain._asdict(), "claim": gain.claim},
             "best_threshold": dict(quality.best_threshold),
+            **({"held_out_impact_of": quality.impact_of} if quality.impact_of else {}),
         }
 
 
@@ -282,7 +291,7 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
         quality,
         constant={"accuracy": always.value},
         constant_intervals={"accuracy": always.at(intervals.LEVEL)},
-        answer=f"always {names[most]!r}" if names else f"always class {most}",
+        answer=f"always {class_named(most, names)}",
         gain=Gain(report["accuracy"] - always.value, made.low - high, made.high - low),
     )
 
@@ -294,7 +303,8 @@ def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
         return Quality()
     if kind == "classification":
         names = load_class_names(task.experiment)
-        return quality_of_classes(outputs, records, groups=len(task.groups), classes=task.classes, names=names)
+        about: dict[str, Any] = {"groups": len(task.groups), "classes": task.classes, "positive": task.positive}
+        return quality_of_classes(outputs, records, names=names, **about)
     return quality_of_numbers(outputs, records) if kind == "regression" else Quality()
 
 

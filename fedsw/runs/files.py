@@ -176,10 +176,14 @@ _CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
 
 @dataclass(frozen=True)
 class Names:
-    """Declared names of groups and classes, by their numbers; empty where nobody declared any."""
+    """Declared names of groups and classes, by their numbers; empty where nobody declared any.
+
+    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular.
+    """
 
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    positive: int | None = None
 
     def group(self, number: int) -> str:
         """The name of a group, "A=2" without one."""
@@ -197,17 +201,29 @@ class Names:
         label = "" if match[1] is None else f"{self.label(int(match[1]))},"
         return label + self.group(int(match[2]))
 
-    def plain(self) -> dict[str, list[str]]:
+    def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {"groups": list(self.groups), "classes": list(self.classes)}
+        return {"groups": list(self.groups), "classes": list(self.classes), "positive": self.positive}
+
+
+UNNAMED = Names()
+"""Of a run whose groups and classes nobody named."""
 
 
 def names_in(directory: Path, columns: Columns | None = None) -> Names:
     """The names that a run began with; else those of declared columns; else none."""
     names = found_json(directory / PLAN).get("names")
     if isinstance(names, Mapping):
-        return Names(_texts(names.get("groups")), _texts(names.get("classes")))
-    return Names() if columns is None else Names(columns.groups, columns.classes)
+        return names_from(names)
+    return UNNAMED if columns is None else Names(columns.groups, columns.classes, columns.positive)
+
+
+def names_from(plain: Any) -> Names:
+    """The names that JSON holds, as `Names.plain` writes them; none if it holds something else."""
+    if not isinstance(plain, Mapping):
+        return UNNAMED
+    positive = plain.get("positive")
+    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), positive if type(positive) is int else None)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Answers, GroupTable, Measured, Quality, metrics_of_tables, worst_of
+from fedsw.runs.quality import Answers, GroupTable, Measured, Quality, class_named, metrics_of_tables, worst_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -86,8 +86,7 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
     if total == 0:
         return HeldOut(measured_on=size)
     if isinstance(tally, Counts):
-        names = load_class_names(task.experiment)
-        return _of_classes(tally, tallied, task.groups, size, lambda c: repr(names[c]) if names else f"class {c}")
+        return _of_classes(tally, tallied, task, size)
     if isinstance(tally, RegressionSums):
         return _of_numbers(tally, tallied, task.groups, size)
     return HeldOut(measured_on=size)
@@ -103,8 +102,8 @@ def as_many(values: Array, records: NDArray[np.int64]) -> Array:
 class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
 
-    def __init__(self, tally: Counts, tallied: Tallied) -> None:
-        self.groups, self.classes = tally.groups, tally.classes
+    def __init__(self, tally: Counts, tallied: Tallied, positive: int | None) -> None:
+        self.groups, self.classes, self.positive = tally.groups, tally.classes, positive
         self.records, self._sigma = tallied.records, tallied.sigma
         self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
 
@@ -153,10 +152,9 @@ class _Table(Answers):
         return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
 
 
-def _of_classes(
-    tally: Counts, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int], name: Callable[[int], str]
-) -> HeldOut:
-    table = _Table(tally, tallied)
+def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+    names, groups = load_class_names(task.experiment), task.groups
+    table = _Table(tally, tallied, task.positive)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
     often = int(np.argmax([each.value for each in shares]))
     constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
@@ -165,15 +163,16 @@ def _of_classes(
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
         constant |= {"disparate_impact": 1.0, **equal}
         found |= table.between_groups()
-    metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None]).items()}
+    metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
     quality = Quality(
         constant=constant,
-        answer=f"always {name(often)}",
+        answer=f"always {class_named(often, names)}",
         intervals={key: value for key, value in found.items() if key in metrics},
         constant_intervals={"accuracy": shares[often].at(LEVEL)},
         gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
         others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
         noised=tallied.sigma > 0,
+        impact_of=table.impact_of(names),
     )
     by_group = [table.of_group(group) for group in range(tally.groups)]
     return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)

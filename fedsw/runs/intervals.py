@@ -191,9 +191,9 @@ def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
     return Interval(max(each.low for each in sure), max(each.high for each in usual))
 
 
-def smallest_ratio(rates: Sequence[Rate]) -> Interval:
-    """Where the smallest share of a group lies as a part of the largest."""
-    pairs = list(combinations(rates, 2))
+def smallest_ratio(rates: Sequence[Sequence[Rate]]) -> Interval:
+    """Where the smallest share of a group lies as a part of the largest, the least over several answers."""
+    pairs = [pair for each in rates for pair in combinations(each, 2)]
 
     def at(level: float) -> list[Interval]:
         return [_folded(quotient(one.around(level), other.around(level))) for one, other in pairs]

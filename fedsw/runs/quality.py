@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsw import metrics
 from fedsw.data import Records
+from fedsw.experiment.sources import second_of_two
 from fedsw.runs import intervals
 from fedsw.runs.intervals import WHOLE, Gain, Interval, Rate
 from fedsw.tasks.problem import Problem
@@ -37,7 +38,7 @@ class Quality:
     these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
     how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
     is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
-    whether noise is in what it is made of.
+    whether noise is in what it is made of. `impact_of` is the class that the disparate impact is of, by its name.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Quality:
     gain: Gain | None = None
     others: Interval | None = None
     noised: bool = False
+    impact_of: str = ""
 
     @property
     def one_answer(self) -> bool:
@@ -69,15 +71,26 @@ def units_of(records: Records) -> Places:
 
 
 def quality_of_classes(
-    outputs: Tensor, records: Records, *, groups: int, classes: int, names: Sequence[str] = ()
+    outputs: Tensor,
+    records: Records,
+    *,
+    groups: int,
+    classes: int,
+    names: Sequence[str] = (),
+    positive: int | None = None,
 ) -> Quality:
-    """What a classifier's held-out metrics are worth: of probabilities (n, 1) of class 1 of two, or (n, d) of d."""
+    """What a classifier's held-out metrics are worth: of probabilities (n, 1) of class 1 of two, or (n, d) of d.
+
+    Ratios and the best threshold are of the class ``positive``, by default the second of two; of more than two, where
+    none is positive, ratios are those of the class that is worst off.
+    """
+    answers = AnswersByRecord(outputs, records, groups, classes, positive)
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
     units, right = units_of(records), (predicted == target).numpy()
     often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
-    rates = {"accuracy": often_right} | AnswersByRecord(outputs, records, groups, classes).between_groups()
+    rates = {"accuracy": often_right} | answers.between_groups()
     if outputs.shape[1] == 1 and groups > 1:
         rates["ks"] = _of_ks(outputs, records, groups)
     return Quality(
@@ -87,13 +100,19 @@ def quality_of_classes(
             "demographic_parity_difference": 0.0,
             "equalized_odds_difference": 0.0,
         },
-        answer=f"always {names[most]!r}" if names else f"always class {most}",
-        best_threshold={} if classes > 2 else _best_threshold(outputs[:, 0].double().cpu(), target, units),
+        answer=f"always {class_named(most, names)}",
+        best_threshold={} if answers.positive is None or classes > 2 else _best_threshold(outputs, answers),
         intervals=rates,
         constant_intervals={"accuracy": intervals.rate_of(often, units).at(intervals.LEVEL)},
         gain=_gain_of_classes(right, target.numpy(), units, most, classes),
         others=_others(predicted, units),
+        impact_of=answers.impact_of(names),
     )
+
+
+def class_named(number: int, names: Sequence[str]) -> str:
+    """A class by its declared name, or by its number where none is declared."""
+    return repr(names[number]) if names else f"class {number}"
 
 
 def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
@@ -147,10 +166,14 @@ def _others(predicted: Tensor, units: Places) -> Interval:
 
 
 class Answers(abc.ABC):
-    """How often groups get the answers of a classifier, from whatever that is known."""
+    """How often groups get the answers of a classifier, from whatever that is known.
+
+    Ratios between groups are of the class `positive`, or of each class where that is None.
+    """
 
     groups: int
     classes: int
+    positive: int | None
 
     @abc.abstractmethod
     def right(self, group: int) -> Rate:
@@ -163,40 +186,60 @@ class Answers(abc.ABC):
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
         """What a table by group says of one of them, by name, and where it lies."""
         rates = {"accuracy": self.right(group)}
-        if self.classes > 2:
+        if self.classes > 2 or self.positive is None:
             rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
         else:
-            rates["selection_rate"] = self.answered(group, 1)
-            rates["true_positive_rate"] = self.answered(group, 1, own=1)
-            rates["false_positive_rate"] = self.answered(group, 1, own=0)
+            rates["selection_rate"] = self.answered(group, self.positive)
+            rates["true_positive_rate"] = self.answered(group, self.positive, own=self.positive)
+            rates["false_positive_rate"] = self.answered(group, self.positive, own=1 - self.positive)
         return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
 
     def between_groups(self) -> dict[str, Interval]:
         """Where everything lies that compares groups; empty for one group."""
         if self.groups < 2:
             return {}
-        # The answers whose rates say everything: that of the second of two classes, class 1 first of more.
-        every = [1] if self.classes == 2 else [1, 0, *range(2, self.classes)]
+        judged = list(range(self.classes)) if self.positive is None else [self.positive]
+        every = judged if self.classes == 2 else list(range(self.classes))  # rates of one of two say everything
 
-        def rates(own: int | None = None) -> list[list[Rate]]:
-            return [[self.answered(group, c, own) for group in range(self.groups)] for c in every]
+        def rates(own: int | None = None) -> dict[int, list[Rate]]:
+            return {c: [self.answered(group, c, own) for group in range(self.groups)] for c in every}
+
+        def ratio(shares: Mapping[int, list[Rate]], of: Sequence[int]) -> Interval:
+            return intervals.smallest_ratio([shares[c] for c in of])
 
         selected, odds = rates(), [rates(own) for own in range(self.classes)]
+        ratios = {"disparate_impact": ratio(selected, judged)}
+        if self.classes > 2:
+            ratios |= {f"disparate_impact_{c}": ratio(selected, [c]) for c in every}
         gaps = {
-            "disparate_impact": intervals.smallest_ratio(selected[0]),
-            "demographic_parity_difference": intervals.largest_gap(selected),
-            "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own]),
+            "demographic_parity_difference": intervals.largest_gap(list(selected.values())),
+            "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own.values()]),
         }
-        return gaps | {f"eo_{y}": intervals.smallest_ratio(own[0]) for y, own in enumerate(odds)}
+        return ratios | gaps | {f"eo_{y}": ratio(own, judged) for y, own in enumerate(odds)}
+
+    def impact_of(self, names: Sequence[str]) -> str:
+        """The class that the disparate impact is of, by its name: the positive one, or the one that is worst off."""
+        if self.groups < 2:
+            return ""
+        if self.positive is not None:
+            return class_named(self.positive, names)
+        every = range(self.groups)
+        rates = np.array([[self.answered(group, c).value for group in every] for c in range(self.classes)])
+        ratios = rates.min(axis=1) / np.where(rates.max(axis=1) == 0, np.inf, rates.max(axis=1))
+        ratios = np.where(rates.max(axis=1) == 0, 1.0, ratios)
+        return "" if np.isnan(ratios).any() else class_named(int(ratios.argmin()), names)
 
 
 class AnswersByRecord(Answers):
     """The answers to n records one by one, by outputs (n, d): rows of a unit count once."""
 
-    def __init__(self, outputs: Tensor, records: Records, groups: int, classes: int) -> None:
+    def __init__(
+        self, outputs: Tensor, records: Records, groups: int, classes: int, positive: int | None = None
+    ) -> None:
         columns = (metrics.predictions(outputs), records.target, records.sensitive)
         self.predicted, self.target, self.sensitive = (each.cpu().numpy() for each in columns)
         self.units, self.groups, self.classes = units_of(records), groups, classes
+        self.positive = second_of_two(classes) if positive is None else positive
 
     def right(self, group: int) -> Rate:
         """See `Answers`."""
@@ -219,10 +262,14 @@ def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
     return intervals.largest_cdf_gap(value, counts)
 
 
-def _best_threshold(outputs: Tensor, target: Tensor, units: Places) -> dict[str, float]:
-    threshold = best_threshold(outputs, target)
-    right = ((outputs > threshold["threshold"]).long() == target).numpy()
-    low, high = intervals.rate_of(right, units).at(intervals.LEVEL)
+def _best_threshold(outputs: Tensor, answers: AnswersByRecord) -> dict[str, float]:
+    """Of the probability of the positive one of two classes, from outputs (n, 1) of the second."""
+    scores = outputs[:, 0].double().cpu()
+    scores = 1 - scores if answers.positive == 0 else scores
+    target = torch.from_numpy((answers.target == answers.positive).astype(np.int64))
+    threshold = best_threshold(scores, target)
+    right = ((scores > threshold["threshold"]).long() == target).numpy()
+    low, high = intervals.rate_of(right, answers.units).at(intervals.LEVEL)
     return threshold | {"low": low, "high": high}
 
 
@@ -247,14 +294,21 @@ def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
     return {"threshold": threshold, "accuracy": float(right[place]) / len(ranked)}
 
 
-def metrics_of_tables(tables: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined."""
+def metrics_of_tables(tables: NDArray[np.float64], positive: int | None = None) -> dict[str, NDArray[np.float64]]:
+    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined.
+
+    Ratios are of the class ``positive`` as in `fedsw.metrics.classification`.
+    """
+    classes = tables.shape[-1]
+    positive = second_of_two(classes) if positive is None else positive
     values = {"accuracy": np.trace(tables.sum(1), axis1=1, axis2=2) / tables.sum((1, 2, 3))}
     if tables.shape[1] > 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = tables.sum(2) / tables.sum((2, 3))[:, :, None]
-            positive = rates[:, :, 1]
-            values["disparate_impact"] = positive.min(1) / positive.max(1)
+            ratios = np.where(rates.max(1) == 0, 1.0, rates.min(1) / rates.max(1))
+            values["disparate_impact"] = ratios.min(1) if positive is None else ratios[:, positive]
+            if classes > 2:
+                values |= {f"disparate_impact_{c}": ratios[:, c] for c in range(classes)}
             values["demographic_parity_difference"] = (rates.max(1) - rates.min(1)).max(1)
             odds = tables / tables.sum(3)[:, :, :, None]
             values["equalized_odds_difference"] = (odds.max(1) - odds.min(1)).max((1, 2))
@@ -284,14 +338,16 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
 
     Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
-    `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of class 1 (for more than two classes
-    `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of Euclidean
-    distances, and `r2`. What a group's records do not define is nan.
+    `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
+    classes `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of
+    Euclidean distances, and `r2`. What a group's records do not define is nan.
     """
     kind = task.experiment.objective.task
     if kind not in ("classification", "regression") or len(task.groups) < 2:
         return GroupTable({}, {})
-    answers = AnswersByRecord(outputs, records, len(task.groups), task.classes) if kind == "classification" else None
+    answers = None
+    if kind == "classification":
+        answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
     counts: dict[str, float] = {}
     found: dict[str, Measured] = {}
     for group, name in enumerate(task.groups):

@@ -149,7 +149,8 @@ def _of_fairness(metrics: Mapping[str, float], quality: Quality, records: int) -
     if impact is None or interval is None or quality.one_answer:
         return
     if interval.low < _FAIR < interval.high:
+        of = f" of {quality.impact_of}" if quality.impact_of else ""
         yield (
-            f"too few held-out records: {records} cannot tell disparate impact {measured(impact, interval)} from the "
-            f"{_FAIR:g} of the 4/5 rule"
+            f"too few held-out records: {records} cannot tell disparate impact{of} {measured(impact, interval)} from "
+            f"the {_FAIR:g} of the 4/5 rule"
         )

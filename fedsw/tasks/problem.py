@@ -129,6 +129,11 @@ class Problem:
         """Number of classes; 0 for numbers."""
         return self.shape.classes
 
+    @property
+    def positive(self) -> int | None:
+        """The class that ratios between groups are of; None where it is no class in particular."""
+        return self.shape.positive
+
     @functools.cached_property
     def dtype(self) -> torch.dtype:
         """Precision of the model and of what travels."""

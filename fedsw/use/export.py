@@ -129,6 +129,7 @@ def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
         "encoding": _ENCODING,
         "columns": None if columns is None else columns.model_dump(mode="json", exclude_defaults=True),
         "answers": list(model.names()),
+        "positive": model.positive,
         "guarantee": model.guarantee,
         "warnings": list(model.summary.get("warnings", ())),
     }
@@ -236,9 +237,9 @@ def card(record: RunRecord) -> Document:
             facts.measured_on(summary),
         ],
         "What it is worth": [
-            Listed("The model beside a constant", facts.worth(summary)),
+            Listed("The model beside a constant", facts.worth(summary, record.names)),
             answers if constant else "",
-            Listed("By group, with intervals of 95 %", facts.by_group(summary)),
+            Listed("By group, with intervals of 95 %", facts.by_group(summary, record.names)),
         ],
         "Columns": declared,
         "Use": [

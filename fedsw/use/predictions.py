@@ -105,20 +105,30 @@ _RATES = np.linspace(0.0, 1.0, 101)
 Array = NDArray[Any]
 
 
+_MORE_PROBABLE = "the more probable class"
+
+
 @dataclass(frozen=True)
 class Thresholds:
-    """The second of two classes is answered where its probability is above the threshold of its group, or else the one.
+    """The positive of two classes is answered where its probability is above the threshold of its group, or the one.
 
-    The `source` says in words where the numbers come from.
+    The `source` says in words where the numbers come from, `of` which class is the positive one.
     """
 
     by_group: Mapping[str, float] = field(default_factory=dict)
     one: float = 0.5
-    source: str = "the more probable class"
+    source: str = _MORE_PROBABLE
+    of: str = ""
 
     def __str__(self) -> str:
         own = ", ".join(f"{group} {number(value, 4)}" for group, value in self.by_group.items())
-        return f"threshold {own or number(self.one, 4)} ({self.source})"
+        of = f" of {self.of!r}" if self.of else ""
+        return f"threshold {own or number(self.one, 4)}{of} ({self.source})"
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody asked for them."""
+        return self.source != _MORE_PROBABLE
 
 
 def settle(
@@ -128,42 +138,53 @@ def settle(
     *,
     groups: tuple[str, ...],
     classes: tuple[str, ...],
+    positive: int | None = None,
 ) -> Thresholds:
     """The thresholds that somebody asked for, by names of groups and classes; rules are found on held-out outputs.
+
+    They are of the probability of the class ``positive``, by default the second of two.
 
     Raises:
         ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no
             held-out records that rules could be found on without a look at private ones.
     """
+    place = 1 if positive is None else positive
+    of = classes[place] if len(classes) == 2 else ""
     if asked is None:
-        return Thresholds()
+        return Thresholds(of=of)
     if experiment.objective.task != "classification" or len(classes) != 2:
         raise ExperimentError(
             f"a threshold is for a classifier of two classes; the run {experiment.name!r} is "
             f"{experiment.objective.task} with {len(classes)} classes: leave it out"
         )
     if isinstance(asked, str):
-        return _by_rule(asked, experiment, outputs, groups, classes[1])
+        return _by_rule(asked, experiment, outputs, groups, place, of)
     if not isinstance(asked, Mapping):
-        return Thresholds({}, _probability(asked), "as given")
+        return Thresholds({}, _probability(asked), "as given", of)
     if set(asked) != set(groups):
         raise ExperimentError(
             f"thresholds are given for {', '.join(map(repr, asked)) or 'no group'}; the run's groups are "
             f"{', '.join(map(repr, groups))}, and each needs one"
         )
-    return Thresholds({group: _probability(asked[group]) for group in groups}, source="as given")
+    return Thresholds({group: _probability(asked[group]) for group in groups}, source="as given", of=of)
 
 
 def _by_rule(
-    rule: str, experiment: Experiment, outputs: HeldOutOutputs | None, groups: tuple[str, ...], positive: str
+    rule: str,
+    experiment: Experiment,
+    outputs: HeldOutOutputs | None,
+    groups: tuple[str, ...],
+    place: int,
+    positive: str,
 ) -> Thresholds:
     thresholds = _measured(rule, experiment, outputs)
-    scores, right, sensitive = thresholds.values[:, 0], thresholds.target == 1, thresholds.sensitive
+    second, right, sensitive = thresholds.values[:, 0], thresholds.target == place, thresholds.sensitive
+    scores = second if place == 1 else 1 - second
     words = RULES[rule].format(repr(positive))
     source = f"{words}: found on {len(scores)} held-out records, which the guarantee does not cover"
     if rule == "best":
-        best = best_threshold(torch.from_numpy(scores), torch.from_numpy(thresholds.target))
-        return Thresholds({}, best["threshold"], source)
+        best = best_threshold(torch.from_numpy(scores), torch.from_numpy(right.astype(np.int64)))
+        return Thresholds({}, best["threshold"], source, positive)
     judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
     apart = [scores[judged & (sensitive == place)] for place in range(len(groups))]
     for group, own in zip(groups, apart, strict=True):
@@ -176,7 +197,7 @@ def _by_rule(
     cuts = np.array([[_above(own, rate) for own in apart] for rate in _RATES])
     agreement = [((scores > cut[sensitive]) == right).mean() for cut in cuts]
     chosen = cuts[int(np.argmax(agreement))]
-    return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source)
+    return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source, of=positive)
 
 
 def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:

@@ -114,7 +114,7 @@ class TrainedModel(Short):
         model: the network itself, on the host, in evaluation mode.
         columns: the declared columns; None where a shipped data set was learnt from.
         classes, groups: names in the order of their numbers.
-        thresholds: where a classifier of two classes says yes.
+        thresholds: where a classifier of two classes answers the positive one.
     """
 
     directory: Path
@@ -131,6 +131,12 @@ class TrainedModel(Short):
     def guarantee(self) -> str:
         """The sentence of the run's guarantee."""
         return str((self.summary.get("guarantee") or {}).get("statement", ""))
+
+    @property
+    def positive(self) -> str | None:
+        """The favourable class by its name, which ratios between groups and thresholds are of; None where none is."""
+        place = self._problem.positive
+        return self.classes[place] if self.classes and place is not None else None
 
     @property
     def width(self) -> int:
@@ -219,10 +225,10 @@ class TrainedModel(Short):
         return tuple(f"{stem}_{place + 1}" for place in range(self._problem.dimension))
 
     def _of_classes(self, values: NDArray[np.float64], given: Given) -> dict[str, Any]:
-        chosen = values.argmax(axis=1)
-        if len(self.classes) == 2:
+        chosen, place = values.argmax(axis=1), self._problem.positive
+        if len(self.classes) == 2 and place is not None and self.thresholds.given:
             own = np.array([self.thresholds.by_group.get(group, self.thresholds.one) for group in self.groups])
-            chosen = (values[:, 1] > own[given.groups.numpy()]).astype(int)
+            chosen = np.where(values[:, place] > own[given.groups.numpy()], place, 1 - place)
         target = self.columns.target if self.columns is not None else None
         said = {f"predicted_{target.name if target else 'class'}": np.array(self.classes)[chosen]}
         return said | dict(zip(self.names(), values.T, strict=True))
@@ -249,9 +255,9 @@ def load(
 
     Args:
         run: the run's folder, its name under `runs`, or an experiment's name for its latest run.
-        thresholds: for a classifier of two classes: a number, one for each group by name, or "best", "parity" or
-            "opportunity", which are found on the run's held-out records and on no others. Default: the more probable
-            class.
+        thresholds: for a classifier of two classes, of the probability of the positive one: a number, one for each
+            group by name, or "best", "parity" or "opportunity", which are found on the run's held-out records and on no
+            others. Default: the more probable class.
         model, task: the objects that the run was started with, where it was.
         allow_modules: modules that the run's settings may name as `module:name`; their code runs.
 
@@ -278,7 +284,8 @@ def load(
         words = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise ValueError(f"{path} is not the model of this run's settings: {words}") from None
     classes = load_class_names(problem.experiment)
-    settled = settle(thresholds, record.experiment, record.outputs, groups=problem.groups, classes=classes)
+    about = {"groups": problem.groups, "classes": classes}
+    settled = settle(thresholds, record.experiment, record.outputs, positive=problem.positive, **about)
     columns = record.experiment.data.columns
     return TrainedModel(
         record.directory, record.experiment, record.summary, network.eval(), columns, classes, problem.groups, settled,

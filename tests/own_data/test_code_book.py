@@ -53,7 +53,7 @@ def test_a_code_book_declares_every_column_and_its_role_and_nothing_is_left_open
     assert features["income"] == {"name": "income", "low": -100, "high": 200.5}
     assert features["job"]["categories"] == ["clerk", "nurse"] and features["member"]["kind"] == "boolean"
     assert columns["sensitive"] == {"name": "sex", "values": ["f", "m"]}
-    assert columns["target"] == {"name": "good", "values": ["no", "yes"]}
+    assert columns["target"] == {"name": "good", "values": ["no", "yes"], "positive": "yes"}
     assert "years; from codes.csv" in (tmp_path / "own.toml").read_text()
 
 

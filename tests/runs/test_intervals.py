@@ -98,7 +98,7 @@ def test_gaps_and_ratios_of_groups_are_held_where_there_is_no_gap_too(one, other
         return of(rates)
 
     assert held(lambda: draw(lambda rates: largest_gap([rates])), abs(one - other)) >= 0.90
-    assert held(lambda: draw(smallest_ratio), min(one, other) / max(one, other)) >= 0.90
+    assert held(lambda: draw(lambda rates: smallest_ratio([rates])), min(one, other) / max(one, other)) >= 0.90
 
 
 @pytest.mark.slow

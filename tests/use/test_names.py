@@ -16,7 +16,7 @@ from fedsw.runs.record import read_run
 
 from .conftest import COLUMNS, INCOME
 
-NAMES = Names(("female", "male"), ("low", "high"))
+NAMES = Names(("female", "male"), ("low", "high"), 1)
 
 
 @pytest.mark.parametrize(

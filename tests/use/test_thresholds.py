@@ -59,7 +59,7 @@ def test_best_is_right_most_often():
 def test_where_thresholds_come_from_is_said():
     words = str(settle("parity", EXPERIMENT, outputs(), **NAMES))
     assert "600 held-out records" in words and "does not cover" in words and "female" in words
-    assert str(settle(0.3, EXPERIMENT, None, **NAMES)) == "threshold 0.3 (as given)"
+    assert str(settle(0.3, EXPERIMENT, None, **NAMES)) == "threshold 0.3 of 'high' (as given)"
 
 
 def test_rules_look_at_held_out_records_only():

@@ -308,7 +308,7 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
-        names = Names(plan.task.groups, load_class_names(plan.task.experiment))
+        names = Names(plan.task.groups, load_class_names(plan.task.experiment), plan.task.positive)
         content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
         directory.write_plan(content)
     if ledger is not None:

@@ -77,9 +77,9 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
             *drawn(draw_metrics(record), "metrics", "Held-out metrics over the rounds.", _last_in_words(record)),
         ),
         "outputs": outputs,
-        "worth": facts.worth(summary),
+        "worth": facts.worth(summary, record.names),
         "measured_on": facts.measured_on(summary) if summary.get("held_out") else "",
-        "by_group": facts.by_group(summary),
+        "by_group": facts.by_group(summary, record.names),
         "sizes": facts.sizes(record),
         "columns": None if record.experiment.data.columns is None else facts.declared(record.experiment.data.columns),
         "settings": json_text(facts.settings(record.experiment)),
@@ -100,23 +100,22 @@ _CLAIMS = {"better": "The model is better than a constant", "worse": "The model 
 
 def verdict(record: RunRecord) -> str:
     """What the run is worth and what it promises, in words."""
-    summary = record.summary
+    summary, names = record.summary, record.names
     name = headline(summary)
     if name is not None:
         own, constant = measured(*scores(summary)[name]), scores(summary, "constant")
         claim = (summary.get("gain") or {}).get("claim")
         if claim is None or name not in constant:
-            return f"On held-out records: {metric_name(name)} {own}."
+            return f"On held-out records: {metric_name(name, names)} {own}."
         answers = summary.get("constant_answers")
-        found = f"{metric_name(name)} {own}, where {answers} scores {measured(*constant[name])}"
+        found = f"{metric_name(name, names)} {own}, where {answers} scores {measured(*constant[name])}"
         return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
     last = next((row for row in reversed(record.history) if headline(row)), None)
     if last is None:
         return "What the model is worth was not measured, or may not be shown."
     name = headline(last)
-    return (
-        f"After {last['round']} rounds, on held-out records: {metric_name(str(name))} {number(last['held_out'][name])}."
-    )
+    called = metric_name(str(name), names)
+    return f"After {last['round']} rounds, on held-out records: {called} {number(last['held_out'][name])}."
 
 
 def _ended(record: RunRecord) -> str:
@@ -132,7 +131,7 @@ def _ended(record: RunRecord) -> str:
 
 
 def _worth_in_words(record: RunRecord) -> str:
-    found = facts.worth(record.summary)
+    found = facts.worth(record.summary, record.names)
     rows = [f"{name}: the model {own}, a constant {other}" for name, own, other in found.rows[:2]]
     return "; ".join(rows) + ". All numbers are in the tables." if rows else ""
 
@@ -140,7 +139,7 @@ def _worth_in_words(record: RunRecord) -> str:
 def _last_in_words(record: RunRecord) -> str:
     last: Mapping[str, Any] = next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), {})
     return "At the last measurement: " + ", ".join(
-        f"{metric_name(name)} {number(last[name])}" for name in ordered_metrics(last)
+        f"{metric_name(name, record.names)} {number(last[name])}" for name in ordered_metrics(last)
     )
 
 

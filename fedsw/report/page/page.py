@@ -26,7 +26,7 @@ from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
-from fedsw.runs.files import REGISTRY, REPORT
+from fedsw.runs.files import REGISTRY, REPORT, UNNAMED
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, installed_version, json_text, measured, number, table, to_float, upward
 
@@ -40,6 +40,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
     ]
     differ = [row for row in settings if len(set(row[1:])) > 1]
     metrics = dict.fromkeys(name for each in records for name in ordered_metrics(each.summary.get("held_out") or {}))
+    called = records[0].names if len({(each.names.classes, each.names.positive) for each in records}) == 1 else UNNAMED
     columns = []
     for record in records:
         summary, measures = record.summary, scores(record.summary)
@@ -50,7 +51,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
             ("trust model", record.experiment.privacy.trust),
             ("beside a constant", facts.gain(summary) or "–"),
         ]
-        column += [(metric_name(each), measured(*measures.get(each, (None, None)))) for each in metrics]
+        column += [(metric_name(each, called), measured(*measures.get(each, (None, None)))) for each in metrics]
         columns.append(column)
     rows = [(cells[0][0], *(cell for _, cell in cells)) for cells in zip(*columns, strict=True)]
     figure = draw_runs(named)

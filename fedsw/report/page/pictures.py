@@ -104,7 +104,7 @@ def draw_worth(record: RunRecord) -> Figure | None:
             [value], [place], marker=marker(1 if label == "a constant" else 0), markersize=7, linestyle="", **look
         )
     axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
-    axes.set(xlabel=metric_name(name), ylim=(len(shown) - 0.5, -0.5))
+    axes.set(xlabel=metric_name(name, record.names), ylim=(len(shown) - 0.5, -0.5))
     return figure
 
 

@@ -55,6 +55,7 @@ class Classification(Task):
             records.sensitive,
             groups=len(held_out.shape.groups),
             classes=held_out.shape.classes,
+            positive=held_out.shape.positive,
             directions=held_out.directions,
         )
         return {"loss": held_out.loss, **report}
