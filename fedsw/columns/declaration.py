@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.columns.kinds import MAX_FEATURES, Declared, Feature, Group, Label, Name, Number, number_text
+from fedsw.columns.kind import Spelling
+from fedsw.columns.kinds import MAX_FEATURES, Decimal, Declared, Feature, Group, Label, Name, Number, Thousands
+from fedsw.columns.values import number_text
 from fedsw.settings import ExperimentError, read_toml, validated
 
 _EVERYBODY = ("all",)
@@ -27,6 +29,8 @@ class Columns(Declared):
         unit: the column that says whose a row is; all rows with one value there are one unit, whose privacy counts.
         separator: what parts the cells of a CSV file, one character.
         decimal: what parts the decimals of numbers in text, "." or ",".
+        thousands: what parts their thousands, ",", ".", " " or "'"; nothing if it is left out, and such numbers are
+            refused.
     """
 
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
@@ -35,7 +39,8 @@ class Columns(Declared):
     targets: tuple[Number, ...] = ()
     unit: Name | None = None
     separator: str = ","
-    decimal: Literal[".", ","] = "."
+    decimal: Decimal = "."
+    thousands: Thousands = ""
 
     @field_validator("separator")
     @classmethod
@@ -49,9 +54,17 @@ class Columns(Declared):
     @model_validator(mode="after")
     def _numbers_to_predict(self) -> Columns:
         for number in self.targets:
-            if number.kind == "boolean":
+            number.reader.require_target(number)
+        return self
+
+    @model_validator(mode="after")
+    def _told_apart(self) -> Columns:
+        for number in (None, *self.features, *self.targets):
+            if (spelling := self.spelling_of(number)).decimal == spelling.thousands:
+                whose = "numbers" if number is None else f"column {number.name!r}"
                 raise ValueError(
-                    f"column {number.name!r} is a target of truth values; declare it as target = {{name, values}}"
+                    f"{whose} would have decimals and thousands parted by {spelling.decimal!r} alike; set decimal or "
+                    "thousands to another character"
                 )
         return self
 
@@ -79,6 +92,18 @@ class Columns(Declared):
                 if self.sensitive.name in feature.columns:
                     _require_one_word(self.sensitive, feature)
         return self
+
+    @property
+    def spelling(self) -> Spelling:
+        """How numbers are written in text where a column says nothing else."""
+        return Spelling(self.decimal, self.thousands)
+
+    def spelling_of(self, number: Number | None) -> Spelling:
+        """How the numbers of a column are written in text."""
+        if number is None:
+            return self.spelling
+        decimal = self.decimal if number.decimal is None else number.decimal
+        return Spelling(decimal, self.thousands if number.thousands is None else number.thousands)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,7 +171,7 @@ def read_columns(path: Path) -> Columns:
 
 def difference(own: Columns, other: Columns) -> str | None:
     """The first thing in which two declarations differ, in words; None if they agree."""
-    for name in ("unit", "separator", "decimal"):
+    for name in ("unit", "separator", "decimal", "thousands"):
         if getattr(own, name) != getattr(other, name):
             return f"{name} is {getattr(other, name)!r}, not {getattr(own, name)!r}"
     for role in ("features", "sensitive", "target", "targets"):
@@ -199,7 +224,7 @@ class Coded:
     @property
     def whole(self) -> bool:
         """Whether its numbers are whole: integers, days, truth values."""
-        return self.number is not None and self.number.kind != "number"
+        return self.number is not None and self.number.reader.whole
 
 
 def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[Coded, ...]:
@@ -259,13 +284,12 @@ def _of_feature(feature: Feature, place: int, bins: int, edges: tuple[float, ...
 def _of_number(
     number: Number, role: str, place: int, bins: int, cuts: tuple[float, ...] = (), missing: str | None = None
 ) -> Coded:
-    low, high = (0.0, 1.0) if number.kind == "boolean" else (number.low, number.high)
-    if low is None or high is None:
+    if (limits := number.reader.bounds(number)) is None:
         raise ExperimentError(
             f"column {number.name!r} has no bounds, and a sketch of tables cuts its range into codes: declare low and "
             "high, public ones"
         )
-    edges = _edges(low, high, bins, cuts, number.edges, whole=number.kind != "number")
+    edges = _edges(*limits, bins, cuts, number.edges, whole=number.reader.whole)
     return Coded(number.name, role, place, edges=edges, number=number, missing=missing)
 
 

@@ -1,37 +1,18 @@
-"""Columns as an owner declares them: kinds, bounds, categories, groups, and how texts are read."""
+"""Columns as an owner declares them: kinds, bounds, categories, missing cells, groups and classes."""
 
 from __future__ import annotations
 
 import datetime
+import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+import numpy as np
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
-"""What a column of truth values may hold, in any case; see `fedsw.columns.Feature`."""
-
-
-def as_text(value: int | str) -> str:
-    """How a whole number, a truth value or a text is compared with declared values."""
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
-
-
-def as_texts(values: Any) -> Any:
-    """Whole numbers and truth values of a list as the text they have in a file; anything else as it is."""
-    if not isinstance(values, list | tuple):
-        return values
-    return tuple(as_text(value) if isinstance(value, int) else value for value in values)
-
-
-def as_one_text(value: Any) -> Any:
-    """A whole number or truth value as the text it has in a file; anything else as it is."""
-    return as_text(value) if isinstance(value, int | str) else value
-
-
-def number_text(value: float) -> str:
-    """A number as it is written, every one differently: 30, 0.1, 1e+30."""
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn
+from fedsw.columns.registered import KINDS
+from fedsw.columns.values import as_texts, number_text, text_of
 
 
 def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
@@ -47,13 +28,18 @@ def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
 MAX_FEATURES = 10_000
 """Most inputs of a model that declared columns may add up to."""
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+def _composed(name: Any) -> Any:
+    """A name in Unicode's form NFC, as names in tables are compared."""
+    return unicodedata.normalize("NFC", name) if isinstance(name, str) else name
+
+
+Name = Annotated[str, BeforeValidator(_composed), Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]
+Decimal = Literal[".", ","]
+Thousands = Literal["", ",", ".", " ", "'"]
 Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
-
-_EPOCH = datetime.date(1970, 1, 1)
-_DATED = ("low", "high", "fill")
 
 
 class Declared(BaseModel):
@@ -69,16 +55,20 @@ class Number(Declared):
     ("signed"). One outside them is refused, or counts as the nearer bound where `outside` is "cut". Without bounds
     values are taken as they are.
 
-    `kind` "integer" refuses what is not whole; "boolean" reads true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0;
-    "date" reads dates, as `format` writes them (see `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as
-    days since the public date `since`, 1970-01-01 if it is left out. `low` and `high` of dates are dates, or days.
+    `kind` names how cells are read (`fedsw.columns.registered`): "integer" refuses what is not whole; "boolean" reads
+    true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0; "date" reads dates, as `format` writes them (see
+    `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as days since the public date `since`, 1970-01-01 if
+    it is left out. `low` and `high` of dates are dates, or days.
+
+    `decimal` and `thousands` say how its numbers are written in text, where that is not the table's way. `units` is
+    what they are measured in, for people.
 
     `edges`, increasing and inside the bounds, are where a sketch of tables cuts the numbers, in place of equal parts of
     their range: quantiles of public records, for a long tail.
     """
 
     name: Name
-    kind: Literal["number", "integer", "boolean", "date"] = "number"
+    kind: str = "number"
     low: Bound | None = None
     high: Bound | None = None
     scale: Literal["unit", "signed"] = "unit"
@@ -86,15 +76,18 @@ class Number(Declared):
     since: datetime.date | None = None
     edges: tuple[Bound, ...] = ()
     outside: Literal["refuse", "cut"] = "refuse"
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
+    units: Annotated[str, Field(max_length=50)] = ""
 
     @model_validator(mode="before")
     @classmethod
-    def _dates_are_days(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("kind") != "date":
+    def _prepared(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(kind := given.get("kind", "number"), str):
             return given
-        since = _as_date(given.get("since", _EPOCH))
-        dated = {key: _days(given[key], since) for key in _DATED if given.get(key) is not None}
-        return {**given, **dated, "since": since}
+        if given.get("categories") and kind == "number":
+            kind = "category"
+        return KINDS.get(kind).prepared({**given, "kind": kind})
 
     @model_validator(mode="after")
     def _ordered(self) -> Number:
@@ -117,16 +110,23 @@ class Number(Declared):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Number:
-        if self.kind != "date" and (self.format is not None or self.since is not None):
-            raise ValueError(f"column {self.name!r} has format or since, which belong to dates; set kind to 'date'")
-        if self.kind == "boolean" and self.low is not None:
-            raise ValueError(f"column {self.name!r} holds truth values, which are 0 and 1; leave low and high out")
+        self.reader.require(self)
         return self
+
+    @property
+    def reader(self) -> ColumnKind:
+        """The object of its kind, which reads, writes and codes its cells."""
+        return KINDS.get(self.kind)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The values that its declaration lists; none of a number."""
+        return ()
 
     @property
     def in_unit(self) -> bool:
         """Whether its values are mapped to [0, 1]."""
-        return self.kind == "boolean" or (self.low is not None and self.scale == "unit")
+        return self.reader.limits(self) == (0.0, 1.0)
 
 
 class Feature(Number):
@@ -150,9 +150,9 @@ class Feature(Number):
     @model_validator(mode="after")
     def _one_kind(self) -> Feature:
         if self.categories:
-            if self.low is not None or self.count is not None or self.kind != "number":
+            if self.count is not None:
                 raise ValueError(
-                    f"column {self.name!r} has categories; low, high, count and kind are for numbers: leave them out"
+                    f"column {self.name!r} has categories; low, high and count are for numbers: leave them out"
                 )
             require_distinct(self.name, "categories", self.categories)
         return self
@@ -182,20 +182,17 @@ class Feature(Number):
             raise ValueError(
                 f"column {self.name!r} may be missing: give fill, a public number that stands for what is missing"
             )
-        elif not self._least <= self.fill <= self._most:
+        elif (limits := self.reader.bounds(self)) is not None and not limits[0] <= self.fill <= limits[1]:
             raise ValueError(
-                f"column {self.name!r} has fill {number_text(float(self.fill))}, outside {number_text(self._least)} to "
-                f"{number_text(self._most)}; name a number within the bounds"
+                f"column {self.name!r} has fill {number_text(float(self.fill))}, outside {number_text(limits[0])} to "
+                f"{number_text(limits[1])}; name a number within the bounds"
             )
         return self
 
     @property
-    def _least(self) -> float:
-        return 0.0 if self.kind == "boolean" else -1e30 if self.low is None else self.low
-
-    @property
-    def _most(self) -> float:
-        return 1.0 if self.kind == "boolean" else 1e30 if self.high is None else self.high
+    def listed(self) -> tuple[str, ...]:
+        """Its categories."""
+        return self.categories
 
     @property
     def filled_category(self) -> int | None:
@@ -220,6 +217,21 @@ class Feature(Number):
         return (len(self.categories) or self.count or 1) + bool(self.missing)
 
 
+def _listing(kind: str) -> str:
+    if not KINDS.get(kind).listing:
+        names = ", ".join(repr(name) for name, known in KINDS.items() if known.listing)
+        raise ValueError(f"kind is {kind!r}, which lists no values; groups and classes are {names}")
+    return kind
+
+
+ListedKind = Annotated[str, AfterValidator(_listing)]
+
+
+def _as_one_text(value: Any) -> Any:
+    """A whole number or truth value as the text it has in a file; anything else as it is."""
+    return text_of(value) if isinstance(value, int | str) else value
+
+
 class Label(Declared):
     """A column whose values are one of those declared: the classes.
 
@@ -229,12 +241,15 @@ class Label(Declared):
 
     name: Name
     values: Texts
-    positive: Annotated[str | None, BeforeValidator(as_one_text)] = None
+    positive: Annotated[str | None, BeforeValidator(_as_one_text)] = None
+    kind: ListedKind = "category"
 
     @model_validator(mode="after")
     def _at_least_two(self) -> Label:
         require_distinct(self.name, "values", self.values)
-        if self.positive is not None and self.positive not in self.values:
+        reader = KINDS.get(self.kind)
+        reader.require(self.column)
+        if self.positive is not None and np.isnan(reader.read([self.positive], self.column, PLAIN)[0]):
             raise ValueError(
                 f"column {self.name!r} has positive {self.positive!r}, which is none of its values "
                 f"{list(self.values)}; name the favourable one of them"
@@ -245,26 +260,13 @@ class Label(Declared):
     def favourable(self) -> int | None:
         """The number of the favourable class; None for more than two of which none is declared."""
         if self.positive is not None:
-            return self.values.index(self.positive)
+            return int(KINDS.get(self.kind).read([self.positive], self.column, PLAIN)[0])
         return 1 if len(self.values) == 2 else None
 
-
-def _as_date(value: Any) -> Any:
-    """A date, or the text of one in ISO 8601; anything else as it is, for the field to refuse."""
-    if isinstance(value, str):
-        try:
-            return datetime.date.fromisoformat(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _days(value: Any, since: Any) -> Any:
-    """Days from a date to another; what is no date as it is."""
-    date = _as_date(value)
-    if isinstance(date, datetime.date) and isinstance(since, datetime.date):
-        return float(date.toordinal() - since.toordinal())
-    return value
+    @property
+    def column(self) -> ListedColumn:
+        """The column of the classes, as its kind reads it."""
+        return ListedColumn(self.name, self.values)
 
 
 class Group(Declared):
@@ -280,6 +282,7 @@ class Group(Declared):
     edges: tuple[Bound, ...] = ()
     low: Bound | None = None
     high: Bound | None = None
+    kind: ListedKind = "category"
 
     @model_validator(mode="after")
     def _one_kind(self) -> Group:
@@ -288,6 +291,7 @@ class Group(Declared):
             raise ValueError(f"column {self.name!r} has {given}; groups are declared values, or numbers cut at edges")
         if self.values:
             require_distinct(self.name, "values", self.values)
+            KINDS.get(self.kind).require(ListedColumn(self.name, self.values))
             if self.low is not None or self.high is not None:
                 raise ValueError(f"column {self.name!r} has values; low and high are for numbers that edges cut")
         if any(not below < above for below, above in zip(self.edges, self.edges[1:], strict=False)):
@@ -297,6 +301,13 @@ class Group(Declared):
         if self.low is not None and self.high is not None:
             self.require_within(self.low, self.high)
         return self
+
+    @property
+    def column(self) -> ListedColumn | Number:
+        """The column of the groups, as its kind reads it: of declared values, or the numbers that edges cut."""
+        if self.values:
+            return ListedColumn(self.name, self.values)
+        return Number(name=self.name, low=self.low, high=self.high)
 
     @property
     def groups(self) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from fedsw.columns.cells import Distinct, Gaps
 from fedsw.columns.declaration import Columns
-from fedsw.data.distinct import Distinct, Gaps
+from fedsw.columns.kinds import Feature
 
 BLOCK = 2**21
 """Bytes of a block, about."""
@@ -56,15 +57,21 @@ class ColumnLayout:
         """The layout of a file for some declared columns; those of `beside` are read as text, declared or not."""
         texts = {label.name for label in (columns.sensitive, columns.target) if label is not None and label.values}
         texts |= {columns.unit or ""} | {name for name in places if beside(name)}
-        plain = [each for each in columns.features if each.kind in ("number", "integer") and not each.categories]
+        texts |= {
+            column
+            for each in (*columns.features, *columns.targets)
+            if (spelling := columns.spelling_of(each)).thousands or spelling.decimal != columns.decimal
+            for column in (each.columns if isinstance(each, Feature) else (each.name,))
+        }
+        plain = [each for each in columns.features if each.reader.stored == "numbers"]
         markers = next((each.missing for each in plain if each.missing and each.name not in texts), ())
         fit = [each for each in plain if not each.missing or set(each.missing) == set(markers)]
         numbers = {name for each in fit for name in each.columns}
-        numbers |= {each.name for each in columns.targets if each.kind in ("number", "integer")}
-        if columns.sensitive is not None and columns.sensitive.edges:
+        numbers |= {each.name for each in columns.targets if each.reader.stored == "numbers"}
+        if columns.sensitive is not None and columns.sensitive.edges and not columns.thousands:
             numbers.add(columns.sensitive.name)
         gaps = {each.name for each in fit if each.missing} & (numbers - texts)
-        dates = {each.name for each in (*columns.features, *columns.targets) if each.kind == "date"} - texts
+        dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"} - texts
         return cls(places, width, columns.separator, columns.decimal, numbers - texts, gaps, markers, dates)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw.columns.declaration import Coded, Columns, ranges
-from fedsw.columns.kinds import Number, number_text
 from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import CellFault, Owned, grouped
@@ -22,9 +20,6 @@ from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import BadRecords, Chunk, format_of, readable
 from fedsw.data.records import Records
 from fedsw.randomness import Stream
-
-_DIGITS = 7
-"""Significant digits of the made-up numbers of a column, of its range."""
 
 _MARGIN = 0.002
 """Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""
@@ -113,30 +108,10 @@ def _texts(codes: NDArray[np.int64], column: Coded, columns: Columns, stream: St
     low, high = edges[bins], edges[bins + 1]
     within = _MARGIN + (1 - 2 * _MARGIN) * stream.uniforms(len(codes))
     values = low + within * (high - low)
-    texts = _written(np.floor(values) if column.whole else values, number, columns.decimal)
+    texts = number.reader.write(np.floor(values) if column.whole else values, number, columns.spelling_of(number))
     if column.missing is None:
         return texts
     return [column.missing if code > last else text for code, text in zip(codes.tolist(), texts, strict=True)]
-
-
-def _written(values: NDArray[np.float64], number: Number, decimal: str) -> list[str]:
-    if number.kind == "boolean":
-        return ["true" if value else "false" for value in values.tolist()]
-    if number.kind == "date":
-        return _dates(values.tolist(), number)
-    if number.kind == "integer":
-        return [number_text(value) for value in values.tolist()]
-    assert number.low is not None and number.high is not None
-    places = max(0, _DIGITS - 1 - int(np.floor(np.log10(number.high - number.low))))
-    rounded = np.clip(np.round(values, places), number.low, number.high)
-    texts = [number_text(value) for value in rounded.tolist()]
-    return texts if decimal == "." else [text.replace(".", ",") for text in texts]
-
-
-def _dates(days: Sequence[float], number: Number) -> list[str]:
-    assert number.since is not None
-    dates = (number.since + datetime.timedelta(days=day) for day in days)
-    return [date.isoformat() if number.format is None else date.strftime(number.format) for date in dates]
 
 
 _ENDS = (".csv", ".parquet", ".npz", "-images-idx3-ubyte", "-images-idx3-ubyte.gz", ".tsv", ".txt")
@@ -254,7 +229,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
     kept: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
     for chunk in chunks:
-        encoder = Encoder(chunk, columns.decimal, every=True)
+        encoder = Encoder(chunk, columns, every=True)
         units = encoder.unit(columns.unit)
         features = encoder.features(columns.features)
         groups, labels = encoder.group(columns.sensitive), encoder.target(columns)

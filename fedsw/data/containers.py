@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import as_text
+from fedsw.columns.values import as_text
 from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
 
 Array = NDArray[Any]
@@ -82,7 +82,7 @@ class Table:
                 )
             found |= {column: cells[:, place] for place, column in enumerate(feature.columns)}
         labels = {each.name for each in (columns.sensitive, columns.target) if each is not None and each.values}
-        dates = {each.name for each in (*columns.features, *columns.targets) if each.kind == "date"}
+        dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"}
         for name in columns.names:
             if name in labels or name not in found:
                 found[name] = self.label(name) if name in labels else self.single(name)

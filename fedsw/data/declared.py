@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedsw.columns.declaration import Columns, difference
-from fedsw.columns.kinds import Feature, Group, Label, Number, as_text
+from fedsw.columns.kinds import Feature, Group, Label, Number
+from fedsw.columns.values import as_text
 from fedsw.data.containers import Table, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords

@@ -1,55 +1,12 @@
-"""Cells by their different values, and numbers with gaps: what a table's reader gives where no loop over rows is."""
+"""Faults of cells, rows that are gathered chunk by chunk, and whose they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, eq=False)
-class Distinct:
-    """The cells of a column as places (n,) among its different values: what is asked is asked once a value."""
-
-    values: Sequence[Any]
-    codes: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, place: int) -> Any:
-        return self.values[self.codes[place]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self.values.__getitem__, self.codes.tolist())
-
-
-@dataclass(frozen=True, eq=False)
-class Gaps:
-    """Numbers (n,) that were read already, anything where they are ``absent``, missing as their column declares."""
-
-    values: NDArray[np.float64]
-    absent: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, place: int) -> Any:
-        return self.values[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values.tolist())
-
-
-def mapped(cells: Any, what: Callable[[Any], Any], dtype: Any) -> NDArray[Any]:
-    """What a function says of every cell (n,): it is asked once a value where they are known to be fewer."""
-    distinct = by_value(cells)
-    if isinstance(distinct, Distinct):
-        return np.array([what(value) for value in distinct.values], dtype=dtype)[distinct.codes]
-    return np.array([what(cell) for cell in distinct], dtype=dtype)
 
 
 def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -61,22 +18,6 @@ def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     starts, which = np.flatnonzero(begins), np.empty(len(numbers), dtype=np.int64)
     which[order] = np.cumsum(begins) - 1
     return ordered[starts], np.minimum.reduceat(order, starts) if len(starts) else order, which
-
-
-def by_value(cells: Any) -> Any:
-    """Cells as `Distinct` where that takes no loop over objects of unlike types; else as Python objects."""
-    if isinstance(cells, Distinct):
-        return cells
-    if isinstance(cells, np.ndarray):
-        if cells.dtype.kind not in "biuf":
-            return cells.tolist()
-        values, codes = np.unique(cells, return_inverse=True)
-        return Distinct(values.tolist(), codes)
-    listed = list(cells)
-    if set(map(type, listed)) != {str}:  # True, 1 and 1.0 are equal, and different values
-        return listed
-    places = {value: place for place, value in enumerate(dict.fromkeys(listed))}
-    return Distinct(list(places), np.fromiter(map(places.__getitem__, listed), np.int64, len(listed)))
 
 
 @dataclass(frozen=True)

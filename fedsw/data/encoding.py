@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -12,10 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsw.columns.cells import Distinct, by_value
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature, Group, Number, number_text
-from fedsw.data.cells import missing_among, read_numbers, shown, text_of
-from fedsw.data.distinct import CellFault, Distinct, Growing, Owned, by_value, mapped
+from fedsw.columns.kind import Spelling
+from fedsw.columns.kinds import Feature, Group, Label, Number
+from fedsw.columns.number import LARGEST
+from fedsw.columns.registered import KINDS
+from fedsw.columns.values import identifier_of
+from fedsw.data.cells import missing_among, shown
+from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
 from fedsw.data.records import Records, known
 from fedsw.data.units import unit_numbers
@@ -24,10 +28,27 @@ from fedsw.subnormal import flushed
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
 
-_DECIMAL = re.compile(r"-?\d+,\d+")
-_COMMA = '; for decimal commas set decimal = "," in [data.columns]'
+_COMMAS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+"),
+        '; if commas part thousands, set thousands = "," in [data.columns], and decimal = "," if they part decimals',
+    ),
+    (re.compile(r"[+-]?\d+,\d+"), '; for decimal commas set decimal = "," in [data.columns]'),
+    (
+        re.compile(r"[+-]?[1-9]\d{0,2}(,\d{2,3})*,\d{3}\.\d*"),
+        '; for commas that part thousands set thousands = "," in [data.columns]',
+    ),
+    (
+        re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+"),
+        '; for 1.234,5 set decimal = "," and thousands = "." in [data.columns]',
+    ),
+    (
+        re.compile("[+-]?[1-9]\\d{0,2}([ \u00a0\u202f\u2009]\\d{3})+([.,]\\d*)?"),
+        '; for blanks that part thousands set thousands = " " in [data.columns]',
+    ),
+)
+"""Numbers that are written otherwise than declared, and what to declare for them."""
 _CUT = 'outside = "cut" in the declaration counts such a value as the nearer bound'
-_LARGEST = float(np.finfo(np.float32).max)
 _Missing = NDArray[np.bool_] | np.bool_
 """Which cells of a column are missing (rows,), or that none is."""
 
@@ -61,7 +82,7 @@ class Gathered:
         """Take in a whole table; see `encoded`."""
         columns, owned = self._columns, Owned()
         for chunk in chunks:
-            encoder = Encoder(chunk, columns.decimal, every=False)
+            encoder = Encoder(chunk, columns, every=False)
             features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
             if columns.unit is not None:
                 owned.add(encoder.unit(columns.unit), group, encoder.numbered)
@@ -109,7 +130,7 @@ def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
     """Whose the rows of a chunk are, (rows,); nothing else of it is looked at."""
-    encoder = Encoder(chunk, columns.decimal, every=False)
+    encoder = Encoder(chunk, columns, every=False)
     units = encoder.unit(columns.unit)
     if encoder.faults:
         raise BadRecords(f"{where}: row {encoder.faults[0].row} ({counted}), {encoder.faults[0].words}")
@@ -122,9 +143,9 @@ class Encoder:
     `missing` and `cut` count, by column, missing cells and numbers that were cut at a bound, where that is declared.
     """
 
-    def __init__(self, chunk: Chunk, decimal: str, *, every: bool) -> None:
+    def __init__(self, chunk: Chunk, columns: Columns, *, every: bool) -> None:
         self._chunk, self._cells, self._first = chunk, chunk.cells, chunk.first_row
-        self._decimal, self._every = decimal, every
+        self._columns, self._every = columns, every
         self.rows = len(next(iter(chunk.cells.values())))
         self.faults: list[CellFault] = []
         self.missing: dict[str, int] = {}
@@ -137,7 +158,7 @@ class Encoder:
         for feature in features:
             part = encoded[:, start : start + feature.inputs]
             absent = self._absent(feature)
-            if feature.categories:
+            if feature.reader.listing:
                 self._one_hot(feature, absent, part)
             else:
                 for offset, column in enumerate(feature.columns):
@@ -152,25 +173,23 @@ class Encoder:
         if columns.targets:
             numbers = [self._numeric(number.name, number) for number in columns.targets]
             return np.stack(numbers, axis=1).astype(np.float32)
-        label = columns.target
-        return np.zeros(self.rows, dtype=np.int64) if label is None else self._declared(label.name, label.values)
+        return np.zeros(self.rows, dtype=np.int64) if columns.target is None else self._places(columns.target)
 
     def group(self, group: Group | None) -> NDArray[np.int64]:
         """Numbers of the groups (rows,); 0 where no column is."""
         if group is None:
             return np.zeros(self.rows, dtype=np.int64)
-        if group.values:
-            return self._declared(group.name, group.values)
-        number = Number(name=group.name, low=group.low, high=group.high)
-        within = self._finite(group.name, number, remedy="")
-        return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
+        if isinstance(number := group.column, Number):
+            within = self._finite(group.name, number, remedy="")
+            return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
+        return self._places(group)
 
     def unit(self, column: str | None) -> NDArray[np.int64]:
         """Numbers of the units whose the rows are, (rows,); see `fedsw.data.units.unit_numbers`. 0 without a column."""
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
         cells = by_value(self._cells[column])
-        names = [_unit_name(cell) for cell in (cells.values if isinstance(cells, Distinct) else cells)]
+        names = [identifier_of(cell) for cell in (cells.values if isinstance(cells, Distinct) else cells)]
         numbers = unit_numbers([name or "" for name in names])
         bad = np.array([not name for name in names], dtype=bool)
         if isinstance(cells, Distinct):
@@ -194,9 +213,10 @@ class Encoder:
         return absent
 
     def _one_hot(self, feature: Feature, absent: NDArray[np.bool_], part: NDArray[np.float32]) -> None:
-        chosen = self._declared(feature.name, feature.categories, absent)
-        part[np.arange(self.rows), chosen] = 1.0
-        part[absent] = 0.0
+        places = feature.reader.read(self._cells[feature.name], feature, self._columns.spelling)
+        self._require(feature.name, np.isnan(places) & ~absent, feature.reader.expect(feature, self._columns.spelling))
+        there = np.flatnonzero(~np.isnan(places) & ~absent)
+        part[there, places[there].astype(np.int64)] = 1.0
         if (fill := feature.filled_category) is not None:
             part[absent, fill] = 1.0
 
@@ -206,19 +226,16 @@ class Encoder:
         values = self._finite(column, number, absent)
         if isinstance(fill, int | float):
             values[absent] = fill
-        if number.low is None or number.high is None:
-            return values
-        unit = (values - number.low) / (number.high - number.low)
-        return unit if number.scale == "unit" else 2 * unit - 1
+        inputs: NDArray[np.float64] = number.reader.inputs(values, number)[:, 0]
+        return inputs
 
     def _finite(
         self, column: str, number: Number, absent: _Missing = np.False_, *, remedy: str = _CUT
     ) -> NDArray[np.float64]:
         """A column's numbers as they are, within the bounds, or within float32's; its least one for faults."""
-        cells = self._cells[column]
-        values = read_numbers(cells, number, decimal=self._decimal)
-        low, high = number.low, number.high
-        least, most = (-_LARGEST, _LARGEST) if low is None or high is None else (low, high)
+        spelling, limits = self._columns.spelling_of(number), number.reader.bounds(number)
+        values = number.reader.read(self._cells[column], number, spelling)
+        least, most = (-LARGEST, LARGEST) if limits is None else limits
         bad = ~((values >= least) & (values <= most)) & ~absent
         beyond = bad & np.isfinite(values)
         if number.outside == "cut" and beyond.any():
@@ -226,50 +243,41 @@ class Encoder:
             values = np.where(beyond, np.clip(values, least, most), values)
             bad &= ~beyond
         if bad.any():
-            remedies = {} if low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
-            self._note(column, bad, _expected(number, self._decimal), remedies)
+            remedies = {} if number.low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
+            self._note(column, bad, number.reader.expect(number, spelling), remedies, spelling)
         values[bad | absent] = least
         return values
 
-    def _declared(self, column: str, values: tuple[str, ...], absent: _Missing = np.False_) -> NDArray[np.int64]:
-        position: dict[str | None, int] = {value: index for index, value in enumerate(values)}
-        codes: NDArray[np.int64] = mapped(self._cells[column], lambda cell: position.get(text_of(cell), -1), np.int64)
-        bad = (codes < 0) & ~absent
+    def _places(self, label: Label | Group) -> NDArray[np.int64]:
+        """The places (rows,) of a column's values among those declared; 0 for faults."""
+        kind, column = KINDS.get(label.kind), label.column
+        places = kind.read(self._cells[label.name], column, self._columns.spelling)
+        bad = np.isnan(places)
+        self._require(label.name, bad, kind.expect(column, self._columns.spelling))
+        return np.where(bad, 0, places).astype(np.int64)
+
+    def _require(self, column: str, bad: NDArray[np.bool_], expected: str) -> None:
         if bad.any():
-            known = ", ".join(repr(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
-            self._note(column, bad, f"declared are {known}")
-        return np.maximum(codes, 0)
+            self._note(column, bad, expected)
 
     def _note(
-        self, column: str, bad: NDArray[np.bool_], expected: str, remedies: Mapping[int, str] | None = None
+        self,
+        column: str,
+        bad: NDArray[np.bool_],
+        expected: str,
+        remedies: Mapping[int, str] | None = None,
+        spelling: Spelling | None = None,
     ) -> None:
         """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
-        cells, commas = self._chunk.as_written(column), remedies is not None and self._decimal == "."
+        cells = self._chunk.as_written(column)
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
-            hint = _COMMA if commas and isinstance(cell, str) and _DECIMAL.fullmatch(cell.strip()) else ""
+            hint = _written_otherwise(cell) if spelling == Spelling() and isinstance(cell, str) else ""
             row, remedy = self._first + int(place), (remedies or {}).get(int(place), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
-def _unit_name(cell: Any) -> str | None:
-    """What a unit is called: a text, or a whole number however it is stored; None if it is neither."""
-    if type(cell) is str:
-        return cell.strip()
-    if isinstance(cell, float) and cell.is_integer():
-        return number_text(cell)
-    return None if isinstance(cell, bool) else text_of(cell)
-
-
-def _expected(number: Number, decimal: str) -> str:
-    if number.kind == "boolean":
-        return "a truth value is declared: true, false, yes, no, t, f, y, n, 1 or 0"
-    if number.kind == "date":
-        written = "as 2024-05-31" if number.format is None else f"written {number.format!r}"
-        if number.low is None or number.high is None or number.since is None:
-            return f"a date {written} is declared"
-        low, high = (number.since + datetime.timedelta(days=days) for days in (number.low, number.high))
-        return f"a date {written}, from {low} to {high}, is declared"
-    kind = "a whole number" if number.kind == "integer" else "a finite number"
-    limit = f"from {number.low:g} to {number.high:g}" if number.low is not None else "that a float32 holds"
-    return f"{kind} {limit} is declared" + (", with a decimal comma" if decimal == "," else "")
+def _written_otherwise(cell: str) -> str:
+    """What to declare for a number that is written in another way; empty for what is no number."""
+    text = cell.strip()
+    return next((remedy for pattern, remedy in _COMMAS if pattern.fullmatch(text)), "")

@@ -24,9 +24,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsw.columns.cells import Cells
 from fedsw.columns.declaration import Columns
 from fedsw.data.blocks import BLOCK, TABLES, ColumnLayout, arrow_cells, blocks, is_plain, is_text, parsed
-from fedsw.data.distinct import Distinct, Gaps
 from fedsw.data.images import read_idx
 
 MAX_FILE_BYTES = 2**31
@@ -35,8 +35,6 @@ MAX_COLUMNS = 20_000
 """Most columns of a file, whether they are read or not."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What parts the cells of most tables, by its name."""
-
-Cells = Sequence[Any] | NDArray[Any] | Distinct | Gaps
 
 _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24

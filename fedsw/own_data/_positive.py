@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedsw.columns.kinds import FALSE, TRUE
+from fedsw.columns.values import FALSE, TRUE
 from fedsw.settings import ExperimentError
 from fedsw.text import nearest
 

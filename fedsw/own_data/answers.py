@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from fedsw.columns.kinds import FALSE, TRUE
+from fedsw.columns.date import date_in
+from fedsw.columns.kind import Spelling
+from fedsw.columns.number import as_float
+from fedsw.columns.values import FALSE, TRUE
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
-from fedsw.data.cells import MISSING, as_float, date_in
+from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS, damaged, parquet_of
 from fedsw.settings import ExperimentError
 
@@ -117,7 +120,7 @@ def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
 
 def as_number(text: str, *, comma: bool) -> float | None:
     """The number behind a text; None if it is none."""
-    value = as_float(text, decimal="," if comma else ".")
+    value = as_float(text, Spelling("," if comma else "."))
     return value if abs(value) < 1e30 else None
 
 

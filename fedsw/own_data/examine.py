@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsw.columns.cells import Distinct, by_value
 from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
 from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
-from fedsw.data.distinct import CellFault, Distinct, by_value
+from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError

@@ -189,10 +189,9 @@ def _remedy(feature: Feature | None, counts: Mapping[str, int]) -> str:
     setting = f"missing = {json.dumps(both, ensure_ascii=False)}"
     if feature.categories:
         return f"if they stand for missing values, declare {setting} for it"
-    if feature.low is None or feature.high is None or feature.since is not None:
+    if (middle := feature.reader.fill(feature)) is None or feature.since is not None:
         return f"if they stand for missing values, declare {setting} for it, and fill, the public value in their place"
-    middle = (feature.low + feature.high) / 2
-    fill = number(round(middle) if feature.kind in ("integer", "boolean") else middle, 6)
+    fill = number(middle, 6)
     return (
         f"if they stand for missing values, declare {setting}, fill = {fill} for it (fill is the public value that "
         "takes their place; this is the middle of the bounds)"

@@ -183,10 +183,9 @@ def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
     for feature in columns.features:
         missing = [1.0] * bool(feature.missing)
         width = feature.inputs - len(missing)
-        reach = 1.0 if feature.categories or feature.kind == "boolean" or feature.low is not None else np.inf
-        signed = not feature.categories and (reach > 1 or feature.scale == "signed")
-        least += [-reach if signed else 0.0] * width + [0.0] * len(missing)
-        most += [reach] * width + missing
+        low, high = feature.reader.limits(feature)
+        least += [low] * width + [0.0] * len(missing)
+        most += [high] * width + missing
     if len(least) != count:
         return np.full(count, -np.inf), np.full(count, np.inf)
     return np.array(least), np.array(most)

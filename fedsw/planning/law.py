@@ -203,13 +203,8 @@ class _Draw:
     def _number(self, feature: Feature) -> Float:
         """What a column shows (n,) of the traits: standard normal, one trait more than the others, or within bounds."""
         shown = self._mixed(_CLARITY, self._along(self.fixed.standard_normal(_FACTORS) ** 3))
-        if feature.kind == "boolean":
-            return (shown > self.fixed.normal(0.5, 0.5)).astype(np.float64)
-        if feature.low is None:
-            return shown
-        middle, used = self.fixed.uniform(0.2, 0.6), self.fixed.uniform(*self.law.used)
-        unit = np.clip(middle + used / _WIDE * shown, 0.0, 1.0)
-        return 2 * unit - 1 if feature.scale == "signed" else unit
+        used = (self.law.used[0] / _WIDE, self.law.used[1] / _WIDE)
+        return feature.reader.twins(shown, feature, self.fixed, used)
 
     def _one_hot(self, k: int) -> Float:
         """One-hot rows (n, k): a few categories are frequent, most are rare, and the traits move which."""

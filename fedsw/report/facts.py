@@ -139,14 +139,7 @@ def declared(columns: Columns) -> Facts:
 
 
 def _words(column: Number) -> Iterator[str]:
-    if isinstance(column, Feature) and column.categories:
-        yield ", ".join(column.categories)
-    elif column.low is None:
-        yield column.kind
-    elif column.kind == "date" and column.since is not None:
-        yield f"date, {number(column.low, 6)} to {number(column.high, 6)} days after {column.since}"
-    else:
-        yield f"{column.kind} from {number(column.low, 6)} to {number(column.high, 6)}"
+    yield column.reader.words(column) + (f" {column.units}" if column.units else "")
     if column.outside == "cut":
         yield "cut at these bounds"
     if isinstance(column, Feature) and column.count is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,9 +235,9 @@ class TrainedModel(Short):
     def _of_numbers(self, values: NDArray[np.float64]) -> dict[str, Any]:
         columns: dict[str, Any] = {name: values[:, place] for place, name in enumerate(self.names())}
         for number in self.columns.targets if self.columns is not None else ():
-            if number.kind == "date" and number.since is not None and f"predicted_{number.name}" in columns:
-                days = np.rint(columns[f"predicted_{number.name}"])
-                columns[f"predicted_{number.name}"] = [number.since + datetime.timedelta(days=int(day)) for day in days]
+            if number.reader.stored == "days" and f"predicted_{number.name}" in columns:
+                days = columns[f"predicted_{number.name}"]
+                columns[f"predicted_{number.name}"] = number.reader.values(days, number)
         return columns
 
 

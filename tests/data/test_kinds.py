@@ -117,7 +117,7 @@ def test_a_point_in_a_number_with_decimal_commas_is_refused_for_it_may_part_thou
         ({"name": "a", "categories": ["x", "y"], "missing": ["x"]}, "as a category and as missing"),
         ({"name": "a", "kind": "boolean", "low": 0, "high": 1}, "truth values"),
         ({"name": "a", "since": "2000-01-01"}, "belong to dates"),
-        ({"name": "a", "kind": "integer", "categories": ["x", "y"]}, "leave them out"),
+        ({"name": "a", "kind": "integer", "categories": ["x", "y"]}, "leave one of the two out"),
         ({"name": "a", "outside": "cut"}, "no bounds; give low and high"),
     ],
 )

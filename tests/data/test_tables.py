@@ -230,7 +230,7 @@ def test_limits_on_bytes_columns_and_numbers_hold(tmp_path, monkeypatch):
         ({"age": np.zeros(())}, "array 'age' has shape ()"),
         ({"age": np.zeros(40, dtype="datetime64[s]")}, "is datetime64[s]; numbers or text"),
         ({"age": np.where(np.arange(40) == 3, np.nan, 20.0)}, "row 4 (the first record is row 1), column 'age' is nan"),
-        ({"sex": np.arange(40) % 2 + 0.0}, "row 1 (the first record is row 1), column 'sex' is 0.0"),
+        ({"sex": np.arange(40) % 2 + 0.5}, "row 1 (the first record is row 1), column 'sex' is 0.5"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(tmp_path, changed, reason):
@@ -266,7 +266,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, write, kept):
     [
         ({"age": [50.0, None] * 20}, "row 2 (the first record is row 1), column 'age' is empty"),
         ({"work": ["own", "own", None, "own"] * 10}, "row 3 (the first record is row 1), column 'work' is empty"),
-        ({"sex": [0.0] * 40}, "column 'sex' is 0.0; declared are '0', '1'"),
+        ({"sex": [0.5] * 40}, "column 'sex' is 0.5; declared are '0', '1'"),
         ({"age": [[1.0]] * 40}, "column 'age' is list<"),
         ({"age": [datetime(2020, 1, 1)] * 40}, 'numbers or text are expected; declare kind = "date" for it'),
     ],

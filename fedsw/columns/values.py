@@ -1,0 +1,138 @@
+"""When two cells are the same value, in every format: the one rule, by which declared values are found again.
+
+A cell's text is compared: text in Unicode's form NFC without spaces around it, a whole number however it is stored (7,
+7.0 in a column of floats), a truth value as true or false. A whole number may be written with zeros behind its point,
+and true and false in any case; two declared values that are opposite truth words (no and yes, 0 and 1) are also found
+by truth values and by 0 and 1. Zeros at the beginning count: 007 is not 7. `exact` values, which are codes, are found
+by their own text alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+"""Words for truth values, in any case."""
+
+_WHOLE = re.compile(r"(-?)(0|[1-9]\d*)\.0*")
+_DIGITS = re.compile(r"0*(\d+)(\.0*)?")
+
+
+def normal(text: str) -> str:
+    """A text in Unicode's form NFC, without spaces around it."""
+    stripped = text.strip()
+    return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped).strip()
+
+
+def as_text(value: int | str) -> str:
+    """The text by which a whole number, a truth value or a text is compared with declared values."""
+    return str(value).lower() if isinstance(value, bool) else normal(str(value))
+
+
+def as_texts(values: Any) -> Any:
+    """Whole numbers and truth values of a list as the text they have in a file, texts in NFC; anything else as it is.
+
+    Spaces around a text stay, for who declares it to see them refused.
+    """
+    if not isinstance(values, list | tuple):
+        return values
+    return tuple(
+        unicodedata.normalize("NFC", value)
+        if isinstance(value, str)
+        else as_text(value)
+        if isinstance(value, int)
+        else value
+        for value in values
+    )
+
+
+def number_text(value: float) -> str:
+    """A number as it is written, every one differently: 30, 0.1, 1e+30."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def text_of(cell: Any) -> str | None:
+    """The text by which a cell is compared; None if it is empty, no finite number, no truth value and no text."""
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    if isinstance(cell, int | str):
+        return as_text(cell)
+    return number_text(cell) if isinstance(cell, float) and math.isfinite(cell) else None
+
+
+def identifier_of(cell: Any) -> str | None:
+    """The name of a person or unit, one for all spellings of a number: 123, 123.0 and 0123; None if it is none."""
+    if isinstance(cell, bool | np.bool_) or (text := text_of(cell)) is None or not text:
+        return None
+    digits = _DIGITS.fullmatch(text) if text.isascii() else None
+    if isinstance(cell, float) and digits is None:
+        return None
+    return text if digits is None else digits[1]
+
+
+class Values:
+    """Declared values, by which cells are found; `place` is -1 for a cell that is none of them."""
+
+    def __init__(self, declared: Sequence[str], *, exact: bool = False) -> None:
+        self._places = {value: place for place, value in enumerate(declared)}
+        self._alike: dict[str, int] = {}
+        self._opposite = not exact and _are_opposite(declared)
+        if self._opposite:
+            truths = {value.lower() in TRUE: place for value, place in self._places.items()}
+            self._alike = {"true": truths[True], "1": truths[True], "false": truths[False], "0": truths[False]}
+        if not exact:
+            self._alike |= {_alike(value, self._opposite): place for value, place in self._places.items()}
+
+    def place(self, cell: Any) -> int:
+        """The number of the declared value that a cell is; -1 if it is none."""
+        if (text := text_of(cell)) is None:
+            return -1
+        place = self._places.get(text, -1)
+        return place if place >= 0 or not self._alike else self._alike.get(_alike(text, self._opposite), -1)
+
+
+def _alike(text: str, truth: bool = False) -> str:
+    """The spelling of a value that all of its spellings have in common."""
+    if text.lower() in ("true", "false") or truth:
+        text = text.lower()
+    whole = _WHOLE.fullmatch(text)
+    if whole is None:
+        return text
+    return whole[2] if whole[2] == "0" else whole[1] + whole[2]
+
+
+def _are_opposite(declared: Sequence[str]) -> bool:
+    """Whether there are two values, a word for true and its opposite for false."""
+    if len(declared) != 2:
+        return False
+    words = [value.lower() for value in declared]
+    return any(word in TRUE and FALSE[TRUE.index(word)] in words for word in words)
+
+
+def doubled(declared: Sequence[str]) -> tuple[str, str] | None:
+    """Two declared values that are one value in another spelling, as 1 and 1.0; None if there are none."""
+    first: dict[str, str] = {}
+    for value in declared:
+        other = first.setdefault(_alike(value), value)
+        if other != value:
+            return other, value
+    return None
+
+
+def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
+    """Whether a cell is one of some values that stand for a missing one; "" stands for an empty cell, None and NaN."""
+    known = {*values, *map(_alike, values)}
+
+    def is_one(cell: Any) -> bool:
+        if cell is None or cell != cell:  # NaN, or a date that is none
+            return "" in known
+        text = text_of(cell)
+        return text is not None and (text in known or _alike(text) in known)
+
+    return is_one
