@@ -23,6 +23,8 @@ from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_le
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.audit.neighbours import Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.sections import Model
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
 
@@ -259,7 +261,10 @@ def _attackable(experiment: Experiment) -> Experiment:
             "'equality-of-odds' and 'prior-matching'"
         )
     data = experiment.data.model_copy(update={"row_norm": None})  # the worst case is not written in unit rows
-    return experiment.model_copy(update={"seed": None, "unsafe_metrics": False, "data": data})
+    changed = {"seed": None, "unsafe_metrics": False, "data": data}
+    if model_kind(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns
+        changed["model"] = Model(seed=experiment.model.seed)
+    return experiment.model_copy(update=changed)
 
 
 def _claim(plain: Trial) -> tuple[int, Claim]:

@@ -25,6 +25,7 @@ from fedsw.baselines import scikit
 from fedsw.baselines.scikit import Outside, converged
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
+from fedsw.experiment.kinds import model_kind
 from fedsw.federation.node.partition import held_out_records, held_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.summary import described
@@ -92,7 +93,7 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
         problem.inputs(records).cpu().double().numpy(),
         records.target.cpu().numpy(),
         classes=problem.classes,
-        trees=any_kind or problem.experiment.model.kind != "logistic",
+        trees=any_kind or not model_kind(problem.experiment.model.kind).linear,
         units=units_of(records),
         seed=problem.experiment.model.seed,
     )

@@ -135,12 +135,15 @@ class Feature(Number):
     A cell that is among `missing` (the empty text "" stands for an empty cell) is no fault: one more input, the last of
     the column, is 1 for it and 0 for others. Its number is then that of `fill`, within the bounds, and its category is
     `fill`, or none where it is left out. Which cells may be missing and what takes their place is public.
+
+    `knots`, increasing and within the bounds, are where an additive model's function of the column may bend.
     """
 
     count: Count | None = None
     categories: Texts = ()
     missing: Texts = ()
     fill: Bound | str | None = None
+    knots: tuple[Bound, ...] = ()
 
     @field_validator("missing", mode="before")
     @classmethod
@@ -155,6 +158,22 @@ class Feature(Number):
                     f"column {self.name!r} has categories; low, high and count are for numbers: leave them out"
                 )
             require_distinct(self.name, "categories", self.categories)
+        return self
+
+    @model_validator(mode="after")
+    def _knots_within(self) -> Feature:
+        if not self.knots:
+            return self
+        if self.categories or self.kind == "boolean" or self.low is None or self.high is None:
+            raise ValueError(
+                f"column {self.name!r} has knots, and they lie between the bounds of a number: give low and high"
+            )
+        known = len(self.knots) > 1 and list(self.knots) == sorted({*self.knots})
+        if not known or self.knots[0] < self.low or self.knots[-1] > self.high:
+            raise ValueError(
+                f"column {self.name!r} has knots {[number_text(knot) for knot in self.knots]}; give at least two, "
+                f"increasing, from {number_text(self.low)} to {number_text(self.high)}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
         yield from _of_task(settings, kind)
         if settings.data.columns is not None:
             yield from _of_columns(settings, settings.data.columns, kind)
+        yield from _of_coding(settings)
         yield from _of_trust(settings, kind)
     yield from _of_flow(settings)
     if kind is not None:
@@ -111,6 +112,27 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
                 f"objective.task {goal.task!r} predicts numbers in [0, 1]; column {column.name!r} needs public bounds "
                 "low and high, and scale 'unit'"
             )
+
+
+def _of_coding(settings: Settings) -> Iterator[str]:
+    """What codes the inputs of a model column by column must know the columns, and take them as they are."""
+    spec, data = settings.model, settings.data
+    if model_kind(spec.kind).columns:
+        asked = f"model.kind {spec.kind!r} is a sum of functions of declared columns"
+    elif spec.inputs != "plain":
+        asked = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
+    else:
+        return
+    if settings.privacy.sketch:
+        yield f"{asked}, and privacy.trust {settings.privacy.trust!r} trains no such model: leave it out"
+    if not data.own:
+        yield f"{asked}, and the inputs of data.source {data.source!r} are not declared: use your own tables"
+    if data.row_norm is not None:
+        yield f"{asked}, and data.row_norm scales a record by all of them together: leave data.row_norm out"
+    if model_kind(spec.kind).columns and data.columns is not None:
+        for feature in data.columns.features:
+            if not feature.categories and feature.kind != "boolean" and feature.low is None:
+                yield f"{asked}; column {feature.name!r} needs public bounds: declare low and high"
 
 
 def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
@@ -210,6 +232,10 @@ def _unread_by_model(model: Model) -> Iterator[str]:
         yield f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
     if name and not model_kind(model.kind).layered:
         yield f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
+    if model.changed("knots") and not model_kind(model.kind).columns:
+        yield f"model.knots is set, and model.kind {model.kind!r} has none: use kind 'additive', or leave it out"
+    if model.changed("inputs") and model_kind(model.kind).columns:
+        yield f"model.inputs is set, and model.kind {model.kind!r} takes its columns apart: leave it out"
     if model.kind not in ("labelled-images", "blocked-images") and model.changed("code"):
         yield f"model.code is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
 

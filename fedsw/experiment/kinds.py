@@ -30,7 +30,7 @@ class Facts:
     sum by label, before anything is learnt from them.
     """
 
-    models: tuple[str, ...] = ("logistic", "mlp")
+    models: tuple[str, ...] = ("logistic", "additive", "mlp")
     penalties: tuple[str, ...] = ("statistical-parity",)
     sources: tuple[str, ...] = ("synthetic", "files")
     target: Literal["class", "numbers", "any"] = "class"
@@ -65,7 +65,8 @@ class ModelKind:
     """A kind of model: whether it has layers to choose, takes square images, or makes rows of tables.
 
     ``points`` are moved by a flow, and no record passes through them, nor through what ``mixes`` a batch's samples.
-    Where it is ``fixed``, a private record is compared as it is, and public ones are moved.
+    Where it is ``fixed``, a private record is compared as it is, and public ones are moved. A ``linear`` one is a layer
+    without any other; one of ``columns`` takes what is declared of each column apart (`fedsw.models.coded.Hats`).
     """
 
     layered: bool = True
@@ -74,10 +75,13 @@ class ModelKind:
     mixes: bool = False
     table: bool = False
     fixed: bool = False
+    linear: bool = False
+    columns: bool = False
 
 
 MODELS: Mapping[str, ModelKind] = {
-    "logistic": ModelKind(layered=False),
+    "logistic": ModelKind(layered=False, linear=True),
+    "additive": ModelKind(layered=False, linear=True, columns=True),
     "mlp": ModelKind(),
     "encoder-decoder": ModelKind(),
     "image-autoencoder": ModelKind(layered=False, square=True),

@@ -1,5 +1,8 @@
 """The models of the experiments: layers that clipping knows, initialised from an explicit seed."""
 
+from fedsw.models.coded import Centred as Centred
+from fedsw.models.coded import Coding as Coding
+from fedsw.models.coded import Hats as Hats
 from fedsw.models.images import DCGAN as DCGAN
 from fedsw.models.images import Adaptor as Adaptor
 from fedsw.models.images import AdversarialDCGAN as AdversarialDCGAN

@@ -119,6 +119,8 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
     inputs = middle + chance.standard_normal((len(cell), len(root))) @ root
     if not moments.layout.classes:
         target = _predicted(moments, inputs, chance)
+    if problem.coding is not None:
+        inputs = problem.coding.inputs(inputs)
     inputs = np.clip(inputs, *_limits(columns, inputs.shape[1]))
     return PublicRows(
         features=torch.from_numpy(inputs.astype(np.float32)),
@@ -147,22 +149,23 @@ def _targets_and_middles(
     odds = layout.classes and len(problem.objective.cells) > len(problem.groups)
     shifts = _apart(moments) if layout.classes else np.zeros((1, layout.features))
     target, middle = np.zeros(len(cell)), np.tile(moments.mean, (len(cell), 1))
-    for place in range(layout.cells):
+    for place in range(len(moments.records)):
         rows = np.flatnonzero(cell == place)
         if not len(rows):
             continue
-        own = moments.block(place)[0, 1 : 1 + layout.features] / max(1, moments.records[place])
+        block, many = (place, moments.records[place]) if layout.cells > 1 else (0, moments.count)
+        own = moments.block(block)[0, 1 : 1 + layout.features] / max(1, many)
         moved = own - moments.shift
         if odds:
             shares = np.eye(layout.targets)[place // len(problem.groups)]
         elif layout.classes:
-            shares = np.clip(moments.shares_of(place), 1e-6, None)
+            shares = np.clip(moments.shares_of(block), 1e-6, None)
             shares = shares / shares.sum()
         if layout.classes:
             target[rows] = chance.choice(layout.targets, len(rows), p=shares)
             moved = moved - shares @ shifts
             middle[rows] += shifts[target[rows].astype(int)]
-        of_cell = moments.count / np.sqrt(layout.cells) / max(1, moments.records[place])
+        of_cell = moments.count / np.sqrt(layout.cells) / max(1, many)
         noise = moments.noise_of_inputs * of_cell * np.sqrt(layout.features)
         middle[rows] += moved * max(0.0, 1 - noise**2 / max(float(moved @ moved), 1e-300))
     return target, middle
@@ -227,7 +230,7 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     sigma = layout.moved * one / math.sqrt(share) * together
     noise = np.random.default_rng([11, seed]).standard_normal((layout.cells, layout.width))
     values = sums_of(problem, layout, twins).double() * STEP + sigma * torch.from_numpy(noise)
-    cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=layout.cells)
+    cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=len(problem.objective.cells))
     return Moments(layout, values, sigma, tuple(cells.tolist()))
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from fedsw.columns.kinds import Feature
 from fedsw.data import Records
+from fedsw.experiment import Experiment
+from fedsw.models.coded import middle_of
 from fedsw.objectives import Objective
 from fedsw.subnormal import flushing_to_zero
 from fedsw.tasks.problem import Problem
@@ -62,9 +64,9 @@ class Layout:
     matrices is not negative; their vectors are no further apart, as SIDE_WEIGHT < sqrt(2). In two cells the vectors
     share no coordinate, and 1 + 1 = 2. What is not finite counts as 0.
 
-    There is a block for each of the ``cells`` (strata of the objective); p is ``features``, ``targets`` are numbers of
-    a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are declared to lie
-    in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``.
+    There is a block for each of the ``cells`` (strata of the objective), or one for all; p is ``features``, ``targets``
+    are numbers of a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are
+    declared to lie in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``.
     """
 
     cells: int
@@ -79,17 +81,25 @@ class Layout:
 
     @classmethod
     def weighted(
-        cls, cells: int, features: int, targets: int, *, classes: bool, centre: tuple[float, ...], reach: float
+        cls,
+        cells: int,
+        features: int,
+        targets: int,
+        *,
+        classes: bool,
+        centre: tuple[float, ...],
+        reach: float,
+        least: float = 1.0,
     ) -> Layout:
         """The layout whose weights share B^2 = k^2 + R^2 + t^2 Y^2 among the constant, the inputs and the targets.
 
         R^2 is what the inputs reach and Y^2 what the targets do. The noise in a mean of targets is B^2/(k t): each of k
         and t Y gets a third of R, which makes that of a square 5/3 of what it is without weights, and that of a mean
-        small. Where inputs reach less than the targets, all weights are 1.
+        small. Weights are ``least`` at least: with 1, they are 1 where inputs reach less than the targets.
         """
         layout = cls(cells, features, targets, classes, 1.0, centre, 0.0 if classes else 0.5)
-        constant = math.sqrt(max(1.0, reach / 3))
-        emphasis = math.sqrt(max(1.0, reach / 3 / layout.reach))
+        constant = math.sqrt(max(least, reach / 3))
+        emphasis = math.sqrt(max(least, reach / 3 / layout.reach))
         bound = math.sqrt(constant**2 + reach + emphasis**2 * layout.reach)
         return replace(layout, bound=bound, constant=constant, emphasis=emphasis)
 
@@ -211,18 +221,24 @@ def _weights(side: int) -> Tensor:
 
 def layout_of(problem: Problem) -> Layout | None:
     """What is summed of a problem's records, from public numbers; None where nothing is, or too much would be."""
-    shape, target = problem.shape, problem.task.facts.target
+    shape, target, features = problem.shape, problem.task.facts.target, problem.features
     if not isinstance(problem.objective, Objective) or problem.experiment.privacy.sketch:
         return None
     predicted = (
         shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0
     )
-    if shape.features > MOST_FEATURES or not predicted:
+    if features > MOST_FEATURES or not predicted:
         return None
     centre, reach = _coding(problem)
-    cells, classes = len(problem.objective.cells), target == "class"
-    layout = Layout.weighted(cells, shape.features, predicted, classes=classes, centre=centre, reach=reach)
+    least = 1.0 if problem.coding is None else 0.0
+    cells, classes = 1 if _alike(problem.experiment) else len(problem.objective.cells), target == "class"
+    layout = Layout.weighted(cells, features, predicted, classes=classes, centre=centre, reach=reach, least=least)
     return layout if layout.cells * layout.width <= MOST_NUMBERS else None
+
+
+def _alike(experiment: Experiment) -> bool:
+    """Whether groups make no difference to what is learnt: one block then holds all records, with less noise."""
+    return not experiment.objective.alpha and not experiment.objective.also
 
 
 _NAMED = {"adult": (0.0, 11.0), "communities": (0.5, 24.5), "law-school": (0.0, 7.0)}
@@ -231,22 +247,16 @@ _NAMED = {"adult": (0.0, 11.0), "communities": (0.5, 24.5), "law-school": (0.0, 
 
 def _coding(problem: Problem) -> tuple[tuple[float, ...], float]:
     """The public middle (p,) of the inputs, and the squared distance from it that no record exceeds, if it is known."""
-    spec, p = problem.experiment.data, problem.features
+    spec, p, coding = problem.experiment.data, problem.features, problem.coding
+    if coding is not None:
+        return tuple(coding.middle.tolist()), coding.reach
     if spec.row_norm is not None:
         return (0.0,) * p, float(spec.row_norm) ** 2
     if spec.columns is not None:
-        centre = tuple(number for feature in spec.columns.features for number in _middle(feature))
+        centre = tuple(number for feature in spec.columns.features for number in middle_of(feature))
         return centre, sum(_reach(feature) for feature in spec.columns.features)
     middle, reach = _NAMED.get(spec.source, (0.0, float(p)))
     return (middle,) * p, reach
-
-
-def _middle(feature: Feature) -> tuple[float, ...]:
-    """The middle of every input of a column: of a number in its bounds, of indicators as if all were as frequent."""
-    missing = (0.5,) if feature.missing else ()
-    if feature.categories:
-        return (1 / len(feature.categories),) * len(feature.categories) + missing
-    return (0.5 if feature.in_unit else 0.0,) * (feature.count or 1) + missing
 
 
 def _reach(feature: Feature) -> float:
@@ -273,6 +283,7 @@ def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
         part = records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
         whole = layout.integers(problem.inputs(part), part.target.to(problem.device))
         cell = problem.objective.cell_of(part.sensitive, part.target).to(whole.device)
+        cell = cell if layout.cells > 1 else torch.zeros_like(cell)
         for number in range(layout.cells):
             rows = whole[cell == number]
             total[number] += (rows.T @ rows).cpu().to(torch.int64)

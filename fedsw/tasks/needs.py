@@ -28,6 +28,7 @@ from fedsw.models.images import ResidualImages
 from fedsw.models.labelled import ImageGenerator, VectorGenerator
 from fedsw.models.tables import TableGenerator
 from fedsw.sketches.learnt import Learnt
+from fedsw.tasks.coding import width_of
 from fedsw.tasks.sketched import FLOPS, NORMAL_SECONDS, SettingCost, cells_of_sketch, of_codes, of_waves, table_of
 from fedsw.tasks.task import Task
 from fedsw.transport.denoise import image_side
@@ -64,6 +65,7 @@ def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable
         return partial(labelled, side, classes, weight=spec.code, latent=latent)
     known: dict[str, Callable[..., nn.Module]] = {
         "logistic": partial(models.logistic, features, outputs),
+        "additive": partial(models.logistic, features, outputs),
         "mlp": partial(mlp, features, hidden, outputs),
         "encoder-decoder": partial(models.EncoderDecoder, features, hidden, latent, activation=spec.activation),
         "image-autoencoder": partial(models.ImageAutoencoder, side, latent),
@@ -83,7 +85,7 @@ def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
     if not experiment.privacy.sketch:
-        return build(experiment.model, shape.features, outputs, shape.classes)
+        return build(experiment.model, width_of(experiment, shape), outputs, shape.classes)
     cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
     try:
         if coded is not None and not is_reference(experiment.model.kind):
@@ -253,12 +255,12 @@ def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
     parameters = float(sum(parameter.numel() for parameter in model.parameters()))
     if small := parameters <= _SMALL:
         model = of_shape(experiment, shape, task.width(shape, spec))
-    return Size(parameters, *_passed(model, spec, task, shape, parameters, "cpu" if small else "meta"))
+    generates = task.facts.other_side == "generator"
+    width = spec.latent if generates else width_of(experiment, shape)
+    return Size(parameters, *_passed(model, width, parameters, "cpu" if small else "meta"))
 
 
-def _passed(
-    model: torch.nn.Module, spec: Model, task: Task, shape: Shape, parameters: float, device: str
-) -> tuple[float, float]:
+def _passed(model: torch.nn.Module, width: int, parameters: float, device: str) -> tuple[float, float]:
     """Numbers in the layers after one record, and its operations; by its parameters where it takes something else."""
     seen: list[int] = []
     operations: list[float] = []
@@ -268,7 +270,6 @@ def _passed(
             seen.append(found.numel())
             operations.append(_operations(module, given, found))
 
-    width = spec.latent if task.facts.other_side == "generator" else shape.features
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     try:
         with torch.device(device), torch.no_grad():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw import models
+from fedsw.experiment.kinds import model_kind
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.released_moments import Moments
@@ -89,7 +90,7 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
     whitening = whitening_of(moments)
     varied = max(float(np.trace(whitening @ moments.covariance @ whitening)), 1e-3 * moments.layout.features)
     stretch = min((moments.layout.features / varied) ** (1 / 3), MOST_STRETCHED)
-    linear = problem.experiment.model.kind == "logistic"
+    linear = model_kind(problem.experiment.model.kind).linear
     if linear:
         stretch *= min(max(1.0, math.sqrt(USUAL_STEEPNESS / _steepness(moments))), MOST_STRETCHED)
     square = min(stretch**2 * varied, 100.0 * moments.layout.features)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from fedsw.objectives.penalties import ToSample
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
+from fedsw.tasks.coding import coding_of
 from fedsw.tasks.compared import Compared, compared_by, composite_of
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
@@ -116,8 +118,14 @@ class Problem:
 
     @property
     def features(self) -> int:
-        """Number of features of a record."""
-        return self.shape.features
+        """Number of inputs of the model: of a record's features, or of what they are coded as."""
+        return self.shape.features if self.coding is None else self.coding.width
+
+    @functools.cached_property
+    def coding(self) -> models.Coding | None:
+        """The public map of a record's features to inputs of the model; None where it takes them as they are."""
+        made = coding_of(self.experiment)
+        return None if made is None else copy.deepcopy(made).to(self.device)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -166,6 +174,7 @@ class Problem:
         features = records.features.to(self.device, self.dtype)
         norm = self.experiment.data.row_norm
         features = features if norm is None else norm * F.normalize(features, dim=1)
+        features = features if self.coding is None else self.coding(features)
         return features if self.preparation is None else self.preparation.apply(features)
 
     def under(self, preparation: _Prepares) -> Problem:

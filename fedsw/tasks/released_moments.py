@@ -23,8 +23,8 @@ LITTLE = 0.25
 class Moments:
     """Moments as they were released, or exact ones; whatever is read off them is post-processing.
 
-    ``values`` (cells, w) float64 are sums in the units of `Layout.vectors`, with noise of deviation ``sigma`` in each,
-    0 for exact ones; ``records`` is the public number of each cell.
+    ``values`` (blocks, w) float64 are sums in the units of `Layout.vectors`, with noise of deviation ``sigma`` in each,
+    0 for exact ones; ``records`` is the public number of each cell, whether it has a block of its own or not.
     """
 
     layout: Layout
@@ -144,9 +144,10 @@ class Moments:
         return self.covariance - self.class_shifts.T @ (self.class_shifts * self.target_mean[:, None])
 
     def shares_of(self, cell: int) -> NDArray[np.float64]:
-        """Means of the targets (t,) among a cell's records, as they were released, by its public number of records."""
+        """Means of the targets (t,) among a block's records, as they were released, by their public number."""
         row = (self.block(cell)[0] * self.layout.rounded * self.layout.rounded[0])[self._predicted]
-        shares: NDArray[np.float64] = row / max(1, self.records[cell]) + self.layout.middle
+        many = self.records[cell] if self.layout.cells > 1 else self.count
+        shares: NDArray[np.float64] = row / max(1, many) + self.layout.middle
         return shares
 
 
@@ -180,11 +181,16 @@ class Constant:
     score: Estimate
 
 
-def columns_used(moments: Moments, columns: Columns) -> tuple[Used, ...]:
-    """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so."""
-    variances = np.diag(moments.covariance)
-    spread = np.hypot(moments.noise, 2 * moments.shift * moments.noise_of_inputs)
-    wide = _quantile(max(1, moments.layout.features), sides=1) * np.hypot(
+def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] | None = None) -> tuple[Used, ...]:
+    """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so.
+
+    Where inputs are coded, `line` (w, p) is what gives them back (`fedsw.models.coded.Coding`).
+    """
+    line = np.eye(moments.layout.features) if line is None else line
+    variances = np.einsum("wp,wv,vp->p", line, moments.covariance, line, optimize=True)
+    squares = np.sum(line**2, axis=0)
+    spread = np.hypot(moments.noise * squares, 2 * (moments.shift @ line) * moments.noise_of_inputs * np.sqrt(squares))
+    wide = _quantile(max(1, len(variances)), sides=1) * np.hypot(
         spread, np.maximum(variances, spread) * math.sqrt(2 / max(1, moments.count))
     )
     used, place = [], 0

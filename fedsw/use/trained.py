@@ -45,6 +45,7 @@ class AnsweringModel(nn.Module):
         super().__init__()
         require_answers(problem)
         self.model = model
+        self.coding = problem.coding
         self._problem, self._kind = problem, problem.experiment.objective.task
         low, width = _units(problem.experiment.data.columns if self._kind == "regression" else None)
         self.register_buffer("low", low.to(problem.dtype))
@@ -60,6 +61,8 @@ class AnsweringModel(nn.Module):
         given = features.to(self._problem.dtype)
         if (norm := self._problem.experiment.data.row_norm) is not None:
             given = norm * nn.functional.normalize(given, dim=1)
+        if self.coding is not None:
+            given = self.coding(given)
         raw: Any = self.model(given)
         if self._kind == "adaptation":
             return part(raw, "classes", 1).softmax(dim=1)
@@ -139,8 +142,8 @@ class TrainedModel(Short):
 
     @property
     def width(self) -> int:
-        """How many features a record has, as the model takes it."""
-        return self._problem.features
+        """How many features a record has, as its columns are encoded."""
+        return self._problem.shape.features
 
     def _facts(self) -> Mapping[str, object]:
         return {"features": self.width, **run_facts(self.experiment.name, self.directory, self.summary)}

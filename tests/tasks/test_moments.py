@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsw.columns.declaration import Columns
 from fedsw.data import Records
+from fedsw.models.coded import Hats
 from fedsw.tasks.moments import GRID, STEP, Layout, layout_of, sums_of
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.released_moments import Moments
@@ -60,6 +62,23 @@ def test_one_record_moves_moments_of_inputs_by_at_most_the_root_of_two_whatever_
     found = blocks(law, values[:6].reshape(2, 3), target, torch.tensor([here, there]))
     assert float(torch.linalg.vector_norm(found[0] - found[1])) <= law.moved
     assert law.moved == math.sqrt(2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ANYTHING, min_size=10, max_size=10), st.tuples(*[st.integers(0, 1)] * 4), st.booleans())
+def test_one_record_moves_moments_of_hats_by_at_most_the_root_of_two_whatever_it_holds(numbers, small_ones, classes):
+    declared = [{"name": "a", "low": 0, "high": 1}, {"name": "b", "categories": ["x", "y"], "missing": [""]}]
+    coding = Hats(Columns.model_validate({"features": [*declared, {"name": "c", "kind": "boolean"}]}), 3)
+    one, other, here, there = small_ones
+    values = torch.tensor(numbers, dtype=torch.float64)
+    law = Layout.weighted(
+        2, coding.width, 2, classes=classes, centre=tuple(coding.middle), reach=coding.reach, least=0.0
+    )
+    target = torch.tensor([one, other]) if classes else values[6:].reshape(2, 2)
+    inputs = coding(torch.cat([values, values])[:10].reshape(2, 5))
+    found = blocks(law, inputs, target, torch.tensor([here, there]))
+    assert float(torch.linalg.vector_norm(found[0] - found[1])) <= law.moved == math.sqrt(2)
+    assert float(torch.linalg.vector_norm(inputs - torch.from_numpy(coding.middle), dim=1).max()) <= 1 + coding.reach
 
 
 def test_the_bound_is_nearly_met_by_real_records():

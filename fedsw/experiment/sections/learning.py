@@ -130,6 +130,11 @@ class Model(Section):
     `particles` the number of points of a flow. A `kind` "module:name" is a model of the user's own: a function or class
     that is called with `arguments`, and with those of features, outputs, classes and seed that it takes by name.
     `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
+
+    An "additive" model is a sum of functions of one declared column each: straight lines between so many `knots` of a
+    number (`knots` of a column says where they are), a value for every category, and one for a missing cell. `inputs`
+    "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
+    can be is 4.5 away.
     """
 
     kind: Annotated[str, among(lambda: MODELS, "a model")] = "logistic"
@@ -139,6 +144,8 @@ class Model(Section):
     particles: PositiveInt = 1_000
     code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
+    knots: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
+    inputs: Literal["plain", "centred"] = "plain"
     seed: Seed = 0
 
     @model_validator(mode="after")

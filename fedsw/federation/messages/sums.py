@@ -65,7 +65,7 @@ class ExactMoments(ExactSums):
     """The moments of all records of the asked clients, without noise, in whole steps."""
 
     steps: Annotated[
-        Tensor, "sums over all records by cell, in whole steps; checked against their number", _steps("c", "u")
+        Tensor, "sums over all records by block, in whole steps; checked against their number", _steps("b", "u")
     ]
 
 
@@ -79,7 +79,7 @@ class NoisyMomentsAsked(Asked):
 class NoisyMoments(Noised):
     """A client's moments, noised by itself."""
 
-    values: Annotated[Tensor, "sums over the client's records by cell, noised", _noised("c", "u")]
+    values: Annotated[Tensor, "sums over the client's records by block, noised", _noised("b", "u")]
 
 
 class SumOfRecordsAsked(Asked):

@@ -30,7 +30,8 @@ SYMBOLS: Mapping[str, str] = {
     "z": "weights of the classifier that later stages look through, or pairs of columns",
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
-    "u": "numbers of a cell's moments: products of 1, inputs and target in pairs",
+    "b": "blocks of moments: the cells, or 1 where no penalty compares them",
+    "u": "numbers of a block's moments: products of 1, inputs and target in pairs",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
     "A": "exchanges that the node has answered in this run before; 0 in a new one",
     "x": "numbers of all tables of an attempt: of every penalty, cell, direction and bin",
@@ -65,7 +66,7 @@ class Terms:
         if (tally := tally_of(task)) is not None:
             known |= {"g": tally.groups, "t": tally.width}
         if (layout := moments_layout(task)) is not None:
-            known |= {"u": layout.width, "v": Preparation.length(layout.features)}
+            known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(layout.features)}
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:

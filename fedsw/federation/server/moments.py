@@ -97,7 +97,8 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
     """
     experiment, constant = plan.task.experiment, constant_of(moments)
     names = load_class_names(experiment) if moments.layout.classes else ()
-    columns = experiment.data.columns
+    columns, coding = experiment.data.columns, plan.task.coding
+    line = None if coding is None else coding.line
     return {
         "share": experiment.privacy.moments,
         "sigma": moments.sigma,
@@ -105,7 +106,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "constant": asdict(constant.score),
         "means": [asdict(each) for each in constant.means],
         "classes": list(names),
-        "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns)],
+        "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns, line)],
     }
 
 

@@ -56,5 +56,6 @@ class MomentSum(Sum):
         return SLACK * records
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """See `Sum`; steps (blocks, width), records (blocks,)."""
+        """See `Sum`; steps (blocks, width), records of every cell, (c,)."""
+        records = records if self._layout.cells > 1 else records.sum(keepdims=True)
         return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"
