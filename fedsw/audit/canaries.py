@@ -107,7 +107,7 @@ def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.boo
 def _labels_are_free(task: Problem) -> bool:
     """Whether a label may change without a public stratum changing, and a loss looks at it."""
     goal = task.objective
-    free = isinstance(goal, Objective) and goal.penalty == "statistical-parity"
+    free = isinstance(goal, Objective) and "label" not in goal.drawn_by
     return free and task.task.facts.target == "class"
 
 

@@ -24,6 +24,7 @@ from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.audit.neighbours import Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.penalties import PENALTIES
 from fedsw.experiment.sections import Model
 from fedsw.report.figures import colour, house_style, new_panels
 from fedsw.text import downward, number, upward
@@ -255,11 +256,9 @@ def _attackable(experiment: Experiment) -> Experiment:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
         )
-    if goal.penalty == "distribution-matching":
-        raise ExperimentError(
-            f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of 'statistical-parity', "
-            "'equality-of-odds' and 'prior-matching'"
-        )
+    if not PENALTIES.get(goal.penalty).canary:
+        known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
+        raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
     data = experiment.data.model_copy(update={"row_norm": None})  # the worst case is not written in unit rows
     changed = {"seed": None, "unsafe_metrics": False, "data": data}
     if model_kind(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns

@@ -26,6 +26,7 @@ from fedsw.engines.driver import run
 from fedsw.engines.inprocess import node_configs
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import task_facts
+from fedsw.experiment.penalties import PENALTIES
 from fedsw.federation.node.partition import node_records
 from fedsw.federation.node.simulated import simulating, substituted
 from fedsw.models import flatten
@@ -205,6 +206,11 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
     if experiment.objective.also:
         raise ExperimentError(
             "objective.also has more penalties; --one-run follows the gradient of one. Leave objective.also out"
+        )
+    if PENALTIES.get(experiment.objective.penalty).own:
+        raise ExperimentError(
+            f"objective.penalty {experiment.objective.penalty!r} is of your own; --one-run follows the gradient of "
+            f"{', '.join(map(repr, PENALTIES))}"
         )
     if not task_facts(experiment.objective.task).private_loss:
         raise ExperimentError(

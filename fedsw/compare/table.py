@@ -341,6 +341,8 @@ def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str
     stated = summary["guarantee"]
     if not stated["accountant_is_guarantee"]:
         yield f"accountant {stated['accountant']} is an approximation or for another relation"
+    if stated.get("word") == "stated":
+        yield f"the bound of the penalty {experiment.objective.penalty} is stated by the user"
     if not experiment.local.guaranteed:
         yield "the noise is for half of what a replaced record moves"
     if summary["nominal"]:

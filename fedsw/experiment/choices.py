@@ -12,6 +12,7 @@ from pydantic import Field, SerializeAsAny
 
 from fedsw.experiment import sections
 from fedsw.experiment.kinds import TASKS, Facts, task_names
+from fedsw.experiment.penalties import penalties_of
 from fedsw.experiment.registry import is_held, is_reference, load_object
 from fedsw.experiment.sections.privacy import LocalT
 from fedsw.experiment.sections.section import PositiveInt, Seed
@@ -82,9 +83,10 @@ def task_facts(name: str) -> Facts:
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` of a task, a model, a source of records or a map: code that runs at nodes, after its key."""
+    """Every `module:name` of a task, penalty, model, source of records or map: code that runs at nodes, by its key."""
     named = {
         "objective.task": settings.objective.task,
+        **dict(penalties_of(settings)),
         "model.kind": settings.model.kind,
         "data.source": settings.data.source,
         "sketch.map": settings.sketch.map,

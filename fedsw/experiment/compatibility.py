@@ -10,6 +10,7 @@ from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Number
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.penalties import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
@@ -50,12 +51,13 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
 
 
 def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
-    """What of a record stays in the neighbours of a guarantee, and so is public: "group", "label", both, or nothing."""
+    """What of a record stays in the neighbours of a guarantee, and so is public: "group", "label", both, or nothing.
+
+    Of a penalty of one's own only what is known before it is loaded (`fedsw.objectives.composite.Composite.fixed`).
+    """
     if settings.privacy.sketch:
         return ()
-    goal = settings.objective
-    odds = "equality-of-odds" in (goal.penalty, *(each.penalty for each in goal.also))
-    return ("group", "label") if odds else ("group",)
+    return tuple(sorted({name for kind in kinds_of(settings) for name in kind.fixed}))
 
 
 def _of_partition(settings: Settings) -> Iterator[str]:
@@ -96,7 +98,8 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
         yield f"objective.task {goal.task!r} predicts numbers: declare one or more of them in data.columns.targets"
     if facts.target != "numbers" and columns.targets and not model.table:
         yield f"data.columns.targets are for a regression; objective.task {goal.task!r} takes a target with values"
-    if (facts.target == "class" or goal.penalty == "equality-of-odds") and columns.target is None:
+    labelled = "label" in PENALTIES.get(goal.penalty).fixed
+    if (facts.target == "class" or labelled) and columns.target is None:
         yield (f"objective.task {goal.task!r} with penalty {goal.penalty!r} needs classes: declare data.columns.target")
     if model.square and math.isqrt(columns.inputs) ** 2 != columns.inputs:
         yield (
@@ -138,6 +141,7 @@ def _of_coding(settings: Settings) -> Iterator[str]:
 def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
     name, task = settings.privacy.trust, settings.objective.task
     trust, able = trust_model(name), kind.facts.trusts
+    yield from _of_own_penalties(settings, kind)
     if settings.objective.also and settings.privacy.local and not trust.masked:
         yield f"objective.also has more penalties, and trust {name!r} takes one: use 'central' or 'distributed'"
     if settings.objective.also and kind.facts.other_side not in (None, "prior"):
@@ -154,6 +158,19 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
             f"data.held_out_to 'everybody' measures a trained model at the clients, and trust {name!r} asks them once, "
             "before there is one: set data.held_out_to to 'operator'"
         )
+
+
+def _of_own_penalties(settings: Settings, kind: TaskKind) -> Iterator[str]:
+    """A penalty of one's own compares groups, where somebody holds outputs or all of its parts are proven."""
+    name, trust = settings.privacy.trust, trust_model(settings.privacy.trust)
+    for key, penalty in penalties_of(settings):
+        if not PENALTIES.get(penalty).own:
+            continue
+        if kind.facts.comparison != "groups":
+            task = settings.objective.task
+            yield f"{key} {penalty!r} compares groups, and objective.task {task!r} has none: use 'classification'"
+        if not trust.gradients or (trust.local and not trust.masked):
+            yield f"{key} {penalty!r} is of your own, and trust {name!r} takes none: use 'central' or 'distributed'"
 
 
 def _of_flow(settings: Settings) -> Iterator[str]:

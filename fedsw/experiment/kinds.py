@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedsw.experiment.penalties import PENALTIES
 from fedsw.experiment.trust import Comparison, names_of
+
+_COMPARED: Mapping[Comparison, str] = {
+    "groups": "groups",
+    "prior": "sample",
+    "generator": "records",
+    "domain": "records",
+    "sketch": "records",
+}
+"""What a penalty must compare (`PenaltyKind.compares`) for a task that compares this."""
 
 TASKS = "fedsw.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
@@ -23,15 +33,14 @@ class Facts:
     Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
     odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
 
-    The ``models``, ``penalties`` and ``sources`` are shipped ones, the first model the one to begin with; one's own go
-    with every task. The ``unit`` must lie in [0, 1], since outputs between 0 and 1 are compared with it. Private
-    outputs are matched to the ``other_side``; None where groups are compared with each other. The ``figures`` of its
-    held-out arrays are named as in `fedsw.report.plots.PICTURES`. Where it is ``sketched`` its records leave once, as a
-    sum by label, before anything is learnt from them.
+    The ``models`` and ``sources`` are shipped ones, the first model the one to begin with; one's own go with every
+    task. Its ``penalties`` follow from what it compares. The ``unit`` must lie in [0, 1], since outputs between 0 and 1
+    are compared with it. Private outputs are matched to the ``other_side``; None where groups are compared with each
+    other. The ``figures`` of its held-out arrays are named as in `fedsw.report.plots.PICTURES`. Where it is
+    ``sketched`` its records leave once, as a sum by label, before anything is learnt from them.
     """
 
     models: tuple[str, ...] = ("logistic", "additive", "mlp")
-    penalties: tuple[str, ...] = ("statistical-parity",)
     sources: tuple[str, ...] = ("synthetic", "files")
     target: Literal["class", "numbers", "any"] = "class"
     unit: Literal["targets", "features"] | None = None
@@ -43,6 +52,15 @@ class Facts:
     def comparison(self) -> Comparison:
         """What private outputs are compared with, which a trust model must be able to."""
         return "sketch" if self.sketched else self.other_side or "groups"
+
+    @property
+    def penalties(self) -> tuple[str, ...]:
+        """The penalties that compare what it compares, by name; within classes only where it may have some."""
+        return tuple(
+            name
+            for name, kind in PENALTIES.items()
+            if kind.compares == _COMPARED[self.comparison] and ("label" not in kind.fixed or self.target != "numbers")
+        )
 
     @property
     def trusts(self) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedsw.objectives.groups import Clip
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import Part, Penalty
+from fedsw.objectives.penalties import Part, Penalty, StatedPart
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
+from fedsw.registry import Word
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 
 Sample = Callable[[int, int], Tensor]
@@ -65,11 +66,15 @@ class Composite:
         """Index into `cells` of every record (n,), int64."""
         return self.finest.cell_of(sensitive, target)
 
-    def cell_of_stratum(self, part: Part, stratum: int) -> int:
-        """Which of a penalty's own cells a stratum belongs to."""
-        if isinstance(part, Matching):
-            return 0
-        return stratum % part.groups if part.penalty == "statistical-parity" else stratum
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """What of a record its replacement keeps: all that some penalty's strata are drawn by."""
+        return tuple(sorted({name for part in self.parts for name in part.drawn_by}))
+
+    @property
+    def word(self) -> Word:
+        """Whose word the bound is: proven where that of every penalty is."""
+        return "proven" if all(part.word == "proven" for part in self.parts) else "stated"
 
     def task_weight(self, batch: int) -> float:
         """Weight of one record's task loss in a batch of that many."""
@@ -94,12 +99,15 @@ class Composite:
         cotangents = []
         for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
             sizes = [len(rows) for rows in by_stratum]
-            owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
+            owners = [part.owner(stratum) for stratum in range(len(sizes))]
             cells = [
                 torch.cat([rows for rows, owner in zip(by_stratum, owners, strict=True) if owner == cell])
                 for cell in range(len(part.cells))
             ]
-            if isinstance(part, Matching):
+            if isinstance(part, StatedPart):  # a derivative that is no number is nothing: no value stops a round
+                pulled = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
+                by_cell = [rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for rows in pulled]
+            elif isinstance(part, Matching):
                 own, _ = part.cotangents(
                     cells[0], sample(number, len(cells[0])), theta, ties=ties, memory_limit=memory_limit
                 )
@@ -130,7 +138,7 @@ class Composite:
             return self.parts[0].sensitivities(sizes, used, d=dimensions[0], spread=spreads[0], bound=bound)
         totals = [self.task_share * loss_sensitivity(clip.loss, sum(sizes)) for _ in sizes]
         for part, penalty, d, spread in zip(self.parts, self.penalties, dimensions, spreads, strict=True):
-            owners = [self.cell_of_stratum(part, stratum) for stratum in range(len(sizes))]
+            owners = [part.owner(stratum) for stratum in range(len(sizes))]
             held = [
                 sum(size for size, owner in zip(sizes, owners, strict=True) if owner == cell)
                 for cell in range(len(part.cells))
@@ -163,6 +171,6 @@ def with_slack(
     """How far one replaced record of each cell moves a batch's summed contributions, with the floating-point slack."""
     if isinstance(objective, Composite):
         sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
-    else:
+    else:  # every part has the same function
         sensitivities = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
     return tuple(SLACK * each for each in sensitivities)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -14,9 +14,15 @@ from torch import Tensor
 from fedsw.clipping import Term
 from fedsw.clipping.clip import Mode
 from fedsw.privacy.sensitivity import SIZES, Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity
+from fedsw.registry import Word
 from fedsw.transport import sliced
 
 PenaltyName = Literal["statistical-parity", "equality-of-odds"]
+_WITHIN_CLASSES: Mapping[str, bool] = {"statistical-parity": False, "equality-of-odds": True}
+"""The penalties between groups, and whether each compares within every class; no other is known here."""
+
+GROUP, GROUP_AND_LABEL = "each record's sensitive group", "each record's sensitive group and label"
+"""What is public of a record where strata are drawn by its group, or by its group and label."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,13 @@ class Objective:
     alpha: float
 
     def __post_init__(self) -> None:
-        if self.penalty not in ("statistical-parity", "equality-of-odds"):
-            raise ValueError(f"penalty {self.penalty!r} is unknown: choose 'statistical-parity' or 'equality-of-odds'.")
+        if self.penalty not in _WITHIN_CLASSES:
+            raise ValueError(f"penalty {self.penalty!r} is unknown: choose {' or '.join(map(repr, _WITHIN_CLASSES))}.")
         if self.groups < 2:
             raise ValueError(f"groups = {self.groups}; comparing groups needs at least 2.")
         if self.classes < 1:
             raise ValueError(f"classes = {self.classes}; it must be at least 1.")
-        if self.penalty == "statistical-parity" and self.classes != 1:
+        if not self.within_classes and self.classes != 1:
             raise ValueError(
                 f"statistical parity does not look at labels, but classes = {self.classes}: "
                 "set classes to 1 or choose 'equality-of-odds'."
@@ -73,11 +79,30 @@ class Objective:
             raise ValueError(f"alpha = {self.alpha}; the weight of the penalty lies between 0 and 1.")
 
     @property
+    def within_classes(self) -> bool:
+        """Whether groups are compared within every class, so that strata are (class, group)."""
+        return _WITHIN_CLASSES[self.penalty]
+
+    @property
+    def word(self) -> Word:
+        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
+        return "proven"
+
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """What of a record its replacement keeps, since batches are drawn by it."""
+        return ("group", "label") if self.within_classes else ("group",)
+
+    @property
     def cells(self) -> tuple[str, ...]:
         """Names of the strata of records, in the order of all per-cell sequences: "A=0" or "Y=1,A=0"."""
-        if self.penalty == "statistical-parity":
+        if not self.within_classes:
             return tuple(f"A={group}" for group in range(self.groups))
         return tuple(f"Y={y},A={group}" for y in range(self.classes) for group in range(self.groups))
+
+    def owner(self, stratum: int) -> int:
+        """Which of its cells a stratum of the finest penalty is in: of (class, group), or of the groups alone."""
+        return stratum if self.within_classes else stratum % self.groups
 
     @property
     def pairs(self) -> tuple[tuple[int, int, float], ...]:
@@ -91,7 +116,7 @@ class Objective:
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
         """Index (n,) into `cells` of every record, int64, from its group (n,) and (equality of odds) its label."""
         group = _indices(sensitive, "sensitive attribute", self.groups)
-        if self.penalty == "statistical-parity":
+        if not self.within_classes:
             return group
         return _indices(target, "label", self.classes) * self.groups + group
 
@@ -147,8 +172,7 @@ class Objective:
         self._require_one_per_cell("sizes", len(sizes))
         if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
             raise ValueError(f"spread = {spread} in dimension d = {d}: it is at least 1/d, and d at least 1.")
-        odds = self.penalty == "equality-of-odds"
-        public = ("each record's sensitive group and label" if odds else "each record's sensitive group", SIZES)
+        public = (GROUP_AND_LABEL if self.within_classes else GROUP, SIZES)
         task = Sensitivity(0.0, "penalty") if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
         totals = [replace(task, public=public) for _ in sizes]
         for i, j, weight in self._weighted_pairs():

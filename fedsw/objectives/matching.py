@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsw.objectives import Clip
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
+from fedsw.registry import Word
 from fedsw.transport import sliced
 
 OtherSide = Literal["prior", "generator", "domain"]
@@ -47,6 +48,20 @@ class Matching:
     def private_parameters(self) -> bool:
         """Whether private records pass through the trained parameters."""
         return self.other_side != "generator" and not self.fixed
+
+    @property
+    def word(self) -> Word:
+        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
+        return "proven"
+
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """What of a record its replacement keeps, as the guarantee says it: less than it might."""
+        return ("group",)
+
+    def owner(self, stratum: int) -> int:
+        """Which of its cells a stratum of the finest penalty is in: the only one."""
+        return 0
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
         """Cells (n,) of records with groups (n,) and targets (n,) or (n, t): all are in cell 0, whatever these are."""

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.objectives.groups import Clip, Objective
+from fedsw.objectives.groups import GROUP, Clip, Objective
 from fedsw.objectives.matching import Matching
-from fedsw.privacy.sensitivity import STATED, Bound, Sensitivity, loss_sensitivity
+from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
+from fedsw.registry import Word
 from fedsw.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 
 Outputs = Callable[[Any, Any], Tensor]
@@ -139,7 +140,12 @@ class StatedPart:
     alpha: float
     pull: Pull
     bounding: Bounding
-    penalty: str = "statistical-parity"
+    drawn_by: tuple[str, ...] = ("group",)
+    word: Word = "stated"
+
+    def owner(self, stratum: int) -> int:
+        """Which of its groups a stratum of the finest penalty is in."""
+        return stratum % self.groups
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -181,7 +187,7 @@ class StatedPart:
         stated = float(self.bounding(sizes, clip))
         if not (math.isfinite(stated) and stated > 0):
             raise ValueError(f"the penalty's stated bound is {stated} for sizes {list(sizes)}; it is finite, above 0")
-        penalty = self.alpha * Sensitivity(stated, STATED)
+        penalty = self.alpha * Sensitivity(stated, STATED, public=(GROUP, SIZES))
         whole = penalty if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes)) + penalty
         return (whole,) * self.groups
 

@@ -22,6 +22,7 @@ from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
 from fedsw.data.units import shared_words
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.experiment.sources import declared_columns, load_held_out
 from fedsw.own_data.answers import FORMS, fitting
 
@@ -255,7 +256,7 @@ def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: b
     """What is found in a file, which is read once; None if nothing of it could be."""
     said: list[str] = []
     counted, table = "", place.table
-    odds = experiment.objective.penalty == "equality-of-odds"
+    odds = "label" in fixed_by_neighbours(experiment)
     repeats = Repeats(table, columns)
     try:
         kind = format_of(table)

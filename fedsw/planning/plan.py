@@ -29,6 +29,7 @@ from fedsw.planning.law import (
     scaled,
     with_rare_class,
 )
+from fedsw.registry import Word
 from fedsw.settings import FederationError
 from fedsw.tasks.problem import Problem
 from fedsw.text import Short, upward
@@ -93,7 +94,8 @@ class Planned(Short):
     """A run before it begins, from public numbers alone.
 
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
-    Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget.
+    Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
+    ``word`` is whose the penalties' bound is.
     """
 
     experiment: Experiment
@@ -111,6 +113,7 @@ class Planned(Short):
     forecast: Forecast | None
     why_not: str = ""
     stages: tuple[StageCost, ...] = ()
+    word: Word = "proven"
 
     def _facts(self) -> Mapping[str, object]:
         return {
@@ -248,6 +251,7 @@ def planned(
         forecast=found,
         why_not=reason,
         stages=stages,
+        word=made.objective.word,
     )
 
 

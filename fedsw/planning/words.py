@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw.experiment.load import of_unit
+from fedsw.experiment.penalties import PENALTIES
 from fedsw.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.planning.plan import Forecast, Planned
 from fedsw.report.console import named_rows, table_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CLEAR, _FELT = 60.0, 8.0
+_WHOSE = {"stated": "its bound is stated by you, and nothing proves it", "proven": "the bounds of its parts are proven"}
 
 
 def rows(found: Planned) -> Iterator[tuple[str, str]]:
@@ -35,6 +37,9 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield "", found.unless
     groups = ", ".join(f"{name} {size:,}" for name, size in found.by_group.items())
     yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
+    penalty = found.experiment.objective.penalty
+    if PENALTIES.get(penalty).own or found.word != "proven":
+        yield "penalty", f"{penalty}, of your own: {_WHOSE[found.word]}"
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
     if found.multiplier:
         yield "noise", _noise(found)
@@ -89,6 +94,8 @@ def as_plain(found: Planned) -> dict[str, Any]:
         "noise_multiplier": found.multiplier,
         "sensitivity": found.sensitivity,
         "sigma": None if found.sensitivity is None else found.multiplier * found.sensitivity,
+        "penalty": found.experiment.objective.penalty,
+        "word": found.word,
         "penalty_weakened": found.weakened,
         "words": dict(rows(found)),
         "settings": {section: dict(values) for section, values in found.chosen.items()},

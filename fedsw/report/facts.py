@@ -56,6 +56,9 @@ def description(record: RunRecord) -> str:
     )
 
 
+_WORDS = {"proven": "proven", "stated": "stated by the user, of a penalty of their own; nothing proves it"}
+
+
 def promise(summary: Mapping[str, Any]) -> Facts:
     """The guarantee, part by part."""
     guarantee = summary["guarantee"]
@@ -69,6 +72,7 @@ def promise(summary: Mapping[str, Any]) -> Facts:
             ("neighbouring data sets", guarantee.get("relation")),
             ("public", ", ".join(guarantee.get("public", ())) or "–"),
             ("trust model", guarantee.get("trust")),
+            ("whose word the bound is", _WORDS[guarantee.get("word", "proven")]),
             ("noise multiplier σ/Δ", number(guarantee.get("noise_multiplier"), 4)),
             ("accountant", f"{guarantee.get('accountant')}{doubt}"),
             ("reproducible from a seed", "yes: the ε is nominal" if summary.get("nominal") else "no"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import require_allowed_code, task_facts
 from fedsw.experiment.kinds import Facts
+from fedsw.experiment.penalties import PENALTIES
 from fedsw.report.figures import (
     colour,
     draw_latent,
@@ -200,7 +201,7 @@ def _running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _strata(record: RunRecord, outputs: HeldOutOutputs) -> dict[str, NDArray[np.bool_]]:
-    if record.experiment.objective.penalty != "equality-of-odds" or outputs.target.ndim != 1:
+    if "label" not in PENALTIES.get(record.experiment.objective.penalty).fixed or outputs.target.ndim != 1:
         return {"": np.ones(len(outputs.values), dtype=bool)}
     return {record.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
 

@@ -215,6 +215,9 @@ def _privacy(record: RunRecord) -> Text:
             f"{guarantee.get('sampling')} sampling",
         ]
         text.append(f" ({', '.join(details)})", style="not bold")
+        if guarantee.get("word") == "stated":
+            penalty = record.experiment.objective.penalty
+            text.append(f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", style="red")
         if guarantee.get("accountant_is_guarantee") is False:
             text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
     if summary.get("nominal"):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from fedsw.experiment import Experiment
+import torch
+
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.penalties import PENALTIES
+from fedsw.experiment.registry import load_object
 from fedsw.experiment.sections import Also
 from fedsw.experiment.sections import Objective as ObjectiveSettings
 from fedsw.experiment.sources import Shape
 from fedsw.objectives import Clip, Objective
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import EqualizedOdds, Parity, Penalty, ToSample
+from fedsw.objectives.penalties import Penalty, StatedPart, expanded, require_bound
 
 
 @dataclass(frozen=True)
@@ -40,22 +46,104 @@ def compared_by(objective: Objective | Matching | Composite, dimension: int, cli
     return tuple(compared)
 
 
-def _penalty(goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> Penalty:
-    outputs, dimension, clip = None, None, None
+def penalty_of(name: str, key: str, values: Mapping[str, Any]) -> Penalty:
+    """The penalty of a name, made with those of `values` that it takes.
+
+    ExperimentError, naming the setting by its `key`, if nothing of that name is one; whatever code of one's own raises
+    is told in it.
+    """
+    try:
+        kind = PENALTIES.get(name)
+    except ValueError as fault:
+        raise ExperimentError(f"{key}: {fault}") from None
+    thing = load_object(kind.made, what=key)
+    if not isinstance(thing, Penalty) and not (isinstance(thing, type) and issubclass(thing, Penalty)):
+        raise ExperimentError(
+            f"{key} is {name!r}, a {type(thing).__name__}; name a class derived from fedsw.Penalty, or an object of one"
+        )
+    takes = {each.name for each in fields(thing)} & _NUMBERS if kind.own else set(kind.takes)
+    given = {each: value for each, value in values.items() if each in _SHARED | takes and value is not None}
+    try:
+        return replace(thing, **given) if isinstance(thing, Penalty) else thing(**given)
+    except Exception as fault:  # code of the user's own
+        raise ExperimentError(f"{key} {name!r} cannot be made ({type(fault).__name__}: {fault})") from fault
+
+
+_SHARED = {"weight", "outputs", "dimension", "clip", "centre"}
+"""What every penalty is made with."""
+_NUMBERS = {"groups", "classes"}
+"""What the data set says, and a penalty of one's own is made with where it has such a field."""
+
+
+def _penalties(key: str, goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> list[Penalty]:
+    """A penalty of the settings; one of one's own as its parts, each for the data set's groups and classes."""
+    values: dict[str, Any] = {"weight": weight, "centre": centre, "radius": goal.prior_radius}
+    values |= {"groups": len(shape.groups), "classes": shape.classes}
     if isinstance(goal, Also):
-        outputs, dimension = goal.outputs, goal.dimension
+        values |= {"outputs": goal.outputs, "dimension": goal.dimension}
         if goal.radius is not None and goal.jacobian is not None:
-            clip = Clip(output=goal.radius, jacobian=goal.jacobian, loss=1.0)
-    groups = len(shape.groups)
-    if goal.penalty == "prior-matching":
-        return ToSample(weight, outputs, dimension, clip, centre, radius=goal.prior_radius)
-    if goal.penalty == "equality-of-odds":
-        return EqualizedOdds(weight, outputs, dimension, clip, centre, groups=groups, classes=shape.classes)
-    return Parity(weight, outputs, dimension, clip, centre, groups=groups)
+            values["clip"] = Clip(output=goal.radius, jacobian=goal.jacobian, loss=1.0)
+    made = penalty_of(goal.penalty, key, values)
+    try:
+        parts = [part if part is made else _of_data(part, values) for part in expanded([made])]
+    except Exception as fault:  # code of the user's own
+        raise ExperimentError(
+            f"{key} {goal.penalty!r} cannot be taken apart ({type(fault).__name__}: {fault})"
+        ) from fault
+    return parts
+
+
+def _of_data(part: Penalty, values: Mapping[str, Any]) -> Penalty:
+    """A part with the data set's numbers, about the settings' centre where it names no outputs of its own."""
+    given = {name: values[name] for name in _NUMBERS if name in {each.name for each in fields(part)}}
+    if part.outputs is None and not part.centre:
+        given["centre"] = values["centre"]
+    return replace(part, **given)
 
 
 def composite_of(experiment: Experiment, shape: Shape) -> Composite:
-    """The penalties of an experiment that has several."""
+    """The penalties of an experiment that has several, or one of its user's own.
+
+    ExperimentError if one cannot be made, or has nothing that this data set's groups could be compared by.
+    """
     goal = experiment.objective
-    first = _penalty(goal, goal.alpha, shape, experiment.clip.centre)
-    return Composite((first, *(_penalty(each, each.weight, shape, each.centre) for each in goal.also)))
+    made = _penalties("objective.penalty", goal, goal.alpha, shape, experiment.clip.centre)
+    for place, each in enumerate(goal.also):
+        made += _penalties(f"objective.also[{place}].penalty", each, each.weight, shape, each.centre)
+    try:
+        composite = Composite(tuple(made))
+        composite.parts  # noqa: B018  made here, so that what cannot be is refused at load
+    except (TypeError, ValueError) as fault:
+        raise ExperimentError(f"objective: {fault}") from fault
+    for part in composite.parts:
+        groups = getattr(part, "groups", len(shape.groups))
+        if groups != len(shape.groups):
+            raise ExperimentError(
+                f"a penalty of your own compares {groups} groups, and the data set has {len(shape.groups)}: give its "
+                "class a field `groups`, which is set to their number"
+            )
+    return composite
+
+
+def require_stated(composite: Composite, dimension: int, clip: Clip) -> None:
+    """Look for a counterexample to every bound that a user states, on made-up outputs; nothing of it is a proof.
+
+    ExperimentError if one is found, or if the user's own code raises or gives other shapes than its outputs have.
+    """
+    for part, penalty in zip(composite.parts, composite.penalties, strict=True):
+        if not isinstance(part, StatedPart):
+            continue
+        d = penalty.dimension or dimension
+        try:
+            with torch.random.fork_rng(devices=[]):
+                for sizes in ((3,) * part.groups, tuple(range(2, 2 + part.groups))):
+                    require_bound(penalty, sizes, clip, dimension=d, tries=_TRIES)
+        except Exception as fault:  # code of the user's own
+            raise ExperimentError(
+                f"the bound that {type(penalty).__name__} states for itself does not hold on made-up outputs, or "
+                f"cannot be tried: {fault}"
+            ) from fault
+
+
+_TRIES = 100
+"""Made-up neighbours that a stated bound is tried on at load, for each of two batches; `require_bound` takes more."""

@@ -18,19 +18,19 @@ from fedsw import clipping, data, models
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.penalties import PENALTIES, penalties_of
 from fedsw.experiment.registry import is_reference, named
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.objectives import Clip, Objective, contribution_bound
 from fedsw.objectives.composite import Composite, with_slack
-from fedsw.objectives.groups import PenaltyName
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import ToSample
+from fedsw.objectives.penalties import EqualizedOdds, Parity, ToSample
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.coding import coding_of
-from fedsw.tasks.compared import Compared, compared_by, composite_of
+from fedsw.tasks.compared import Compared, compared_by, composite_of, penalty_of, require_stated
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
 from fedsw.tasks.own import made_up_features, task_of
@@ -108,6 +108,7 @@ class Problem:
             problem._try_out(model)
         if len(problem.compared) > 1:
             problem._try_heads(model)
+        problem._require_stated()
         return problem
 
     @classmethod
@@ -309,9 +310,12 @@ class Problem:
         return public_directions(d, slicing.directions, slicing.scheme, slicing.seed, "directions", *purpose)
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """The prior (count, d), on the device, that a further penalty compares with: fresh uniform public points."""
+        """What a penalty to a public sample compares with, (m, d) on the device: its points, or fresh uniform ones."""
         penalty = self.compared[number].penalty
-        assert isinstance(penalty, ToSample)
+        if not isinstance(penalty, ToSample):
+            raise TypeError(f"penalty {number} is a {type(penalty).__name__}, which compares with no sample")
+        if penalty.sample is not None:
+            return (penalty.sample.detach().double() - penalty.centre).to(self.device)
         stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
         return uniform_ball(count, self.compared[number].width, penalty.radius, stream).to(self.device)
 
@@ -323,6 +327,28 @@ class Problem:
     def validate(self, records: Records, *, name: str) -> None:
         """Check a node's records before anything is spent; see `data.validate`."""
         data.validate(records, name, groups=self.groups)
+
+    def _require_stated(self) -> None:
+        """Try bounds that a user states, and refuse them where ranks come from tables, which no derivative is given."""
+        if not isinstance(self.objective, Composite):
+            return
+        trust = self.experiment.privacy.model
+        if trust.local and not trust.masked:
+            raise ExperimentError(
+                f"trust {trust.name!r} takes one of the shipped penalties, and objective.penalty "
+                f"{self.experiment.objective.penalty!r} is none: use 'central' or 'distributed'"
+            )
+        if self.objective.word == "proven":
+            return
+        if trust.masked:
+            named = [name for _, name in penalties_of(self.experiment) if PENALTIES.get(name).word != "proven"]
+            own = ", ".join(map(repr, named))
+            raise ExperimentError(
+                f"a penalty of your own ({own}) with a derivative and a bound needs outputs, and under trust "
+                f"{self.experiment.privacy.trust!r} nobody has them: use 'central', or a penalty of `parts`"
+            )
+        if not self.experiment.clip.open:
+            require_stated(self.objective, self.dimension, self.clip)
 
     def _try_heads(self, model: nn.Module) -> None:
         """Look at the outputs that further penalties compare, on made-up records."""
@@ -380,17 +406,25 @@ def _clip_of(experiment: Experiment) -> Clip:
 
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
     goal, other_side = experiment.objective, task.facts.other_side
-    if goal.also:
+    kind = PENALTIES.get(goal.penalty)
+    if goal.also or kind.own:
         return composite_of(experiment, shape)
-    if other_side == "prior":
+    if (kind.compares, other_side) == ("sample", "prior"):
         return Matching("prior", goal.alpha, goal.prior_radius)
-    if other_side is not None:
+    if kind.compares == "records" and other_side in ("generator", "domain"):
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
         fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
         return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
-    odds = goal.penalty == "equality-of-odds"
-    penalty: PenaltyName = "equality-of-odds" if odds else "statistical-parity"
-    return Objective(penalty, groups=len(shape.groups), classes=shape.classes if odds else 1, alpha=goal.alpha)
+    if (kind.compares, other_side) == ("groups", None):
+        numbers = {"weight": goal.alpha, "groups": len(shape.groups), "classes": shape.classes}
+        made = penalty_of(goal.penalty, "objective.penalty", numbers)
+        if isinstance(made, Parity | EqualizedOdds):
+            return made.between()
+        return composite_of(experiment, shape)
+    raise ExperimentError(
+        f"objective.penalty {goal.penalty!r} compares {kind.compares}, and objective.task {goal.task!r} has "
+        f"{'groups' if other_side is None else f'a {other_side} on its other side'}; name a penalty of that"
+    )
 
 
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:

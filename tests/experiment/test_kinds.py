@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 
@@ -12,7 +11,8 @@ from fedsw.experiment import parse_experiment
 from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.load import shipped_experiments
-from fedsw.experiment.sections import SOURCES, Objective
+from fedsw.experiment.penalties import PENALTIES
+from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.trust import trust_models
 from fedsw.report.plots import PICTURES
@@ -22,10 +22,6 @@ from fedsw.tasks.task import Task
 from tests.federations import small
 
 SOURCED = {*SOURCES, "files"}
-
-
-def literals(section: type, name: str) -> set[str]:
-    return set(get_args(section.model_fields[name].annotation))
 
 
 def test_the_shipped_tasks_are_the_files_of_their_folder():
@@ -41,7 +37,7 @@ def test_the_shipped_tasks_are_the_files_of_their_folder():
 def test_what_a_task_goes_with_exists(name):
     facts = task_facts(name)
     assert set(facts.models) <= set(MODELS)
-    assert set(facts.penalties) <= literals(Objective, "penalty")
+    assert set(facts.penalties) <= set(PENALTIES)
     assert set(facts.trusts) <= set(trust_models())
     assert {"none", "central"} <= set(facts.trusts) or set(facts.trusts) == {"distributed", "sketch", "sketch-local"}
     assert set(facts.sources) <= SOURCED
@@ -52,7 +48,7 @@ def test_every_model_penalty_trust_and_source_serves_some_task():
     every = [task_facts(name) for name in task_names()]
     for key, known in (
         ("models", set(MODELS)),
-        ("penalties", literals(Objective, "penalty")),
+        ("penalties", set(PENALTIES)),
         ("trusts", set(trust_models())),
         ("sources", SOURCED),
     ):

@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code, shipped_task
 from fedsw.experiment.trust import TrustModel, trust_model
+from fedsw.objectives import Clip, Objective
+from fedsw.objectives.composite import Composite
+from fedsw.objectives.matching import Matching
+from fedsw.objectives.penalties import StatedPart
 from fedsw.runs.files import require_no_links
 from fedsw.runs.recovery import is_running
 from fedsw.settings import ExperimentError
@@ -28,6 +32,8 @@ from fedsw.tasks.released_moments import Moments
 
 LAPLACE = "laplace"
 HELD_OUT = "held out"
+FORMULAS = ("statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching")
+"""The penalties whose sensitivity is written again in `fedsw.audit.record.sensitivity`."""
 
 
 class Unchecked(Exception):
@@ -227,6 +233,47 @@ class Folder:
         return float(reported if self.accountant == LAPLACE else self.summary.get("delta", reported))
 
     @property
+    def own_penalties(self) -> tuple[str, ...]:
+        """The penalties that the settings name and no formula here is that of: a user's own, or a package's."""
+        goal = self.experiment["objective"]
+        names = (goal["penalty"], *(more["penalty"] for more in goal["also"]))
+        return tuple(name for name in names if name not in FORMULAS)
+
+    @cached_property
+    def penalties(self) -> list[dict[str, Any]]:
+        """Every penalty with its weight, radius and Jacobian; one of the user's own as its parts, or as "stated".
+
+        What is somebody's own is loaded, which CodeRefused says where it may not be.
+        """
+        goal = self.experiment["objective"]
+        if not self.own_penalties:
+            return [{**goal, "weight": goal["alpha"]}, *goal["also"]]
+        objective, penalties = self.task.objective, []
+        if not isinstance(objective, Composite):
+            raise ValueError(f"the settings name {self.own_penalties}, and their objective is {objective}")
+        for penalty, part in zip(objective.penalties, objective.parts, strict=True):
+            clip = penalty.clip
+            known: dict[str, Any] = {"weight": part.alpha, "dimension": penalty.dimension}
+            known |= {} if clip is None else {"radius": clip.output, "jacobian": clip.jacobian}
+            if isinstance(part, Objective):
+                known["penalty"] = part.penalty
+            elif isinstance(part, Matching):
+                known |= {"penalty": "prior-matching", "prior_radius": part.radius}
+            elif isinstance(part, StatedPart):
+                loss = float(self.experiment["clip"]["loss"])
+                known |= {"penalty": "stated", "stated": partial(_stated, part.bounding, loss)}
+            else:
+                raise TypeError(f"no formula here is that of a {type(part).__name__}")
+            penalties.append(known)
+        return penalties
+
+    @property
+    def word(self) -> str:
+        """Whose word the bounds of all penalties are."""
+        stated = self.own_penalties and any(each["penalty"] == "stated" for each in self.penalties)
+        return "stated" if stated else "proven"
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Records of every group."""
         return {str(group): int(size) for group, size in self.plan["groups"].items()}
@@ -254,6 +301,13 @@ class Folder:
     def planned_releases(self) -> int:
         """Releases of a record that the settings plan: one a round, or one for all."""
         return self.model.releases(self._written)
+
+
+def _stated(
+    bound: Callable[[Sequence[int], Clip], float], loss: float, sizes: list[int], own: tuple[float, float]
+) -> float:
+    """What a user states for these sizes of groups, and these clips of outputs and Jacobians."""
+    return bound(sizes, Clip(*own, loss))
 
 
 def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:

@@ -228,7 +228,13 @@ def _contributions(folder: Folder, faults: Faults) -> str:
 
 
 def _of_contribution(folder: Folder, largest: Mapping[str, int], row: Row) -> dict[str, float]:
-    return sensitivity.of_sum(folder.experiment, largest, spreads=spreads_of(folder, row), bound=sensitivity.TABLES)
+    return sensitivity.of_sum(
+        folder.experiment,
+        largest,
+        spreads=spreads_of(folder, row),
+        bound=sensitivity.TABLES,
+        penalties=folder.penalties,
+    )
 
 
 def _masked(folder: Folder, faults: Faults) -> str:
@@ -275,10 +281,15 @@ def _sums(folder: Folder, faults: Faults) -> str:
             batch[group] = largest
         if not known:
             continue
-        bounds = sensitivity.of_sum(folder.experiment, batch, spreads=spreads_of(folder, row))
+        bounds = sensitivity.of_sum(
+            folder.experiment, batch, spreads=spreads_of(folder, row), penalties=folder.penalties
+        )
         for charge in row.trained:
             require_sensitivity(charge, scale * bounds[charge["group"]], f"{where}, of {charge['group']}", faults)
-    return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'"
+    whose = ""
+    if folder.word == "stated":
+        whose = f", where that of {', '.join(folder.own_penalties)} is stated by the user and proven by nobody"
+    return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'{whose}"
 
 
 _LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
@@ -351,8 +362,8 @@ def _metrics(folder: Folder, faults: Faults) -> None:
 
 def spreads_of(folder: Folder, row: Row) -> list[float]:
     """Compute lambda_max of every penalty's directions: known for orthogonal blocks, else of the public draw."""
-    goal, slicing = folder.experiment["objective"], folder.experiment["slicing"]
-    widths = [folder.task.dimension, *(each.get("dimension") or folder.task.dimension for each in goal.get("also", ()))]
+    slicing = folder.experiment["slicing"]
+    widths = [each.get("dimension") or folder.task.dimension for each in folder.penalties]
     k = int(slicing["directions"])
     if slicing["scheme"] == "orthogonal" or max(widths) == 1:
         return [1.0 if d == 1 else math.ceil(k / d) / k for d in widths]

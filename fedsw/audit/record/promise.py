@@ -171,6 +171,7 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
         "trust": folder.trust,
         "accountant": folder.accountant,
         "accountant_is_guarantee": _proven(folder.accountant),
+        "word": folder.word,
         "sampling": _sampling(folder),
         "relation": "replace-one" if _fixed(folder) else "replace-one, label and group included",
     }
@@ -206,9 +207,9 @@ def _sampling(folder: Folder) -> str:
 
 def _fixed(folder: Folder) -> list[str]:
     """What of a record no guarantee of this run replaces: what decides its stratum, and which client it is at."""
-    goal, dealt = folder.experiment["objective"], folder.experiment["partition"]
+    dealt = folder.experiment["partition"]
     fixed = set() if folder.sketch else {"group"}
-    if not folder.sketch and "equality-of-odds" in (goal["penalty"], *(each["penalty"] for each in goal["also"])):
+    if not folder.sketch and "equality-of-odds" in (each["penalty"] for each in folder.penalties):
         fixed.add("label")
     if dealt["scheme"] != "iid":
         fixed.add("label" if dealt["scheme"] == "dirichlet" and dealt["by"] == "target" else "group")
@@ -236,6 +237,8 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     unit = _unit(folder)
     replaced = "replacement of one record" if unit is None else f"replacement of all records of one {unit!r}"
     faults.require(replaced in words, f"the sentence does not say {replaced}")
+    whose = "rests on a bound that the user stated" in words
+    faults.require(whose == (folder.word == "stated"), "the sentence does not say whose word the penalties' bound is")
     weak = not _proven(folder.accountant)
     faults.require(("No guarantee" in words) == weak, f"the sentence does not fit the accountant {folder.accountant}")
     pure = folder.accountant == LAPLACE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,33 +73,65 @@ def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, sp
 
 
 def of_sum(
-    experiment: Mapping[str, Any], batch: Mapping[str, int], *, spreads: Sequence[float], bound: str = ""
+    experiment: Mapping[str, Any],
+    batch: Mapping[str, int],
+    *,
+    spreads: Sequence[float],
+    bound: str = "",
+    penalties: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, float]:
     """Delta of every stratum of a sum, SLACK included (sections 4.4, 4.6 and 8), for these batch sizes.
 
     Under `central` it is by the settings' bound; of a contribution by `TABLES`. Of several penalties it is the sum of
     what each moves, with its own weight, clip and directions (`spreads`): a record is in one cell of each, and the
-    cell's size is that of all its strata.
+    cell's size is that of all its strata. The ``penalties`` are those of `Folder.penalties`, by default the settings'.
     """
     goal, clip, bound = experiment["objective"], experiment["clip"], bound or experiment["privacy"]["bound"]
     matching = goal["penalty"] == "distribution-matching"
     if matching and bound != TABLES:
         return _to_other_records(experiment, batch, spreads[0])
-    penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
+    if penalties is None:
+        penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
     left = 0.0 if matching else max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
     total = dict.fromkeys(batch, SLACK * (left * 2 * clip["loss"] / sum(batch.values())))
     for each, spread in zip(penalties, spreads, strict=True):
         own = (each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"])
         cell_of, cells = _cells_of(batch, each["penalty"])
-        other, times = own, 1.0
-        if each["penalty"] == "prior-matching":
-            other = (each["prior_radius"], 0.0)
-        elif each["penalty"] != "distribution-matching":
-            times = comparisons(cells, odds=each["penalty"] == "equality-of-odds")
+        compared, moved = _Compared(each, cells, own, spread, bound), _MOVED[each["penalty"]]
         for name, cell in cell_of.items():
-            moved = distance(cells[cell], own, other, spread=spread, bound=bound)
-            total[name] += SLACK * each["weight"] * times * moved
+            total[name] += SLACK * each["weight"] * moved(compared, cell)
     return total
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A penalty's cells and their sizes, its own clips (radius, Jacobian), spread of directions, and the bound."""
+
+    penalty: Mapping[str, Any]
+    cells: Mapping[str, int]
+    own: tuple[float, float]
+    spread: float
+    bound: str
+
+    def to(self, other: tuple[float, float], cell: str) -> float:
+        """How far a record of a cell moves the distance to a side."""
+        return distance(self.cells[cell], self.own, other, spread=self.spread, bound=self.bound)
+
+    def stated(self) -> float:
+        """How far it moves by the user's own word, which nothing here proves."""
+        if self.bound == TABLES:
+            raise ValueError("a stated bound is not one of own terms given noised tables")
+        return float(self.penalty["stated"](list(self.cells.values()), self.own))
+
+
+_MOVED: Mapping[str, Callable[[_Compared, str], float]] = {
+    "statistical-parity": lambda one, cell: comparisons(one.cells, odds=False) * one.to(one.own, cell),
+    "equality-of-odds": lambda one, cell: comparisons(one.cells, odds=True) * one.to(one.own, cell),
+    "prior-matching": lambda one, cell: one.to((one.penalty["prior_radius"], 0.0), cell),
+    "distribution-matching": lambda one, cell: one.to(one.own, cell),
+    "stated": lambda one, cell: one.stated(),
+}
+"""How far a record moves each penalty; a name that is not here is a KeyError, and the check says so."""
 
 
 def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], spread: float) -> dict[str, float]:
@@ -116,14 +149,20 @@ def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], s
 
 def _cells_of(batch: Mapping[str, int], penalty: str) -> tuple[dict[str, str], dict[str, int]]:
     """The cell of a penalty that each stratum "Y=1,A=0" or "A=0" is in, and the cells' sizes."""
-    if penalty in ("prior-matching", "distribution-matching"):
-        cell_of = dict.fromkeys(batch, "all")
-    else:
-        cell_of = {name: name if penalty == "equality-of-odds" else name.split(",")[-1] for name in batch}
+    cell_of = {name: _CELLS[penalty](name) for name in batch}
     cells = dict.fromkeys(cell_of.values(), 0)
     for name, cell in cell_of.items():
         cells[cell] += batch[name]
     return cell_of, cells
+
+
+_CELLS: Mapping[str, Callable[[str], str]] = {
+    "statistical-parity": lambda stratum: stratum.split(",")[-1],
+    "equality-of-odds": lambda stratum: stratum,
+    "prior-matching": lambda stratum: "all",
+    "distribution-matching": lambda stratum: "all",
+    "stated": lambda stratum: stratum.split(",")[-1],
+}
 
 
 def comparisons(groups: Mapping[str, int], *, odds: bool) -> float:

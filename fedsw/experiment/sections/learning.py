@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.kinds import MODELS, task_names
+from fedsw.experiment.penalties import PENALTIES, names_beside
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections.section import (
     Arguments,
@@ -163,7 +164,7 @@ class Also(Section):
     compares with the uniform law on the ball of `prior_radius` about `centre`.
     """
 
-    penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching"]
+    penalty: Annotated[str, among(names_beside, "a penalty")]
     weight: Annotated[float, Field(ge=0, le=1)]
     outputs: str | None = None
     dimension: PositiveInt | None = None
@@ -188,14 +189,13 @@ class Objective(Section):
     its samples to the private records, and adaptation matches the private records' features to public ones'.
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
     private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
-    "module:name" is one of the user's own: a class derived from `fedsw.tasks.task.Task`, made with `arguments`.
+    "module:name" is one of the user's own: a class derived from `fedsw.tasks.task.Task`, made with `arguments`; a
+    `penalty` "module:name" is a class derived from `fedsw.Penalty`, or an object of one.
     """
 
     task: Annotated[str, among(task_names, "a task")] = "classification"
     arguments: Arguments = {}
-    penalty: Literal["statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching"] = (
-        "statistical-parity"
-    )
+    penalty: Annotated[str, among(lambda: PENALTIES, "a penalty")] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
     protected: Literal["target", "both"] = "target"

@@ -22,6 +22,7 @@ from fedsw.federation.node.limits import (
     require_limits,
     require_modules,
     require_own_folder,
+    require_proven,
     require_room,
     withholds_records,
 )
@@ -71,6 +72,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
         with nullcontext() if is_simulated(node_config) else without_downloads():
             task = Problem.from_json(experiment_json, node_config.get("data-dir"))
             require_moments(task)
+            require_proven(task, node_config)
             if known is not None and same_but_for_chosen(known.task.experiment, experiment):
                 node = known.under(task)
             else:

@@ -126,6 +126,16 @@ def choice_of(node_config: Mapping[str, Any]) -> str:
     return f"{chosen}, with the {keys}" if keys else chosen
 
 
+def require_proven(task: Problem, node_config: Mapping[str, Any]) -> None:
+    """Refuse, on a node with `max-epsilon`, a bound that is the word of whoever wrote the experiment."""
+    limit, word = _limit(node_config), task.objective.word
+    if limit is not None and word != "proven":
+        raise ExperimentError(
+            f"the bound of objective.penalty {task.experiment.objective.penalty!r} is {word} by whoever wrote it, and "
+            f"proven by nobody; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only"
+        )
+
+
 def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, records: int) -> None:
     """Refuse, on a node with `max-epsilon`, a delta of 1/n or more of its own n records: it would protect none."""
     delta, limit = experiment.privacy.delta, _limit(node_config)

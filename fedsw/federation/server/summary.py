@@ -18,6 +18,7 @@ from fedsw.accountants import accountant_named, doubt
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours
+from fedsw.experiment.penalties import PENALTIES, penalties_of
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.budgets.moments import PUBLIC
@@ -28,6 +29,7 @@ from fedsw.runs.evaluation import HeldOut, measured_on
 from fedsw.runs.telemetry import event
 from fedsw.runs.verdict import signal_to_noise, warnings_of
 from fedsw.settings import FederationError
+from fedsw.tasks.problem import Problem
 from fedsw.text import upward
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
@@ -199,6 +201,7 @@ def _guarantee(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         "against": _against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
+        "word": task.objective.word,
         "accountant": local_accountant(experiment),
         "accountant_is_guarantee": accountant_named(local_accountant(experiment)).guarantee,
         "sampling": _sampling(experiment),
@@ -230,10 +233,12 @@ def _relation(experiment: Experiment, relation: str) -> str:
     return "replace-one" if experiment.privacy.sketch and experiment.partition.tells else relation
 
 
-def within(experiment: Experiment) -> str:
+def within(task: Problem) -> str:
     """What of a record its replacement has in common with it, in words."""
+    experiment = task.experiment
     tells = experiment.partition.tells
-    fixed = {*fixed_by_neighbours(experiment), *([tells] if tells else [])}
+    drawn = () if experiment.privacy.sketch else task.objective.drawn_by
+    fixed = {*fixed_by_neighbours(experiment), *drawn, *([tells] if tells else [])}
     return f" within its {' and '.join(sorted(fixed))}" if fixed else ", its label and group included"
 
 
@@ -289,12 +294,15 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     unit = experiment.data.unit
     replaced = "one record" if unit is None else f"all records of one {unit!r}"
     apart = "" if unit is None else ", at each client by itself"
-    neighbours = f"replacement of {replaced}{within(experiment)}{apart}"
+    neighbours = f"replacement of {replaced}{within(plan.task)}{apart}"
     words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
+    if plan.task.objective.word == "stated":
+        own = ", ".join(name for _, name in penalties_of(experiment) if PENALTIES.get(name).word != "proven")
+        words += f" It rests on a bound that the user stated, of the penalty {own}; nothing here proves it."
     if experiment.data.occurring:
         words += f" Public, for nobody declared it and it was read off the records: {experiment.data.occurring}."
     if experiment.data.held_out_released:

@@ -184,6 +184,7 @@ def _require_promise(record: RunRecord, epsilon: float | None) -> None:
     reasons = {
         "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
         "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),
+        "its bound is stated by the user and not proven": summary["guarantee"].get("word") == "stated",
         "its accountant gives no guarantee": summary["guarantee"].get("accountant_is_guarantee") is False,
     }
     for reason, holds in reasons.items():

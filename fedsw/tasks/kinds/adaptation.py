@@ -21,7 +21,6 @@ class Adaptation(Task):
 
     facts = Facts(
         models=("adaptor", "transported-adaptor", "published-adaptor"),
-        penalties=("distribution-matching",),
         sources=("mnist", "usps", "files"),
         target="class",
         other_side="domain",

@@ -22,7 +22,6 @@ class Autoencoder(Task):
 
     facts = Facts(
         models=("image-autoencoder", "encoder-decoder"),
-        penalties=("prior-matching",),
         sources=("digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         unit="features",

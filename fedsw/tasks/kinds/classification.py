@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 class Classification(Task):
     """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
 
-    facts = Facts(
-        penalties=("statistical-parity", "equality-of-odds"), sources=("synthetic", "adult", "files"), target="class"
-    )
+    facts = Facts(sources=("synthetic", "adult", "files"), target="class")
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """1 for two classes, otherwise their number."""

@@ -26,7 +26,6 @@ class Generation(Task):
             *("generator", "dcgan", "adversarial-dcgan", "labelled-images", "blocked-images", "decoded-images"),
             "particles",
         ),
-        penalties=("distribution-matching",),
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         other_side="generator",

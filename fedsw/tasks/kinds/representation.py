@@ -21,7 +21,6 @@ class Representation(Task):
 
     facts = Facts(
         models=("encoder-decoder",),
-        penalties=("statistical-parity", "equality-of-odds"),
         sources=("synthetic", "adult", "files"),
         target="any",
     )

@@ -19,7 +19,6 @@ class Synthesis(Generation):
 
     facts = Facts(
         models=("vector-generator", "image-generator", "residual-generator", "table-generator"),
-        penalties=("distribution-matching",),
         sketched=True,
         sources=("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",

@@ -29,6 +29,7 @@ from fedsw.federation.trust.plan import Draw, Plan, charges, draw, make_plan, mo
 from fedsw.federation.trust.sums import TrustedSums, answer_exactly
 from fedsw.objectives import Objective
 from fedsw.objectives.composite import Composite
+from fedsw.objectives.matching import Matching
 from fedsw.privacy.release import Bounded, Released
 from fedsw.privacy.release import release as through_the_door
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
@@ -167,7 +168,8 @@ class Rounds(AtServer):
             return found, None
         if isinstance(objective, Composite):
             return self._composed(objective, stacked, directions, round_, attempt), None
-        assert self._public_side is not None
+        if not isinstance(objective, Matching) or self._public_side is None:
+            raise TypeError(f"a {type(objective).__name__} has no cotangents under a trusted server")
         sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
         own, other = objective.cotangents(
             stacked[0], sample, directions[0], ties=self._ties, memory_limit=self._memory_limit

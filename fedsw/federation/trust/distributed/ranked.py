@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.objectives import Clip
+from fedsw.objectives import Clip, Objective
 from fedsw.objectives import histograms as tables
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.histograms import Part
 from fedsw.objectives.matching import Matching
-from fedsw.objectives.penalties import StatedPart
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.public_side import Learner, public_side_of
@@ -45,11 +44,9 @@ def ranked_by(task: Problem) -> tuple[Ranked, ...]:
     parts = objective.parts if isinstance(objective, Composite) else (objective,)
     found = []
     for number, (part, compared) in enumerate(zip(parts, task.compared, strict=True)):
-        assert not isinstance(part, StatedPart)
-        owners = tuple(
-            objective.cell_of_stratum(part, stratum) if isinstance(objective, Composite) else stratum
-            for stratum in strata
-        )
+        if not isinstance(part, Objective | Matching):
+            raise TypeError(f"a {type(part).__name__} has no ranks that noised tables could give")
+        owners = tuple(part.owner(stratum) for stratum in strata)
         found.append(Ranked(number, part, compared.columns, compared.clip, owners))
     return tuple(found)
 

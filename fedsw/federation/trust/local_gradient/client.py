@@ -354,5 +354,6 @@ def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | C
 def objective_of(task: Problem) -> Objective:
     """What the run minimises: under local trust a comparison of groups."""
     objective = task.objective
-    assert isinstance(objective, Objective)
+    if not isinstance(objective, Objective):
+        raise TypeError(f"ranks of a {type(objective).__name__} cannot come from one client's noised tables")
     return objective
