@@ -106,12 +106,13 @@ class Away:
     def describe(self, sites: Sequence[Site]) -> str:
         """One sentence for each site or client that is away."""
         of_node = {site.node: site for site in sites}
-        found = {_named(of_node[node]): reason for node, reason in self.sites.items() if node in of_node}
+        found = {named(of_node[node]): reason for node, reason in self.sites.items() if node in of_node}
         found |= {f"Client {client}": reason for client, reason in self.clients.items()}
         return " ".join(f"{who}: {reason}." for who, reason in found.items())
 
 
-def _named(site: Site) -> str:
+def named(site: Site) -> str:
+    """What a site is called at the beginning of a sentence."""
     first, last = int(site.clients[0]), int(site.clients[-1])
     return f"Client {first}" if first == last else f"The site of clients {first} to {last}"
 
@@ -216,7 +217,7 @@ class Availability:
             self.away.lose(site, str(fault))
             return
         self.away.back(site)
-        name = _named(site)
+        name = named(site)
         _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=int(site.clients[0])))
 
     def _hear_spent(self, site: Site) -> None:

@@ -23,6 +23,7 @@ from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, clients_of
 from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.exchange.suspension import Suspensions
 from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages.sums import ExactSums
 from fedsw.federation.messages.trusted import Contribution
@@ -57,6 +58,11 @@ class Context:
         """What clients released themselves, stored once for all rounds."""
         assert self.stored is not None
         return Releases(self.stored)
+
+    @functools.cached_property
+    def suspensions(self) -> Suspensions:
+        """Sites that sit out for what they cost others, in all parts of the run."""
+        return Suspensions()
 
     def exchanged(
         self,
@@ -139,8 +145,9 @@ class Collector:
 
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
     has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
-    on; whoever was lost in a round is not asked in its further attempts. `least` clients are enough; `kept` says what
-    is kept when fewer are left, for the message.
+    on; whoever was lost in a round is not asked in its further attempts. Who sits out (`Suspensions`) is not asked
+    either, unless it comes back later and the run would end without it now. `least` clients are enough; `kept` says
+    what is kept when fewer are left, for the message.
     """
 
     def __init__(self, context: Context, *, kept: str) -> None:
@@ -154,9 +161,13 @@ class Collector:
         """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough."""
         availability, self._lost = self._context.availability, Away()
         for _ in range(self._max_attempts):
-            present = availability.present(self.least, without=self._lost)
+            without = self._lost.joined(self._context.suspensions.away(round_, for_good=False))
+            present = availability.present(self.least, without=without)
+            if clients_of(present) < self.least:
+                without = self._lost.joined(self._context.suspensions.away(round_, for_good=True))
+                present = availability.present(self.least, without=without)
             if (count := clients_of(present)) < self.least:
-                away = availability.away.joined(self._lost)
+                away = availability.away.joined(without)
                 raise self.too_few(round_, count, away.describe(self._context.sites))
             yield self._context.begin(round_), present
 

@@ -194,6 +194,13 @@ def attempts_at_one(experiment: Experiment) -> int:
     return math.ceil(1 + experiment.own(MaskedSettings).failing)
 
 
+def failing(experiment: Experiment) -> int:
+    """How many of all attempts at rounds, or at stages of a sketch, may fail within the budget."""
+    if experiment.privacy.sketch:
+        return len(experiment.sketch.shares) * (attempts_at_one(experiment) - 1)
+    return attempts(experiment) - experiment.training.rounds
+
+
 def delta_of(experiment: Experiment, records: int) -> float:
     """The guarantee's delta in a federation of so many records."""
     return resolve_delta(experiment.privacy.delta, records=records)

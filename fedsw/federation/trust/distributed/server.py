@@ -18,7 +18,15 @@ from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
 from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
-from fedsw.federation.trust.distributed.budget import Agreed, Attempt, attempt_of, delta_of, noise_of, planned_shares
+from fedsw.federation.trust.distributed.budget import (
+    Agreed,
+    Attempt,
+    attempt_of,
+    delta_of,
+    failing,
+    noise_of,
+    planned_shares,
+)
 from fedsw.federation.trust.distributed.cohort import Cohort, Party, own_counts, rate_of
 from fedsw.federation.trust.plan import Plan, column_sums, prepared_by
 from fedsw.privacy.masks import summed
@@ -74,8 +82,11 @@ class MaskedSums(AtClients, ABC):
     """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
-    by every site that had answered.
+    by every site that had answered; so whoever it fails on sits out afterwards (`Suspensions`).
     """
+
+    _charged = False
+    """Whether sites have answered a sum of the attempt at hand, and so were charged for it."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -100,10 +111,10 @@ class MaskedSums(AtClients, ABC):
         raise self._collector.gave_up(round_)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
-        cohort = self._cohort(round_, attempt, present)
+        cohort, self._charged = self._cohort(round_, attempt, present), False
         if cohort is None:
             return None
-        return self._released(round_, attempt, theta, cohort, partial(self._sum, present))
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present, round_))
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
@@ -117,14 +128,30 @@ class MaskedSums(AtClients, ABC):
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
-        self, present: Sequence[Present], kind: Exchange[Any, MaskedNumbers], asked: Message, step: float, length: int
+        self,
+        present: Sequence[Present],
+        round_: int,
+        kind: Exchange[Any, MaskedNumbers],
+        asked: Message,
+        step: float,
+        length: int,
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
         terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
         answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
+        self._charged |= bool(answers)
         if len(answers) < len(present):
+            self._suspend(round_, [each.site for each in present if each.site.node not in answers])
             return None
         return summed((answers[each.site.node].values.numpy().view(np.uint64) for each in present), step)
+
+    def _suspend(self, round_: int, failed: Sequence[Site]) -> None:
+        """Let the sites that an attempt failed on sit out, if others were charged for it."""
+        if not self._charged or self._collector.exhausted:
+            return
+        planned, sites = failing(self._task.experiment), len(self._context.sites)
+        for site in failed:
+            self._context.suspensions.fail(site, round_, planned=planned, sites=sites)
 
     def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
         """Take note of what a site's ledgers have spent; why its answer does not count."""
