@@ -91,10 +91,21 @@ def compare_command(
                 err=True,
             )
         _require_data(grid)
+        _rehearse(grid)
         folder = fresh_folder(runs / "compare" / grid.task)
         write_grid(folder, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
     _show(folder, as_json=as_json, quiet=quiet)
+
+
+def _rehearse(grid: Grid) -> None:
+    """Try a run of each method at its first epsilon on made-up records, before any spends something."""
+    from fedsw.cli.execution import rehearsed
+    from fedsw.own_data.rehearsal import rehearse
+
+    methods = {cell.method: cell for cell in reversed(grid.cells) if cell.baseline is None}
+    for cell in methods.values():
+        rehearse(cell.experiment, rehearsed)
 
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from fedsw.cli.options import answer, changes_of, echo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fedsw.own_data.drifts import Between
+    from fedsw.own_data.drifts import Between, Drifts
 
 
 _Columns = list[str] | None
@@ -195,6 +196,9 @@ def distance_command(
     by_column: Annotated[
         bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
     ] = False,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The clients' files, which --reference is held against.")
+    ] = None,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
@@ -211,11 +215,12 @@ def distance_command(
     from fedsw.runs.files import find_run
 
     directory = find_run(run, runs)
-    found = drifts(
-        directory, reference=reference, confidence=confidence, by_column=by_column, allow_modules=allow_module or ()
-    )
-    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found]
+    about = {"reference": reference, "data_dir": data_dir, "confidence": confidence, "by_column": by_column}
+    found = drifts(directory, allow_modules=allow_module or (), **about)
+    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found.between]
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
+    if found.doubt:
+        plain |= {"epsilon_of_reader": math.inf, "warning": found.doubt}
     answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
 
 
@@ -224,19 +229,22 @@ def _sides(found: Between) -> dict[str, str]:
     return {"one": found.one, "other": found.other, **column}
 
 
-def _view(found: list[Between], confidence: float, *, by_column: bool) -> RenderableType:
+def _view(found: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
+    from rich.text import Text
 
     from fedsw.report.console import table_of
 
     subject = "each column's values" if by_column else "records"
     sides = ("between", "and", *["column"] * by_column)
     rows = []
-    for each in found:
+    for each in found.between:
         drift, verdict = each.found, "yes" if each.found.differ else "not shown"
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
         rows.append([*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict])
+    doubt = [Text(found.doubt, style="bold red")] if found.doubt else []
     return Group(
+        *doubt,
         f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
         table_of((*sides, *_MEASURED), rows, left=sides),
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "

@@ -13,6 +13,7 @@ from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
 from fedsw.report.progress import RunProgress
 from fedsw.report.screens import summary_panel
+from fedsw.runs.files import MODEL
 from fedsw.runs.record import command_for, read_run
 from fedsw.text import json_text
 
@@ -40,6 +41,27 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     with _warning_of(f"the model card of {place} could not be written"):
         write_card(place)
     print_run(place, as_json=as_json, quiet=quiet)
+
+
+def rehearsed(directory: Path) -> None:
+    """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
+    from fedsw.own_data.rehearsal import made_up_cells
+    from fedsw.own_data.synthesis import write_table
+    from fedsw.use.export import write_card
+    from fedsw.use.trained import load
+
+    record = read_run(directory)
+    summary_panel(record)
+    write_card(directory)
+    if not (directory / MODEL).is_file():
+        return
+    model = load(directory, allow_modules=modules_of(record.experiment))
+    columns = record.experiment.data.columns
+    cells = None if columns is None or not model.answers else made_up_cells(columns)
+    if columns is not None and cells is not None:
+        table = directory / "made-up.csv"
+        write_table(table, cells, columns)
+        model.predictions(table)
 
 
 @contextmanager

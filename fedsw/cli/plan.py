@@ -171,7 +171,9 @@ def plan_command(
         def seen() -> None:
             status.update(f"training on public twins: {next(count)}")
 
-        table = table or _table(chosen, public_table, expect)
+        if table is None:
+            table, doubt = _table(chosen, public_table, expect)
+            assumed = "; ".join(filter(None, (assumed, doubt)))
         found = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(found, picture)
@@ -205,19 +207,22 @@ def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int],
     return {name: found[name] for name in groups}, ""
 
 
-def _table(experiment: Experiment, path: Path | None, expect: str | None) -> PublicRows | None:
-    from fedsw.data import read_table
+def _table(experiment: Experiment, path: Path | None, expect: str | None) -> tuple[PublicRows | None, str]:
+    """The rows of a public table, and what there is to doubt about it."""
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import declared_columns
+    from fedsw.own_data.apart import other_table
     from fedsw.planning.law import PublicRows
 
     if path is None:
-        return None
+        return None, ""
     if expect is not None:
         raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
     columns = declared_columns(experiment)
-    read = read_table(path.expanduser(), columns)
-    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+    private = None if experiment.data.data_dir is None else Path(experiment.data.data_dir)
+    other = other_table(path, columns, private, option="--public-table")
+    read = other.records
+    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table"), other.doubt
 
 
 def tune_command(
@@ -285,8 +290,12 @@ def _on_records(
     found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
     from fedsw.accounting.selection import with_mean
+    from fedsw.cli.execution import rehearsed
+    from fedsw.own_data.rehearsal import rehearse
     from fedsw.planning.selection import cost_of, cost_view, select, selected_record, selected_view
 
+    for each in found:
+        rehearse(each.experiment, rehearsed)
     law = with_mean(expected)
     if not as_json:
         Screen().print(cost_view(cost_of(found, law)))

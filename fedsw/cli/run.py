@@ -89,9 +89,10 @@ def run_command(
     EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
     """
     with loading():
-        from fedsw.cli.execution import execute
+        from fedsw.cli.execution import execute, rehearsed
         from fedsw.experiment import load_experiment
         from fedsw.own_data.examine import require_runnable
+        from fedsw.own_data.rehearsal import rehearse
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []
@@ -101,6 +102,8 @@ def run_command(
     require_runnable(chosen, named=experiment, elsewhere=engine.startswith("deployed"))
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
+
+    rehearse(chosen, rehearsed)
 
     def start(observer: Observer) -> RunResult:
         with loading():
@@ -132,10 +135,13 @@ def resume_command(
     RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
     clients of its run answered (a backup, a copy) is refused without --charge-lost.
     """
-    from fedsw.cli.execution import execute
+    from fedsw.cli.execution import execute, rehearsed
+    from fedsw.own_data.rehearsal import rehearse
+    from fedsw.runs.directory import RunDirectory
     from fedsw.runs.files import find_run
 
     directory = find_run(run, runs)
+    rehearse(RunDirectory(directory).read_config(allow_module or ())[0], rehearsed)
 
     def start(observer: Observer) -> RunResult:
         from fedsw.engines.driver import resume

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +14,12 @@ from fedsw.cli.options import changes_of, echo
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
-    from fedsw.data import Records
     from fedsw.engines.driver import RunResult
     from fedsw.experiment import Experiment
+    from fedsw.own_data.apart import OtherTable
+    from fedsw.own_data.fidelity import Fidelity
     from fedsw.own_data.synthesis import LearntTable
+    from fedsw.report.page.page import Document
     from fedsw.runs.observer import Observer
 
 
@@ -44,7 +48,12 @@ def synthesize_command(
     engine: options.EngineName = "inprocess",
     seed: options.Seed = None,
     held_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For a RUN: a table of the declared columns to compare with.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For a RUN: a table of the declared columns to compare with; with --data-dir it is held against the "
+            "clients' files, else the card says ε = ∞ for its reader.",
+        ),
     ] = None,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
@@ -61,6 +70,8 @@ def synthesize_command(
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.choices import modules_of
     from fedsw.experiment.sources import load_held_out
+    from fedsw.own_data.apart import OtherTable, other_table
+    from fedsw.own_data.rehearsal import rehearse
     from fedsw.own_data.synthesis import learnt
     from fedsw.runs.files import is_run
 
@@ -76,18 +87,23 @@ def synthesize_command(
         if held_out is not None:
             raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
         asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair)
+        rehearse(asked, lambda directory: _rehearsed(directory, asked))
         run = _learn(asked, engine, runs, as_json or quiet)
         found = learnt(run, modules_of(asked))
-        public = found.experiment
-    elif settings or overrides or fair or (data_dir, epsilon, trust, seed) != (None, None, None, None):
+        records = load_held_out(found.experiment)
+        other = None if records is None else OtherTable(records)
+    elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
         raise ExperimentError(
-            f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out and -o apply to it"
+            f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o apply "
+            "to it"
         )
+    elif data_dir is not None and held_out is None:
+        raise ExperimentError(f"{source} is a run: --data-dir is what --held-out is compared with; name both or none")
     else:
-        found = learnt(run, allow_module or ())
-        file = None if held_out is None else str(held_out)  # and no file that the stored experiment names itself
-        public = found.experiment.with_sections(data={"held_out": file, "data_dir": None})
-    _write(run, found, load_held_out(public), held_out, output, rows, draw, as_json=as_json, quiet=quiet)
+        found, other = learnt(run, allow_module or ()), None
+        if held_out is not None:  # and no file that the stored experiment names itself
+            other = other_table(held_out, found.columns, data_dir, option="--held-out")
+    _write(run, found, other, held_out, output, rows, draw, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
@@ -111,10 +127,58 @@ def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silen
     return followed(start, label=experiment.name, quiet=silent).directory
 
 
+def _rehearsed(directory: Path, experiment: Experiment) -> None:
+    """Draw, compare and describe a table that was learnt from made-up records."""
+    from fedsw.experiment.choices import modules_of
+    from fedsw.own_data.apart import OtherTable
+    from fedsw.own_data.rehearsal import made_up
+    from fedsw.own_data.synthesis import learnt
+
+    found = learnt(directory, modules_of(experiment))
+    others = made_up(found.columns, dict.fromkeys(found.columns.groups, 20), seed=1)
+    other = None if experiment.data.held_out is None else OtherTable(others)
+    made = _made(found, other, None, Path("synthetic.csv"), 40, 0)
+    made.card.markdown()
+    made.card.page()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A synthetic table as cells by column, how it compares, what is said of it, and its card."""
+
+    cells: dict[str, list[str]]
+    compared: Fidelity | None
+    said: list[str]
+    card: Document
+
+
+def _made(
+    found: LearntTable, other: OtherTable | None, named: Path | None, output: Path, rows: int, draw: int
+) -> _Made:
+    from fedsw.data.codes import records_of_table
+    from fedsw.own_data.card import card, findings
+    from fedsw.own_data.fidelity import faults_of, fidelity
+    from fedsw.own_data.synthesis import table_cells
+    from fedsw.tasks.sketched import table_of
+
+    cells = table_cells(found, rows, seed=draw)
+    coded, columns = table_of(found.experiment), found.columns
+    assert coded is not None
+    compared = None
+    if other is not None:
+        made = records_of_table(cells, columns)
+        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=len(columns.classes))
+    said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
+    file = None if named is None else named.name
+    doubt = "" if other is None else other.doubt
+    described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file, doubt)
+    return _Made(cells, compared, said, described)
+
+
 def _write(
     run: Path,
     found: LearntTable,
-    held_out: Records | None,
+    other: OtherTable | None,
     named: Path | None,
     output: Path,
     rows: int,
@@ -124,30 +188,20 @@ def _write(
     quiet: bool,
 ) -> None:
     from fedsw import files
-    from fedsw.data.codes import records_of_table
-    from fedsw.own_data.card import card, findings
-    from fedsw.own_data.fidelity import faults_of, fidelity
-    from fedsw.own_data.synthesis import table_cells, write_table
-    from fedsw.tasks.sketched import table_of
+    from fedsw.own_data.synthesis import write_table
     from fedsw.text import json_text
 
-    cells = table_cells(found, rows, seed=draw)
-    coded, columns = table_of(found.experiment), found.columns
-    assert coded is not None
-    compared = None
-    if held_out is not None:
-        made = records_of_table(cells, columns)
-        compared = fidelity(made, held_out, coded, groups=columns.groups, classes=len(columns.classes))
-    write_table(output, cells, columns)
-    file = None if named is None else named.name
-    said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
-    described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file)
+    made = _made(found, other, named, output, rows, draw)
+    doubted = other is not None and other.doubt
+    compared, said = made.compared, made.said
+    write_table(output, made.cells, found.columns)
     beside, page = output.with_suffix(".md"), output.with_suffix(".html")
-    files.replace(beside, described.markdown().encode("utf-8"))
-    files.replace(page, described.page().encode("utf-8"))
+    files.replace(beside, made.card.markdown().encode("utf-8"))
+    files.replace(page, made.card.page().encode("utf-8"))
     if as_json:
         shown = {"table": str(output), "card": str(beside), "page": str(page), "rows": rows, "directory": str(run)}
         shown["epsilon_spent"] = found.summary["epsilon_spent"]
+        shown["epsilon_of_reader"] = math.inf if doubted else found.summary["epsilon_of_reader"]
         shown["findings"] = said
         shown["held_out"] = None if compared is None else compared.plain()
         echo(json_text(shown))
@@ -157,6 +211,8 @@ def _write(
         statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
         screen = Screen(highlight=False)
         screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
+        if other is not None and other.doubt:
+            screen.print(other.doubt, style="bold red")
         worth = None if compared is None else compared.usefulness
         if worth is not None:
             screen.print(worth.verdict, style="bold red" if worth.useless else "")

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -139,6 +139,15 @@ class Columns(Declared):
     def positive(self) -> int | None:
         """The number of the favourable class; None where there is none, or nobody said which of more than two."""
         return None if self.target is None else self.target.favourable
+
+    def uncut(self) -> Columns:
+        """The same where numbers that would be cut at their bounds are read as they are."""
+
+        def as_read(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+            free = {"low": None, "high": None, "edges": (), "outside": "refuse", "scale": "unit"}
+            return tuple(each.model_copy(update=free) if each.outside == "cut" else each for each in numbers)
+
+        return self.model_copy(update={"features": as_read(self.features), "targets": as_read(self.targets)})
 
 
 def _require_one_word(group: Group, feature: Feature) -> None:

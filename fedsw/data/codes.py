@@ -54,7 +54,7 @@ def cells_of_table(
     """The cells of a table of the declared columns, as text, by column in their declared order.
 
     Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
-    in their format, decimals with the declared sign.
+    in their format, decimals with the declared sign. Of a declared unit every row is another one, that nobody is.
 
     Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are no codes.
     """
@@ -63,6 +63,8 @@ def cells_of_table(
     for label, chosen in ((columns.target, classes), (columns.sensitive, groups)):
         if label is not None and label.name not in made:
             made[label.name] = [label.values[number] for number in chosen.tolist()]
+    if columns.unit is not None:  # every row is somebody made up, another one in every table
+        made[columns.unit] = [f"made-up-{seed}-{row}" for row in range(len(codes))]
     return {name: made[name] for name in columns.names}
 
 

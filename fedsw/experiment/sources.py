@@ -180,34 +180,78 @@ def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequ
     """
     spec, tables = experiment.data, visible_tables(experiment)
     assert spec.held_out is not None and spec.columns is not None
-    for table in tables:
-        if data.same_content(Path(spec.held_out).expanduser(), table):
-            raise ExperimentError(
-                f"data.held_out {spec.held_out} is the private file {table}, or a copy of it: metrics of private "
-                "records would be published without noise. Name a file of other records, or leave data.held_out out"
-            )
+    path, what, where = Path(spec.held_out).expanduser(), f"data.held_out {spec.held_out}", f" in {spec.data_dir}"
     if spec.shows_private_rows:
+        _require_other_file(path, tables, what)
         return
-    private = shared_tables(tables, spec.columns) if private is None else private
-    require_apart(held_out, private, spec, what=f"data.held_out {spec.held_out}", where=f" in {spec.data_dir}")
+    require_file_apart(path, held_out, tables, spec.columns, what=what, where=where, private=private, remedy=_ALLOW)
+
+
+_ALLOW = (
+    ". If these are different people whose rows happen to be equal, data.held_out_overlap = 'allow' goes on, and the "
+    "record then says epsilon = infinity for its reader"
+)
+
+
+def require_file_apart(
+    path: Path,
+    records: Records,
+    tables: Sequence[Path],
+    columns: Columns,
+    *,
+    what: str,
+    where: str,
+    private: Sequence[Records] | None = None,
+    remedy: str = "",
+) -> None:
+    """Refuse a file that is one of the private tables, or shares rows or persons with one: what is shown has no noise.
+
+    The private records may have been read already. The refusal is itself an un-noised function of them, for whoever
+    owns both.
+    """
+    _require_other_file(path, tables, what)
+    own = shared_tables(tables, columns) if private is None else private
+    _require_other_persons(records, own, columns.unit, what, where)
+    common = data.rows_in_common(records, own)
+    if common and any(feature.outside == "cut" for feature in (*columns.features, *columns.targets)):
+        uncut = columns.uncut()  # rows that are equal only after their numbers were cut are those of others
+        common = data.rows_in_common(data.read_table(path, uncut), data.read_tables(tables, uncut))
+    _require_no_rows(common, len(records), what, where, remedy)
+
+
+def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
+    for table in tables:
+        if data.same_content(path, table):
+            raise ExperimentError(
+                f"{what} is the private file {table}, or a copy of it: metrics of private records would be published "
+                "without noise. Name a file of other records, or leave it out"
+            )
 
 
 def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, what: str, where: str = "") -> None:
     """Refuse held-out records that are also private ones: their metrics are published without noise."""
     if spec.shows_private_rows:
         return
+    _require_other_persons(held_out, private, spec.unit, what, where)
+    _require_no_rows(data.rows_in_common(held_out, private), len(held_out), what, where, _ALLOW)
+
+
+def _require_other_persons(
+    held_out: Records, private: Sequence[Records], unit: str | None, what: str, where: str
+) -> None:
     if persons := units.units_in_common(held_out, private):
         raise ExperimentError(
-            f"{what}: {persons} values of its column {spec.unit!r} are also in the private records{where}; metrics of "
+            f"{what}: {persons} values of its column {unit!r} are also in the private records{where}; metrics of "
             "a person whose privacy counts would be published without noise. Part the records by person; different "
             "people need different identifiers"
         )
-    if common := data.rows_in_common(held_out, private):
+
+
+def _require_no_rows(common: int, rows: int, what: str, where: str, remedy: str) -> None:
+    if common:
         raise ExperimentError(
-            f"{what}: {common} of its {len(held_out)} rows are also in the private records{where}, whose metrics would "
-            "be published without noise. Part the records by person, not by what the rows say. If these are different "
-            "people whose rows happen to be equal, data.held_out_overlap = 'allow' goes on, and the record then says "
-            "epsilon = infinity for its reader"
+            f"{what}: {common} of its {rows} rows are also in the private records{where}, whose metrics would be "
+            f"published without noise. Part the records by person, not by what the rows say{remedy}"
         )
 
 

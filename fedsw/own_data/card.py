@@ -73,21 +73,26 @@ def card(
     compared: Fidelity | None,
     said: list[str],
     held_out: str | None = None,
+    doubt: str = "",
 ) -> Document:
-    """The card of a table of `rows` rows in the file `name`; held-out records may be of another table."""
+    """The card of a table of `rows` rows in the file `name`; held-out records may be of another table.
+
+    Why a reader of the comparison has no guarantee (``doubt``) stands before everything else, and beside the guarantee.
+    """
     worth = None if compared is None else compared.usefulness
     useless = worth is not None and worth.useless
     return Document(
         title=f"Synthetic table {name}",
         verdict="" if worth is None or useless else worth.verdict,
         begins=(
+            *([Strong(doubt)] if doubt else []),
             *([Strong(worth.verdict)] if worth is not None and useless else []),
             f"{rows} made-up rows of the columns that the experiment {experiment.name} declares. None of them is a "
             "person's record.",
             *said,
         ),
         sections=(
-            Section.of("Guarantee", _guarantee(experiment, summary)),
+            Section.of("Guarantee", [*_guarantee(experiment, summary), *([Strong(doubt)] if doubt else [])]),
             Section.of("What is kept", _kept(experiment, summary, coded)),
             Section.of("What is not kept", _NOT_KEPT),
             Section.of("Compared with held-out records", _compared(experiment, summary, compared, held_out)),

@@ -12,6 +12,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.load import BLANK
 from fedsw.own_data._positive import Positive, positive_of
 from fedsw.own_data.answers import MOST_CATEGORIES, Ask, ColumnAnswer, Words, answer, form_of, read_cells, read_header
+from fedsw.own_data.apart import require_no_client_s
 from fedsw.own_data.examine import named_as_identifier, places
 from fedsw.text import nearest
 
@@ -144,6 +145,8 @@ def _public(asked: DraftRequest, tables: Sequence[Path], separator: str) -> tupl
     if (table := asked.public_table) is not None:
         if not table.is_file():
             raise FileNotFoundError(f"there is no public table {table}")
+        say = "If the clients' tables are public, say --from-public; else name another table"
+        require_no_client_s(table, tables, option="--public-table", remedy=say)
         return _cells([table], read_header(table)[1]), f"the public table {table}"
     if asked.from_public:
         return _cells(tables, separator), f"the tables in {asked.folder}, which their operator says are public"

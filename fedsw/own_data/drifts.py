@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from fedsw.data import read_table
 from fedsw.experiment import ExperimentError
+from fedsw.own_data.apart import OtherTable, other_table
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import SUMMARY, read_json
 from fedsw.runs.releases import Releases, stored_sketch
@@ -34,6 +34,14 @@ class Between:
     column: str | None = None
 
 
+@dataclass(frozen=True)
+class Drifts:
+    """Distances between the sides of a run, and why their reader has no guarantee; empty if he has."""
+
+    between: list[Between]
+    doubt: str = ""
+
+
 def drifts(
     directory: Path,
     *,
@@ -41,7 +49,8 @@ def drifts(
     confidence: float,
     by_column: bool = False,
     allow_modules: Collection[str] = (),
-) -> list[Between]:
+    data_dir: Path | None = None,
+) -> Drifts:
     """The drift between every two clients of a run, or between each and a public table.
 
     By column it is that of every declared column of every client against all other clients together, or against the
@@ -49,19 +58,20 @@ def drifts(
     apart, 0 for equal ones, sqrt(2) where each side has one value and the two differ. The surest drift comes first: the
     least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
 
-    Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all.
+    Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all, and is
+    held against the clients' files in `data_dir`; without these ``doubt`` says that nobody did.
 
     The run is of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference, a *public*
     table; by column it is one that measured a declared table. All intervals hold together at that confidence.
-    ExperimentError if it has no such sketch, or names a module that is not allowed; BadRecords, FileNotFoundError for
-    a reference that cannot be read.
+    ExperimentError if it has no such sketch, names a module that is not allowed, or for a reference that is a client's
+    table or shares rows with one; BadRecords, FileNotFoundError for a reference that cannot be read.
     """
-    problem, sides, public = _released_sides(directory, reference, allow_modules)
+    problem, sides, public, doubt = _released_sides(directory, reference, data_dir, allow_modules)
     if by_column:
-        return _drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence)
+        return Drifts(_drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence), doubt)
     pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
     each = of_each(confidence, len(pairs))
-    return [Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs]
+    return Drifts([Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs], doubt)
 
 
 def _drifts_by_column(
@@ -91,8 +101,8 @@ def of_each(confidence: float, count: int) -> float:
 
 
 def _released_sides(
-    directory: Path, reference: Path | None, allow_modules: Collection[str]
-) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None]:
+    directory: Path, reference: Path | None, data_dir: Path | None, allow_modules: Collection[str]
+) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None, str]:
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if not experiment.privacy.sketch:
         raise ExperimentError(
@@ -102,23 +112,28 @@ def _released_sides(
     problem = Problem.from_experiment(experiment.on_host())
     sides = _sides(directory, problem)
     if reference is not None:
-        return problem, sides, (str(reference), _public(problem, reference, next(iter(sides.values()))))
+        other = _other(problem, reference, data_dir)
+        return problem, sides, (str(reference), _public(problem, other, next(iter(sides.values())))), other.doubt
+    if data_dir is not None:
+        raise ExperimentError("--data-dir is what --reference is compared with, and there is none: leave it out")
     if len(sides) < 2:
         raise ExperimentError(
             f"{directory} has one sketch, of all clients together: name a public table with --reference, or run "
             "with --trust sketch-local, where each client releases its own"
         )
-    return problem, sides, None
+    return problem, sides, None, ""
 
 
-def _public(problem: Problem, reference: Path, like: NoisedSketch) -> NoisedSketch:
+def _other(problem: Problem, reference: Path, data_dir: Path | None) -> OtherTable:
     columns = problem.experiment.data.columns
     if columns is None:
         raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
+    return other_table(reference, columns, data_dir, option="--reference")
 
-    records = read_table(reference, columns)
+
+def _public(problem: Problem, other: OtherTable, like: NoisedSketch) -> NoisedSketch:
     assert like.law == law_of_problem(problem)
-    return NoisedSketch(like.law, sketch_of_records(problem, records), 0.0, len(records))
+    return NoisedSketch(like.law, sketch_of_records(problem, other.records), 0.0, len(other.records))
 
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:

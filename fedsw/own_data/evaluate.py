@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Evaluated:
         quality = self.worth.quality
         return {
             "name": self.name,
+            "epsilon_of_reader": math.inf,
             "count": self.count,
             "metrics": self.worth.metrics,
             "intervals": quality.intervals,

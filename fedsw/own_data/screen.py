@@ -11,20 +11,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature
-from fedsw.data import DeclaredRecords
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.distinct import CellFault
-from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment import Experiment
 from fedsw.experiment.sources import declared_columns
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.own_data.examine import Examination, Examined
+from fedsw.own_data.rehearsal import made_up, on_objects
 from fedsw.report.console import table_of
 from fedsw.text import number
 
@@ -52,35 +51,11 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     records = [made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         for rounds in (_WARM, _TIMED):  # the first one loads libraries
-            result = run(_short(experiment, rounds, len(records)), data=records, runs=Path(folder))
+            result = run(on_objects(experiment, rounds, len(records)), data=records, runs=Path(folder))
     seconds, rounds = float(result.summary["seconds"]), experiment.training.rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     how = f"{_TIMED} rounds on made-up records of these sizes took {seconds:.2g} s; {rounds} rounds are asked for"
     return MachineCost(seconds / _TIMED * rounds, peak, how)
-
-
-def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 0) -> DeclaredRecords:
-    """Records of the declared form, a unit each, with uniform inputs and targets; so many of every group."""
-    groups = torch.repeat_interleave(torch.arange(len(columns.groups)), torch.tensor([*by_group.values()]))
-    generator, count = torch.Generator().manual_seed(0), len(groups)
-    features = torch.rand((count, columns.inputs), generator=generator)
-    if columns.targets:
-        target = torch.rand((count, len(columns.targets)), generator=generator)
-    else:
-        target = torch.randint(0, len(columns.classes), (count,), generator=generator)
-    places = torch.arange(count)
-    unit = None if columns.unit is None else places + first_unit
-    return DeclaredRecords(features, groups, target, places, columns, "made-up", unit=unit)
-
-
-def _short(experiment: Experiment, rounds: int, clients: int) -> Experiment:
-    raw = experiment.model_dump(mode="json")
-    nothing = dict.fromkeys(("data_dir", "held_out", "account"))
-    raw["data"] |= {"source": "object", "held_out_overlap": "refuse", **nothing}
-    raw["training"]["rounds"] = rounds
-    raw["federation"]["clients"] = clients
-    raw["metrics"] = []
-    return parse_experiment(raw)
 
 
 def examination_view(experiment: Experiment, found: Examination, cost: MachineCost | None) -> RenderableType:

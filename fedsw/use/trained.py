@@ -81,7 +81,7 @@ def require_answers(problem: Problem) -> None:
     Raises:
         ExperimentError: saying what it makes instead.
     """
-    if problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS:
+    if _generates(problem):
         made = "what it makes is in the run's outputs.npz"
         if table_of(problem.experiment) is not None:
             made = "`fedsw synthesize RUN --rows N` draws rows of it, at no cost"
@@ -89,6 +89,10 @@ def require_answers(problem: Problem) -> None:
             f"the run {problem.experiment.name!r} learnt a generator, which makes records and predicts nothing of a "
             f"table; {made}, and `fedsw.load(run).model` is the generator itself"
         )
+
+
+def _generates(problem: Problem) -> bool:
+    return problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS
 
 
 def _units(columns: Columns | None) -> tuple[Tensor, Tensor]:
@@ -144,6 +148,11 @@ class TrainedModel(Short):
     def width(self) -> int:
         """How many features a record has, as its columns are encoded."""
         return self._problem.shape.features
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says something of a record; a generator makes records."""
+        return not _generates(self._problem)
 
     def _facts(self) -> Mapping[str, object]:
         return {"features": self.width, **run_facts(self.experiment.name, self.directory, self.summary)}

@@ -218,6 +218,51 @@ def test_fair_labels_do_not_depend_on_the_group_and_groups_keep_their_numbers(pl
     assert "Labels do not depend on the group" in (place / "fair.md").read_text()
 
 
+def compared(place: Path, run: Path, table: Path, *more: str) -> int:
+    """Further rows of a run beside a table."""
+    words = ["synthesize", str(run), "--held-out", str(table), "-o", str(place / "compared.csv"), "--force", "--json"]
+    return main([*words, *more])
+
+
+def test_no_verb_takes_a_client_s_table_for_one_that_holds_nobody_s_record(place, local, tmp_path, capsys):
+    made, data = run_of(place, "made.csv"), str(place / "DATA")
+    private = place / "DATA" / "0" / "train.csv"
+    known = [line.split(",") for line in private.read_text().split()[1:9]]
+    part = write(tmp_path / "part.csv", [*rows(60, 77), *known])
+    verbs = [
+        lambda table: compared(place, made, table, "--data-dir", data),
+        lambda table: main(["distance", str(local), "--reference", str(table), "--data-dir", data]),
+        lambda table: main(["plan", str(place / "none.toml"), "--data-dir", data, "--public-table", str(table)]),
+    ]
+    for verb in verbs:
+        for table, why in ((private, "is the private file"), (part, "rows are also in the private records")):
+            capsys.readouterr()
+            assert verb(table) == 2
+            assert why in " ".join(capsys.readouterr().err.split())
+    named = ["init", data, "--group", "sex", "--target", "sick", "-o", str(tmp_path / "x.toml")]
+    assert main([*named, "--public-table", str(private)]) == 2
+    assert "is the client's table" in capsys.readouterr().err and not (tmp_path / "x.toml").exists()
+
+
+def test_a_table_that_nobody_held_against_the_private_ones_gives_its_reader_no_guarantee(place, local, capsys):
+    made, data, private = run_of(place, "made.csv"), str(place / "DATA"), place / "DATA" / "0" / "train.csv"
+    capsys.readouterr()
+    assert compared(place, made, private) == 0  # which nobody can tell from another without the clients' files
+    assert json.loads(capsys.readouterr().out)["epsilon_of_reader"] == "inf"
+    card = (place / "compared.md").read_text()
+    assert card.count("epsilon = infinity for whoever sees the comparison") == 2
+    assert card.index("epsilon = infinity") < card.index("## Guarantee")
+    assert compared(place, made, place / "held.csv", "--data-dir", data) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon_of_reader"] == 2.0
+    assert "infinity" not in (place / "compared.md").read_text()
+    asked = ["distance", str(local), "--reference", str(place / "held.csv"), "--json"]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon_of_reader"] == "inf" and "nobody held it against" in found["warning"]
+    assert main([*asked, "--data-dir", data]) == 0
+    assert "epsilon_of_reader" not in json.loads(capsys.readouterr().out)
+
+
 def test_drift_between_clients_is_found_through_their_own_noise_and_a_reference_of_one_is_nearer_to_it(
     place, local, capsys
 ):
