@@ -103,11 +103,11 @@ class Checkpoints:
                 os.close(self._handle)
 
     def take(self, round_: int, released: Tensor) -> None:
-        """Put on file what a round released, (r,), and step along it; after a process' first one, the whole state."""
-        if self._handle is not None:
-            self._append(self._handle, Step(round_, released, self._head()))
+        """Put on file what a round released, (r,), and step along it; before a process' first one, the whole state."""
+        handle = self._whole() if self._handle is None else self._handle
+        self._append(handle, Step(round_, released, self._head()))
         self._step(released)
-        if self._handle is None or self._rounds >= _MOST_ROUNDS or self._bytes >= _MOST_BYTES:
+        if self._rounds >= _MOST_ROUNDS or self._bytes >= _MOST_BYTES:
             self._whole()
 
     def _append(self, handle: int, step: Step) -> None:
@@ -119,7 +119,8 @@ class Checkpoints:
             os.fdatasync(handle)
             self._synchronised = time.monotonic()
 
-    def _whole(self) -> None:
+    def _whole(self) -> int:
+        """Put the whole state in place; the handle of the emptied file for what comes after."""
         state = replace(self._state(), ledger=self._head())
         self._digest, self.size = write(self.directory, state)
         if self._handle is None:
@@ -129,6 +130,7 @@ class Checkpoints:
             os.ftruncate(self._handle, 0)
         self.size += len(_body(Step(state.round, state.theta)))
         self._rounds, self._bytes, self._synchronised = 0, 0, time.monotonic()
+        return self._handle
 
 
 def write(directory: Path, state: Checkpoint) -> tuple[bytes, int]:

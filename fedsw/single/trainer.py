@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,11 +25,19 @@ from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import ACCOUNT, LEDGER, METRICS, SUMMARY
+from fedsw.single import _begun as begun
+from fedsw.single._stepping import require_steps
 from fedsw.single.objective import Objective
 from fedsw.single.plan import Plan
+from fedsw.tasks.divergence import Diverged, divergence, stopped_diverged
+from fedsw.tasks.own import made_up_features
 from fedsw.text import upward
 
 Line = dict[str, Any]
+
+_SEEDED = {True: "with a seed (nominal)", False: "without a seed"}
+_PARENT = Path("private-training")
+"""Where folders of trainings are that were given none."""
 
 
 def set_gradient(model: nn.Module, released: Released) -> None:
@@ -47,24 +57,26 @@ def _set_gradient(model: nn.Module, released: Tensor) -> None:
 class PrivateTrainer:
     """Trains a model by released gradients alone.
 
-    In `directory` are kept: the ledger, checkpoints, what was released since the last one, and `metrics.jsonl`. Made
-    again over a folder that holds them, the trainer goes on, where optimizer and scheduler are stepped by it alone: the
-    ledger keeps every round that was ever charged, and a round that was charged but is not on file is done again as a
-    fresh attempt, and charged again.
+    In `directory` are kept: the ledger, checkpoints, what was released since the last one, `metrics.jsonl`, and what
+    the training was begun with. Made again over a folder that holds them, the trainer goes on, where optimizer and
+    scheduler are stepped by it alone: the ledger keeps every round that was ever charged, and a round that was charged
+    but is not on file is done again as a fresh attempt, and charged again. It goes on with what was begun, and with
+    nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name. Records are not
+    compared, as a digest of them would be one more release.
 
     Args:
         model: any module whose trainable layers `fedsw.clipping` knows.
         optimizer: of `torch.optim`, over the model's parameters; weight decay and the like are post-processing.
         objective, clip, plan: what is minimised, the norms, and what was settled for them.
-        scheduler: of `torch.optim.lr_scheduler`; stepped once a round.
+        scheduler: of `torch.optim.lr_scheduler`, made with the optimizer; stepped once a round.
+        directory: the training's folder; None for a fresh one, `private-training/<time>`, made at its first use.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
         account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
             for no account: nothing then composes the training with other releases of the same records.
 
     Raises:
-        ValueError: if the optimizer does not hold exactly the model's trainable parameters, or the folder holds a run
-            of another guarantee.
-        LedgerReplaced: if the ledger in the folder is older than the checkpoint remembers.
+        ValueError: if the optimizer does not hold exactly the model's trainable parameters, or a copy of it, or of the
+            scheduler, cannot step once in every round.
     """
 
     def __init__(
@@ -76,7 +88,7 @@ class PrivateTrainer:
         plan: Plan,
         *,
         scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
-        directory: Path | str = "private-training",
+        directory: Path | str | None = None,
         observer: Callable[[Line], None] | None = None,
         account: str | Path | None = None,
     ) -> None:
@@ -85,11 +97,18 @@ class PrivateTrainer:
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         if optimized != {id(p) for p in model.parameters() if p.requires_grad}:
             raise ValueError("the optimizer holds other parameters than the model trains; give it model.parameters()")
+        require_steps(optimizer, scheduler, plan.rounds)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.objective, self.clip, self.plan = objective, clip, plan
-        self.directory, self._observer = Path(directory), observer
+        self._begun = begun.described(model, optimizer, scheduler, objective, clip, plan)
+        self._directory, self._observer = directory, observer
         self._account = None if account is None else account_named(account)
         self.rounds, self.epsilon = 0, 0.0
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """The training's folder."""
+        return files.fresh_folder(_PARENT) if self._directory is None else Path(self._directory)
 
     @property
     def guarantee(self) -> str:
@@ -104,12 +123,17 @@ class PrivateTrainer:
         Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
         the account, with whatever else counts there.
 
+        A folder whose training is finished says so in a warning: the model is the one that it ended with.
+
         Raises:
+            Diverged: if the model has diverged; no round after it is charged (`fedsw.tasks.divergence`).
             BudgetExhausted: if the plan's epsilon is used up; the model is that of the rounds before.
             LimitReached: if the training does not fit below the account's limit; nothing is charged or drawn. For a
                 round that was lost and is charged again: the model is that of the rounds before.
-            ValueError: if the folder counts in another account, or in one where none is named.
-            LedgerReplaced: if the folder is a copy of one that released more, by the account.
+            ValueError: if the folder counts in another account, or in one where none is named; if it holds a training
+                that was begun with something else.
+            LedgerReplaced: if the folder is a copy of one that released more, by the account; if the ledger in it is
+                older than the checkpoint remembers.
             RunBusy: if another process trains in the folder.
         """
         files.private_folder(self.directory)
@@ -119,8 +143,8 @@ class PrivateTrainer:
                 counted.take_over(ledger)
             try:
                 self._train(records, ledger)
-            except BudgetExhausted:
-                counted.settle()  # nothing more can be charged
+            except (BudgetExhausted, Diverged):
+                counted.settle()  # nothing more can be charged, or is worth it
                 raise
             counted.settle()
         return self.model
@@ -148,6 +172,14 @@ class PrivateTrainer:
 
     def _train(self, records: Records, ledger: Ledger) -> None:
         self.epsilon = ledger.epsilon()
+        if self.rounds >= self.plan.rounds:
+            warnings.warn(
+                f"{self.directory} holds a training that is finished: {self.rounds} rounds, epsilon "
+                f"{upward(self.epsilon, 5)}. The model is the one that it ended with, and nothing was trained now; "
+                "give another directory, or none, to train anew",
+                stacklevel=3,
+            )
+        self._require_sound(records)
         with checkpoint.Checkpoints(self.directory, self._step, self._state, ledger.head) as checkpoints:
             for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
                 recovery.require_space(self.directory, checkpoints.size)
@@ -156,6 +188,18 @@ class PrivateTrainer:
                 checkpoints.take(batch.round, released.value)
                 self.epsilon = released.spent
                 self._report(batch.attempt, released)
+                self._require_sound(records)
+
+    def _require_sound(self, records: Records) -> None:
+        """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""
+        weights = [each for each in self.model.parameters() if each.requires_grad]
+        inputs = made_up_features(0, records.features.shape[1])
+        why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
+        if why is not None:
+            spent, promised = upward(self.epsilon, 5), upward(self.plan.epsilon, 6)
+            raise Diverged(
+                stopped_diverged(why, round_=self.rounds, planned=self.plan.rounds, spent=spent, promised=promised)
+            )
 
     def _step(self, released: Tensor) -> None:
         _set_gradient(self.model, released)
@@ -171,9 +215,11 @@ class PrivateTrainer:
         state = checkpoint.load(self.directory)
         ledger = recovery.reopened(path, self.directory / SUMMARY, state)
         if ledger is None:
+            begun.keep(self.directory, self._begun)
             return Ledger.create(path, self.plan)
         try:
             self._require_same(ledger)
+            begun.require_same(self.directory, self._begun)
             if state is not None:
                 self._restore(state)
         except BaseException:
@@ -187,9 +233,10 @@ class PrivateTrainer:
         if kept != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
             raise ValueError(
                 f"{self.directory} holds a run of epsilon {upward(ledger.budget, 6)} at delta {upward(ledger.delta)} "
-                f"for {', '.join(ledger.groups)} by {ledger.accountant}; this plan is for epsilon "
-                f"{upward(plan.epsilon, 6)} at delta {upward(plan.delta)} for {', '.join(plan.strata)} by "
-                f"{plan.accountant}. Give every plan a folder of its own; on the same records what they spend adds up"
+                f"for {', '.join(ledger.groups)} by {ledger.accountant}, {_SEEDED[ledger.nominal]}; this plan is for "
+                f"epsilon {upward(plan.epsilon, 6)} at delta {upward(plan.delta)} for {', '.join(plan.strata)} by "
+                f"{plan.accountant}, {_SEEDED[plan.nominal]}. Give every plan a folder of its own; on the "
+                "same records what they spend adds up"
             )
 
     def _state(self) -> checkpoint.Checkpoint:

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from fedsw.randomness import Label, Stream
 from fedsw.tasks import own
 from fedsw.tasks.coding import coding_of
 from fedsw.tasks.compared import Compared, compared_by, composite_of, penalty_of, require_stated
+from fedsw.tasks.divergence import divergence
 from fedsw.tasks.generation import uniform_ball
 from fedsw.tasks.needs import of_shape, require_possible
 from fedsw.tasks.own import made_up_features, task_of
@@ -369,15 +370,28 @@ class Problem:
                     f"records; its dimension is {each.width}"
                 )
 
+    def made_up_inputs(self) -> Tensor:
+        """A few inputs (3, ...) float32 as a model takes them, made up: no record's."""
+        seed = self.experiment.model.seed
+        if self.task.facts.other_side == "generator":
+            return made_up_features(seed, self.experiment.model.latent)
+        features, norm = made_up_features(seed, self.features), self.experiment.data.row_norm
+        return features if norm is None else norm * F.normalize(features, dim=1)
+
+    def diverged(self, theta: Tensor) -> str | None:
+        """Why a model with these weights (r,) learns no more, by them and by made-up inputs; None while it may."""
+        takes_none = model_kind(self.experiment.model.kind).points
+
+        def answer() -> Any:
+            return self.prepared(self.build_model(), theta)(self.made_up_inputs().to(self.device, self.dtype))
+
+        return divergence([theta.to(self.dtype)], None if takes_none else answer)
+
     def _try_out(self, model: nn.Module) -> None:
         """Run a model on made-up inputs, and make it again: see `fedsw.tasks.own`."""
         spec, goal = self.experiment.model, self.experiment.objective
         name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
-        features = made_up_features(self.experiment.model.seed, self.features)
-        if self.task.facts.other_side == "generator":
-            features = made_up_features(self.experiment.model.seed, spec.latent)
-        elif (norm := self.experiment.data.row_norm) is not None:
-            features = norm * F.normalize(features, dim=1)
+        features = self.made_up_inputs()
         width = self.task.width(self.shape, spec)
         if not model_kind(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha

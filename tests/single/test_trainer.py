@@ -11,7 +11,9 @@ import torch
 import fedsw
 from fedsw.models import flatten
 from fedsw.objectives import Clip
+from fedsw.runs.checkpoint import Checkpoints
 from fedsw.runs.recovery import RunBusy, held
+from fedsw.tasks.divergence import Diverged
 from tests.single.examples import Scores, model, records
 
 CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)
@@ -75,7 +77,7 @@ def test_a_stopped_training_goes_on_to_the_same_model_and_epsilon(tmp_path):
 def test_a_round_that_was_charged_and_lost_is_charged_again_as_a_fresh_attempt(tmp_path, monkeypatch):
     found = plan(epsilon=5.0, rounds=3)
     with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", lambda *a, **k: (_ for _ in ()).throw(Stop()))
+        patch.setattr(Checkpoints, "take", lambda *a: (_ for _ in ()).throw(Stop()))
         with pytest.raises(Stop):
             trainer(tmp_path / "run", found).fit(records())
     again = trainer(tmp_path / "run", found)
@@ -113,3 +115,52 @@ def test_a_plan_without_noise_spends_infinity_and_says_so(tmp_path):
     found = trainer(tmp_path / "run", plan(epsilon=math.inf))
     found.fit(records())
     assert found.epsilon == math.inf and "epsilon is infinite" in found.plan.guarantee
+
+
+def released(folder) -> list[tuple[int, int]]:
+    with fedsw.Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
+        return sorted({(entry.round, entry.attempt) for entry in ledger.entries()})
+
+
+class Diverging(torch.optim.SGD):
+    """Steps that double, as those of a rate and a weight decay that do not fit."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.mul_(1e200)
+
+
+@pytest.mark.parametrize("make", [Diverging, lambda p, lr: torch.optim.SGD(p, lr=1e308), lambda p, lr: Nan(p, lr=1.0)])
+def test_a_training_that_diverged_charges_no_further_round_and_says_what_is_left(tmp_path, make):
+    """Its weights are public. It had paid for noise alone, in every round that was left."""
+    ours = trainer(tmp_path / "run", make=make)
+    with pytest.raises(Diverged, match=r"stopped after round \d: .* of 6 rounds are left .* epsilon .* of 5 is spent"):
+        ours.fit(records())
+    charged = released(tmp_path / "run")
+    assert 1 <= ours.rounds == len(charged) < ROUNDS
+    with pytest.raises(Diverged, match=f"stopped after round {ours.rounds}"):
+        trainer(tmp_path / "run", make=make).fit(records())
+    assert released(tmp_path / "run") == charged
+
+
+class Nan(torch.optim.SGD):
+    """An optimizer at fault."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.fill_(math.nan)
+
+
+def test_a_network_whose_outputs_overflow_has_diverged_before_its_weights_do(tmp_path):
+    layers = [torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)]
+    net = torch.nn.Sequential(*layers)
+    objective = fedsw.Objective("classification", [fedsw.Parity(0.5)])
+    found = fedsw.plan(objective, CLIP, sizes=(24, 24), batch_fraction=0.5, rounds=9, epsilon=5.0, delta=1e-3, seed=2)
+    ours = fedsw.PrivateTrainer(
+        net, torch.optim.SGD(net.parameters(), lr=1e16), objective, CLIP, found, directory=tmp_path / "run"
+    )
+    with pytest.raises(Diverged, match="made-up inputs is not finite"):
+        ours.fit(records())
+    assert len(released(tmp_path / "run")) == 1

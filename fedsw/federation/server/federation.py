@@ -41,7 +41,9 @@ from fedsw.runs.files import SKETCH, Names, total_seconds
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
+from fedsw.tasks.divergence import stopped_diverged
 from fedsw.tasks.problem import Problem
+from fedsw.text import upward
 
 __all__ = ["Job", "federate"]
 
@@ -217,7 +219,9 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     model = task.prepared(task.build_model(), released)
     directory.write_model(model)
     held_out = run.evaluator.write_outputs(model, directory)
-    if job.experiment.data.held_out_released and stopped != ALONE:
+    if job.experiment.data.held_out_released and (why := _diverged(run)):
+        held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")
+    elif job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
             task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
@@ -257,6 +261,8 @@ def _train(run: _Run, log: logging.Logger) -> str:
     """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
     job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
     planned = job.experiment.training.rounds
+    if stopped := _stopped(run):
+        return stopped
     witness = job.observer if isinstance(job.observer, Witness) else None  # a look at a protocol takes its time
     with checkpoint.Checkpoints(
         directory.path, trainer.step, trainer.state, lambda: None if ledger is None else ledger.head()
@@ -284,7 +290,27 @@ def _train(run: _Run, log: logging.Logger) -> str:
             directory.append_metrics(record)
             log.info("round released", extra=logged(record))
             job.observer.round_done(record)
+            if stopped := _stopped(run):
+                return stopped
     return "completed"
+
+
+def _diverged(run: _Run) -> str | None:
+    """Why the model learns no more, by what was released and made-up inputs; None while it may."""
+    return run.plan.task.diverged(run.trainer.theta)
+
+
+def _stopped(run: _Run) -> str:
+    """How a run ends whose model has diverged; "" for any other.
+
+    The best of several runs goes on to its planned end: that another one stopped would tell of what is not paid for.
+    """
+    trainer, planned = run.trainer, run.job.experiment.training.rounds
+    if run.selection is not None or (why := _diverged(run)) is None:
+        return ""
+    spent = run.side.epsilon() if run.ledger is None else run.ledger.epsilon()
+    words = {"spent": upward(spent, 5), "promised": upward(run.plan.epsilon, 6)}
+    return stopped_diverged(why, round_=trainer.steps, planned=planned, **words)
 
 
 def _open(run: _Run, log: logging.Logger) -> str:
