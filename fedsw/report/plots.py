@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import require_allowed_code, task_facts
 from fedsw.experiment.kinds import Facts
 from fedsw.experiment.penalties import PENALTIES
+from fedsw.registry import Registry
 from fedsw.report.figures import (
     colour,
     draw_latent,
@@ -47,17 +49,18 @@ def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]
     """
     record = read_run(directory)
     drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
-    drawn |= {name: draw(record) for name, draw in PICTURES.items() if name in pictures_of(record, allow_modules)}
+    drawn |= {name: PICTURES.get(name).draw(record) for name in pictures_of(record, allow_modules)}
     return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
 def pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
-    """The pictures of the run's task; those of any task where it is somebody's own, not allowed or not at hand."""
+    """The pictures of the run's task that there are; those of any task where it is somebody's own and not at hand."""
     try:
         require_allowed_code(record.experiment, allow_modules, stored=record.directory)
-        return task_facts(record.experiment.objective.task).figures
+        named = task_facts(record.experiment.objective.task).figures
     except ExperimentError:
-        return Facts().figures
+        named = Facts().figures
+    return tuple(name for name in named if name in PICTURES)
 
 
 @house_style()
@@ -160,12 +163,19 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], HeldOutOutputs]
     return figure
 
 
-PICTURES: Mapping[str, Callable[[RunRecord], Figure | None]] = {
-    "outputs": draw_outputs,
-    "samples": draw_samples,
-    "latent": draw_latent,
-}
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of a run: what draws it, None where its data are missing, and what a page says below it."""
+
+    draw: Callable[[RunRecord], Figure | None]
+    caption: str
+
+
+PICTURES: Registry[Drawing] = Registry("a figure", Drawing)
 """The pictures of held-out arrays that a task may name, beside the metrics and the privacy of every run."""
+PICTURES.register("outputs", Drawing(draw_outputs, "Outputs on held-out records, by group."))
+PICTURES.register("samples", Drawing(draw_samples, "What the model makes, beside held-out records."))
+PICTURES.register("latent", Drawing(draw_latent, "Held-out records as the model encodes them, by label."))
 
 
 def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -> tuple[Figure, list[Axes]]:

@@ -10,6 +10,7 @@ import torch
 from fedsw.audit.record import audit
 from fedsw.experiment.choices import CodeRefused, modules_of
 from fedsw.experiment.penalties import PENALTIES, PenaltyKind
+from fedsw.experiment.sources import Shape
 from fedsw.federation.node.limits import require_modules, require_proven
 from fedsw.planning.plan import planned
 from fedsw.planning.words import as_plain
@@ -17,6 +18,7 @@ from fedsw.privacy.sensitivity import STATED
 from fedsw.registry import Unknown
 from fedsw.report.facts import promise
 from fedsw.settings import ExperimentError
+from fedsw.tasks.compared import composite_of
 from fedsw.tasks.problem import Problem
 from tests.federation.local_runs import parameters_of
 from tests.federations import Federation, small
@@ -77,6 +79,13 @@ def test_a_penalty_of_ones_own_that_cannot_hold_is_refused_before_a_record_is_re
     name, *settings = more
     with pytest.raises(ExperimentError, match=match):
         Problem.from_experiment(small(f"objective.penalty={MODULE}:{name}", "privacy.epsilon=4.0", *settings))
+
+
+def test_parts_are_for_the_groups_and_classes_of_the_data_set():
+    composite = composite_of(small(FAIR), Shape(4, ("a", "b", "c"), 5, 0))
+    assert [len(part.cells) for part in composite.parts] == [3, 15]
+    with pytest.raises(ExperimentError, match="compares 2 groups, and the data set has 3"):
+        composite_of(small(MEANS), Shape(4, ("a", "b", "c"), 5, 0))
 
 
 def test_a_penalty_of_parts_trains_what_its_parts_do_bit_for_bit(federation):

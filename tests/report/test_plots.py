@@ -18,30 +18,33 @@ from PIL import Image
 from fedsw.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of
 from fedsw.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
 from fedsw.runs.record import HeldOutOutputs, read_run
+from fedsw.tasks.kinds.classification import Classification
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG"
+OF_OUTPUTS = [f"{name}.png" for name in Classification.facts.figures]
+"""The pictures of held-out outputs that the task names."""
 
 
 def test_a_finished_run_leaves_metrics_privacy_and_outputs(finished_run: MakeRun) -> None:
     directory = finished_run()
     drawn = draw_run(directory)
-    assert [path.name for path in drawn] == ["metrics.png", "privacy.png", "outputs.png"]
+    assert [path.name for path in drawn] == ["metrics.png", "privacy.png", *OF_OUTPUTS]
     assert all(path.parent == directory / "plots" and path.read_bytes().startswith(PNG) for path in drawn)
 
 
 def test_drawing_again_replaces_the_figures(finished_run: MakeRun) -> None:
     directory = finished_run()
     assert draw_run(directory) == draw_run(directory)
-    assert len(list((directory / "plots").iterdir())) == 3
+    assert len(list((directory / "plots").iterdir())) == 2 + len(OF_OUTPUTS)
 
 
 @pytest.mark.parametrize(
     ("missing", "left"),
     [
         ("outputs.npz", ["metrics.png", "privacy.png"]),
-        ("metrics.jsonl", ["outputs.png"]),
-        ("summary.json", ["metrics.png", "privacy.png", "outputs.png"]),
+        ("metrics.jsonl", OF_OUTPUTS),
+        ("summary.json", ["metrics.png", "privacy.png", *OF_OUTPUTS]),
     ],
 )
 def test_a_figure_without_its_data_is_left_out(finished_run: MakeRun, missing: str, left: list[str]) -> None:

@@ -29,7 +29,6 @@ from fedsw.runs.evaluation import HeldOut, measured_on
 from fedsw.runs.telemetry import event
 from fedsw.runs.verdict import signal_to_noise, warnings_of
 from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
 from fedsw.text import upward
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
@@ -233,11 +232,9 @@ def _relation(experiment: Experiment, relation: str) -> str:
     return "replace-one" if experiment.privacy.sketch and experiment.partition.tells else relation
 
 
-def within(task: Problem) -> str:
-    """What of a record its replacement has in common with it, in words."""
-    experiment = task.experiment
+def within(experiment: Experiment, drawn: tuple[str, ...] = ()) -> str:
+    """What of a record its replacement has in common with it, in words; with what strata are `drawn` by."""
     tells = experiment.partition.tells
-    drawn = () if experiment.privacy.sketch else task.objective.drawn_by
     fixed = {*fixed_by_neighbours(experiment), *drawn, *([tells] if tells else [])}
     return f" within its {' and '.join(sorted(fixed))}" if fixed else ", its label and group included"
 
@@ -294,7 +291,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     unit = experiment.data.unit
     replaced = "one record" if unit is None else f"all records of one {unit!r}"
     apart = "" if unit is None else ", at each client by itself"
-    neighbours = f"replacement of {replaced}{within(plan.task)}{apart}"
+    drawn = () if experiment.privacy.sketch else plan.task.objective.drawn_by
+    neighbours = f"replacement of {replaced}{within(experiment, drawn)}{apart}"
     words = (
         f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}"

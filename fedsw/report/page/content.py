@@ -51,7 +51,10 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
         each
         for what in pictures_of(record, ())
         for each in drawn(
-            PICTURES[what](record), what, _CAPTIONS[what], f"{_CAPTIONS[what]} Metrics are in the tables."
+            PICTURES.get(what).draw(record),
+            what,
+            PICTURES.get(what).caption,
+            f"{PICTURES.get(what).caption} Metrics are in the tables.",
         )
     )
     worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
@@ -86,13 +89,6 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
         "ledger": _last_rows(record),
         "operator": _operator(record) if operator else None,
     }
-
-
-_CAPTIONS = {
-    "outputs": "Outputs on held-out records, by group.",
-    "samples": "What the model makes, beside held-out records.",
-    "latent": "Held-out records as the model encodes them, by label.",
-}
 
 
 _CLAIMS = {"better": "The model is better than a constant", "worse": "The model is worse than a constant"}
