@@ -56,6 +56,10 @@ def init_command(
     edges: Annotated[
         _Columns, typer.Option("--edges", metavar="COLUMN=30,50", help="Cut the group's numbers here.")
     ] = None,
+    decimal: Annotated[str | None, typer.Option(metavar=". or ,", help="What parts decimals in all tables.")] = None,
+    thousands: Annotated[
+        str | None, typer.Option(metavar="MARK", help="What parts thousands in all tables: , . ' or a blank.")
+    ] = None,
     drop: Annotated[_Columns, typer.Option("--drop", metavar="COLUMN", help="A column to leave out.")] = None,
     from_public: Annotated[
         bool, typer.Option("--from-public", help="The clients' tables are public: read bounds and categories off them.")
@@ -79,7 +83,7 @@ def init_command(
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
     from fedsw.experiment import ExperimentError
-    from fedsw.own_data.answers import Words, read_bounds, read_list
+    from fedsw.own_data.answers import Words, read_bounds, read_format, read_list
     from fedsw.own_data.code_book import CodeBook, read_code_book
     from fedsw.own_data.draft import DraftRequest, draft
 
@@ -103,11 +107,13 @@ def init_command(
     words = Words(
         bounds=dict(read_bounds(text) for text in bounds or ()),
         categories=dict(read_list(text, "--categories") for text in categories or ()),
-        dates={name: values[0] for name, values in (read_list(text, "--dates") for text in dates or ())},
+        dates=dict(read_format(text) for text in dates or ()),
         booleans=tuple(boolean or ()),
         integers=tuple(integer or ()),
         edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
         drop=(*book.left_out, *(drop or ())),
+        decimal=_mark("--decimal", decimal, (".", ",")),
+        thousands=_mark("--thousands", thousands, (",", ".", " ", "'")),
         book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
@@ -115,11 +121,19 @@ def init_command(
     asked = DraftRequest(
         folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
     )
-    found = draft(asked, name=_name(output))
+    found = draft(
+        replace(asked, doubt=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None), name=_name(output)
+    )
     output.write_text(found.text, encoding="utf-8")
     for note in found.notes:
         echo(note)
-    rest = f"{found.blanks} lines to fill in" if found.blanks else "nothing left to fill in"
+    for row, line in found.blanks.items():
+        echo(f"{output}, line {row}: {line}")
+    rest = "nothing left to fill in"
+    if found.blanks:
+        rest = f"{len(found.blanks)} {'lines' if len(found.blanks) > 1 else 'line'} to fill in"
+    elif from_public and (faults := _faults(found.text, folder)):
+        rest = f"nothing left to fill in, and {faults} faults in the tables, which check lists"
     echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 
 
@@ -138,6 +152,26 @@ def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, f
         if named_as_identifier(name) and name not in known:
             echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
     echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
+
+
+def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:
+    from fedsw.experiment import ExperimentError
+
+    if mark is not None and mark not in known:
+        raise ExperimentError(f"{option} is {mark!r}; it is one of {', '.join(map(repr, known))}")
+    return mark
+
+
+def _faults(text: str, folder: Path) -> int:
+    """How many faults check finds in public tables under a draft."""
+    import tomllib
+
+    from fedsw.experiment import parse_experiment
+    from fedsw.own_data.examine import examine
+
+    found = examine(parse_experiment(tomllib.loads(text)), folder)
+    cells = sum(len(file.faults) + file.more + (file.broken is not None) + len(file.absent) for file in found.files)
+    return cells + len(found.together)
 
 
 def _ask(question: str) -> str:

@@ -19,6 +19,7 @@ class CategoryKind(ColumnKind):
 
     name = "category"
     listing = True
+    any_text = True
     bounded = False
     exact = False
     """Whether a cell is a value only if it is written as declared."""
@@ -101,6 +102,7 @@ class CodeKind(CategoryKind):
     """One of the declared values, to the letter: "007" is not "7", and "1.0" not "1"."""
 
     name = "code"
+    any_text = False
     exact = True
 
     def expect(self, column: DeclaredColumn, spelling: Spelling) -> str:

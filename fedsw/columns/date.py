@@ -15,7 +15,7 @@ from fedsw.columns.number import IntegerKind
 
 EPOCH = datetime.date(1970, 1, 1)
 _DATED = ("low", "high", "fill")
-_FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d")
+FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d")
 _YEARS = (1900, 2100)
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
 
@@ -118,7 +118,7 @@ class DateKind(IntegerKind):
     def forms(self, cells: Collection[str]) -> Sequence[Form]:
         """Every usual format in which all cells are dates; digits alone only where they are days of 1900 to 2100."""
         return tuple(
-            Form(self.name, written) for written in _FORMATS if cells and all(_is_date(cell, written) for cell in cells)
+            Form(self.name, written) for written in FORMATS if cells and all(is_date(cell, written) for cell in cells)
         )
 
     def bound_of(self, text: str) -> float | None:
@@ -156,7 +156,8 @@ def is_time(text: str) -> bool:
     return _TIME.fullmatch(text.strip()) is not None
 
 
-def _is_date(text: str, written: str | None) -> bool:
+def is_date(text: str, written: str | None) -> bool:
+    """Whether a text is a date that is written so, and no number of digits alone."""
     if written is None and "-" not in text:
         return False
     date = date_in(text, written)

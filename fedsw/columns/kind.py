@@ -137,6 +137,8 @@ class ColumnKind(ABC):
     """Whether a declaration gives public bounds, low and high."""
     listing: ClassVar[bool] = False
     """Whether a declaration lists the values, each of which becomes an input."""
+    any_text: ClassVar[bool] = False
+    """Whether cells of any text are of this kind, which is then tried after all others."""
 
     def prepared(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The keys of a declaration with bounds and fill as numbers; as they are for most kinds."""

@@ -34,7 +34,10 @@ def _composed(name: Any) -> Any:
     return unicodedata.normalize("NFC", name) if isinstance(name, str) else name
 
 
-Name = Annotated[str, BeforeValidator(_composed), Field(min_length=1, max_length=200)]
+LONGEST_NAME = 200
+"""Letters of a column's name at most."""
+
+Name = Annotated[str, BeforeValidator(_composed), Field(min_length=1, max_length=LONGEST_NAME)]
 Count = Annotated[int, Field(gt=0, le=MAX_FEATURES, strict=True)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]
 Decimal = Literal[".", ","]

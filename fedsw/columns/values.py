@@ -9,10 +9,11 @@ by their own text alone.
 
 from __future__ import annotations
 
+import decimal
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,9 @@ def text_of(cell: Any) -> str | None:
         cell = cell.item()
     if isinstance(cell, int | str):
         return as_text(cell)
-    return number_text(cell) if isinstance(cell, float) and math.isfinite(cell) else None
+    if isinstance(cell, float | decimal.Decimal) and math.isfinite(cell):
+        return number_text(float(cell))
+    return None
 
 
 def identifier_of(cell: Any) -> str | None:
@@ -125,6 +128,14 @@ def doubled(declared: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
+def different(values: Iterable[str]) -> list[str]:
+    """Values in their natural order, of several spellings of one the first."""
+    first: dict[str, str] = {}
+    for value in sorted(set(values)):
+        first.setdefault(_alike(value), value)
+    return list(first.values())
+
+
 def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
     """Whether a cell is one of some values that stand for a missing one; "" stands for an empty cell, None and NaN."""
     known = {*values, *map(_alike, values)}
@@ -136,3 +147,13 @@ def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
         return text is not None and (text in known or _alike(text) in known)
 
     return is_one
+
+
+_ROW_NUMBERS = re.compile(
+    r"(unnamed: ?\d+|__index_level_\d+__|level_\d+|\.{3}\d+|row_?(names?|num(ber)?)?|index)", re.I
+)
+
+
+def numbers_rows(column: str) -> bool:
+    """Whether a column's name says that it numbers the rows, as "Unnamed: 0" and "__index_level_0__" do."""
+    return _ROW_NUMBERS.fullmatch(column.strip()) is not None

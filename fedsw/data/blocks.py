@@ -19,11 +19,14 @@ import numpy as np
 from fedsw.columns.cells import Distinct, Gaps
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature
+from fedsw.data.cells import missing_numbers
 
 BLOCK = 2**21
 """Bytes of a block, about."""
 
-_LONGEST = csv.field_size_limit()
+_LONGEST = 2**17
+"""Longest line of a plain block, of bytes."""
+csv.field_size_limit(max(csv.field_size_limit(), 2**27))  # a cell may hold a letter, or a page of notes
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
 TABLES = ".csv, .tsv, .txt, .parquet or .npz"
@@ -116,6 +119,7 @@ def parsed(arrow: Any, block: bytes, layout: ColumnLayout) -> dict[str, Any] | N
             absent = column.is_null().to_numpy(zero_copy_only=False)
             if np.count_nonzero(np.isnan(values)) != np.count_nonzero(absent):
                 return None
+            absent = absent | missing_numbers(values, tuple(marker for marker in layout.markers if marker))
             cells[name] = Gaps(values, absent)
         else:
             cells[name] = values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedsw.columns.declaration import Columns
-from fedsw.columns.values import as_text
+from fedsw.columns.values import normal, text_of
 from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
 
 Array = NDArray[Any]
@@ -81,11 +82,10 @@ class Table:
                     "declared"
                 )
             found |= {column: cells[:, place] for place, column in enumerate(feature.columns)}
-        labels = {each.name for each in (columns.sensitive, columns.target) if each is not None and each.values}
         dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"}
         for name in columns.names:
-            if name in labels or name not in found:
-                found[name] = self.label(name) if name in labels else self.single(name)
+            if name not in found:
+                found[name] = self.single(name)
             if found[name].dtype.kind == "M" and name not in dates:
                 raise BadRecords(
                     f"{self.kind}: column {name!r} holds dates; numbers, truth values or text are expected: declare "
@@ -95,7 +95,7 @@ class Table:
         return slices({name: found[name] for name in columns.names}, self.rows, first_row=0)
 
     def label(self, name: str) -> Array:
-        """The cells (n,) of a column of groups or classes: in one of floats, whole numbers are whole numbers."""
+        """The cells (n,) of a column of groups or classes; whole numbers where all of its floats are whole."""
         cells = self.single(name)
         if cells.dtype.kind == "f" and bool((np.abs(cells) <= _MOST_WHOLE).all() and (cells == np.floor(cells)).all()):
             return cells.astype(np.int64)
@@ -119,6 +119,11 @@ def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
         raise BadRecords(f"names are for the columns of a matrix; {kind} has its own: leave names out")
     if _is_a(source, "pandas", "DataFrame"):
         return _of_frame(source, kind)
+    if _is_a(source, "pandas", "Series"):
+        raise BadRecords(
+            f"{kind} is one row or one column, and records are rows of a table: pass a frame, as in frame.iloc[[0]] or "
+            "series.to_frame().T"
+        )
     if _is_a(source, "datasets", "Dataset"):
         return _of_hub(source, kind)
     if isinstance(source, np.ndarray) and source.dtype.names is not None:
@@ -133,7 +138,7 @@ def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
     if isinstance(source, IterableDataset) or _is_a(source, "datasets", "IterableDataset"):
         raise BadRecords(f"{kind} has no length, and records are sampled by their place; pass list(data)")
     if isinstance(source, Mapping):
-        return _of_parts({str(name): values for name, values in source.items()}, kind, roles=False)
+        return _of_parts({normal(str(name)): values for name, values in source.items()}, kind, roles=False)
     if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, str | bytes):
         return _of_items(source, kind)
     raise BadRecords(f"records in {kind} cannot be read; pass {_ACCEPTED}")
@@ -150,13 +155,12 @@ def as_cells(values: object, what: str) -> Array:
     if isinstance(values, Tensor):
         dense = values.detach().cpu()
         values = (dense.double() if dense.is_floating_point() else dense).numpy()
-    elif _is_a(values, "pandas", "Series"):
-        series: Any = values
-        values = (series if isinstance(series.dtype, np.dtype) else series.astype(object)).to_numpy()
+    elif _is_a(values, "pandas", "Series", "Index"):
+        values = _of_series(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes):
         values = _listed(list(values), what)
     elif hasattr(values, "__array__"):
-        values = np.asarray(values)
+        values = _of_series(values) if _is_a(values, "pandas", "api.extensions.ExtensionArray") else np.asarray(values)
     if not isinstance(values, np.ndarray):
         raise BadRecords(f"{what} is {kind_of(values)}; an array, a tensor or a list of one cell a record is expected")
     if values.dtype.kind == "O":
@@ -173,6 +177,27 @@ def as_cells(values: object, what: str) -> Array:
     return values
 
 
+def _of_series(series: Any) -> object:
+    """The cells of a pandas column: local times of a time zone; None for missing ones of nullable and Arrow types."""
+    if getattr(series.dtype, "tz", None) is not None:
+        return _local(series)
+    if isinstance(series.dtype, np.dtype):
+        return series.to_numpy()
+    if not bool(series.isna().any()):
+        if getattr(series.dtype, "kind", "O") in "biuf" and hasattr(series.dtype, "numpy_dtype"):
+            return np.asarray(series, dtype=series.dtype.numpy_dtype)
+        return series.astype(object).to_numpy() if hasattr(series, "to_numpy") else np.asarray(series, dtype=object)
+    cells = np.empty(len(series), dtype=object)
+    cells[:] = [None if absent else cell for cell, absent in zip(series.tolist(), series.isna(), strict=True)]
+    return cells
+
+
+def _local(series: Any) -> object:
+    """Moments in a time zone as what its clocks showed, whose day is the one that text of them has."""
+    moments = series.dt if hasattr(series, "dt") else series
+    return np.asarray(moments.tz_localize(None), dtype="datetime64[ns]")
+
+
 def _listed(values: list[Any], what: str) -> Array:
     """Cells from a list: stacked where they are arrays, and else as they are."""
     if values and (
@@ -185,13 +210,20 @@ def _listed(values: list[Any], what: str) -> Array:
                 f"{what} has shape {shapes[odd[0]]} in row {odd[0]} and {shapes[0]} in row 0; pad or resize"
             )
         return np.stack(parts)
-    plain = [_plain(value) for value in values]
+    absent = _absences()
+    plain = [None if any(value is none for none in absent) else _plain(value) for value in values]
     kinds = {type(value) for value in plain}
     if kinds in ({bool}, {float}) or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in plain)):
         return np.array(plain)
     cells = np.empty(len(plain), dtype=object)
     cells[:] = plain
     return cells
+
+
+def _absences() -> tuple[object, ...]:
+    """The objects that stand for a missing cell in pandas, if that is imported."""
+    pandas: Any = sys.modules.get("pandas")
+    return () if pandas is None else (pandas.NA, pandas.NaT)
 
 
 def _plain(value: Any) -> Any:
@@ -201,7 +233,7 @@ def _plain(value: Any) -> Any:
 
 
 def _of_frame(source: Any, kind: str) -> Table:
-    names = [str(label) for label in source.columns]
+    names = [normal(str(label)) for label in source.columns]
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise BadRecords(f"{kind} has two columns {twice!r}; rename one")
@@ -209,8 +241,9 @@ def _of_frame(source: Any, kind: str) -> Table:
     levels = {}
     for name, place in places.items():
         declared = getattr(source.iloc[:, place].dtype, "categories", None)
-        if declared is not None and all(isinstance(value, str | int) for value in declared.tolist()):
-            levels[name] = tuple(as_text(value) for value in declared.tolist())
+        texts = [text_of(value) for value in declared.tolist()] if declared is not None else [None]
+        if None not in texts:
+            levels[name] = tuple(text for text in texts if text is not None)
     return Table(kind, tuple(names), len(source), lambda name: source.iloc[:, places[name]], levels)
 
 
@@ -281,4 +314,5 @@ def _of_parts(parts: Mapping[str, Any], kind: str, *, roles: bool) -> Table:
 def _is_a(value: object, module: str, *names: str) -> bool:
     """Whether a value is of a library's class; a library that nobody imported has no objects."""
     library = sys.modules.get(module)
-    return any(isinstance(value, getattr(library, name)) for name in names if hasattr(library, name))
+    classes = [operator.attrgetter(name)(library) for name in names if hasattr(library, name.partition(".")[0])]
+    return any(isinstance(value, known) for known in classes)

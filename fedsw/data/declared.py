@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from fedsw.columns.declaration import Columns, difference
 from fedsw.columns.kinds import Feature, Group, Label, Number
-from fedsw.columns.values import as_text
+from fedsw.columns.values import as_text, numbers_rows, text_of
 from fedsw.data.containers import Table, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
@@ -227,6 +228,13 @@ class _Declaring:
         """Every column of the container that nothing else uses; of a wide one, the parts that nothing else uses."""
         names: list[Feature] = []
         for name in own:
+            if name not in used and numbers_rows(name):
+                warnings.warn(
+                    f"{self._table.kind}: column {name!r} numbers the rows and is no input; name it in features if it "
+                    "is one",
+                    stacklevel=5,
+                )
+                continue
             parts = self._parts(name)
             if name not in used and not used.intersection(parts):
                 names.append(self._feature(name))
@@ -297,12 +305,12 @@ class _Declaring:
         cells, kind = self._table.label(name), self._table.kind
         if cells.dtype.kind == "f":
             raise BadRecords(f"{kind}: column {name!r} holds numbers that are not all whole; {remedy}, or mend them")
-        levels = set(cells.tolist())
+        levels = {text_of(cell) if isinstance(cell, float) else cell for cell in cells.tolist()}
         if any(not isinstance(value, str | int) for value in levels):
-            row = next(row for row, cell in enumerate(cells.tolist()) if not isinstance(cell, str | int))
+            row, cell = next((row, cell) for row, cell in enumerate(cells.tolist()) if text_of(cell) is None)
+            what = "empty" if cell is None or cell != cell else "neither text nor a whole number nor a truth value"
             raise BadRecords(
-                f"{kind}: row {row} (the first record is row 0), column {name!r} is neither text nor a whole "
-                "number nor a truth value: fill it in or drop the row"
+                f"{kind}: row {row} (the first record is row 0), column {name!r} is {what}: fill it in or drop the row"
             )
         if not 2 <= len(levels) <= _MOST_LEVELS:
             least = "one value only" if len(levels) < 2 else f"{len(levels)} different values, over {_MOST_LEVELS}"

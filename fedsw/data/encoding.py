@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -12,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.columns.cells import Distinct, by_value
+from fedsw.columns.date import is_time
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kind import Spelling
+from fedsw.columns.kind import PLAIN, Spelling
 from fedsw.columns.kinds import Feature, Group, Label, Number
 from fedsw.columns.number import LARGEST
 from fedsw.columns.registered import KINDS
@@ -272,12 +274,15 @@ class Encoder:
         cells = self._chunk.as_written(column)
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
-            hint = _written_otherwise(cell) if spelling == Spelling() and isinstance(cell, str) else ""
+            hint = "" if spelling is None else _written_otherwise(cell, spelling)
             row, remedy = self._first + int(place), (remedies or {}).get(int(place), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
-def _written_otherwise(cell: str) -> str:
-    """What to declare for a number that is written in another way; empty for what is no number."""
-    text = cell.strip()
-    return next((remedy for pattern, remedy in _COMMAS if pattern.fullmatch(text)), "")
+def _written_otherwise(cell: object, spelling: Spelling) -> str:
+    """What to do about a number that is written in another way, or a time of day; empty for what is neither."""
+    if isinstance(cell, datetime.time) or (isinstance(cell, str) and is_time(cell)):
+        return "; times of day are not read: write hours as numbers, 13.75 for 13:45, or leave the column out"
+    if not isinstance(cell, str) or spelling != PLAIN:
+        return ""
+    return next((remedy for pattern, remedy in _COMMAS if pattern.fullmatch(cell.strip())), "")

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedsw.columns.cells import Cells
 from fedsw.columns.declaration import Columns
+from fedsw.columns.values import normal
 from fedsw.data.blocks import BLOCK, TABLES, ColumnLayout, arrow_cells, blocks, is_plain, is_text, parsed
 from fedsw.data.images import read_idx
 
@@ -40,7 +41,21 @@ _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(dictionary<values=)?(large_)?string.*")
-_MOMENT = re.compile(r"timestamp\[\w+\]")
+_MOMENT = re.compile(r"timestamp\[\w+(, tz=.+)?\]")
+_PARTED_BY = re.compile(rb"(?:\xef\xbb\xbf)?sep=(.)\r?\n?", re.IGNORECASE)
+_PACKED: Mapping[bytes, str] = {
+    b"\x1f\x8b": "is packed by gzip: unpack it first (gunzip)",
+    b"PK\x03\x04": "is a zip archive, as workbooks of spreadsheets are: unpack it, or save the sheet as CSV",
+    b"PAR1": "is a Parquet file: call it .parquet",
+    b"\xd0\xcf\x11\xe0": "is a workbook of a spreadsheet: save the sheet as CSV",
+    b"\xfd7zXZ": "is packed by xz: unpack it first (unxz)",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd: unpack it first (unzstd)",
+    b"BZh": "is packed by bzip2: unpack it first (bunzip2)",
+    b"SQLite format 3": "is a SQLite database: export the table as CSV",
+    b"\xff\xfe": "is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "is UTF-16: save it as UTF-8",
+}
+"""How files begin that are no text in UTF-8, whatever they are called, and what to do."""
 _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
@@ -122,12 +137,32 @@ def readable(where: str) -> Iterator[None]:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
 
 
+def open_text(path: Path) -> IO[bytes]:
+    """A table of text, opened behind a first line sep=; if there is one; BadRecords for what is no text."""
+    raw = path.open("rb")
+    first = raw.readline(_LONGEST_HEADER)
+    for begin, remedy in _PACKED.items():
+        if first.startswith(begin):
+            raw.close()
+            raise BadRecords(f"{path} {remedy}")
+    raw.seek(len(first) if _PARTED_BY.fullmatch(first) else 0)
+    return raw
+
+
+def parted_by(path: Path) -> str | None:
+    """The separator that the first line of a table of text names, as sep=; does; None if none does."""
+    with path.open("rb") as raw:
+        named = _PARTED_BY.fullmatch(raw.readline(_LONGEST_HEADER))
+    return None if named is None else named[1].decode("ascii", "replace")
+
+
 def _csv_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]:
     laid_out = functools.partial(_layout, path, columns, beside)
-    with path.open("rb") as raw:
+    with open_text(path) as raw:
+        begin = raw.tell()
         first = raw.readline(_LONGEST_HEADER)
         if not is_plain(first, columns.separator) or not first.endswith(b"\n"):
-            raw.seek(0)
+            raw.seek(begin)
             return (yield from _csv_rows(path, raw, columns.separator, 1, laid_out))
         header = next(csv.reader([first.decode("utf-8-sig")], delimiter=columns.separator), [])
         yield from _csv_blocks(path, raw, laid_out(header))
@@ -155,7 +190,7 @@ def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
 
 
 def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> ColumnLayout:
-    names = [name.strip() for name in header]
+    names = [normal(name) for name in header]
     if not names:
         raise BadRecords(f"{path} is empty; its first row must name the columns")
     require_separator(path, names, columns.separator)
@@ -220,18 +255,21 @@ def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Ch
     parquet = parquet_of(path)
     with damaged(path, "Parquet file"):
         source = parquet.ParquetFile(path)
-        names = list(source.schema_arrow.names)
+        names = [normal(name) for name in source.schema_arrow.names]
+        stored = dict(zip(names, source.schema_arrow.names, strict=True))
     with source:
         layout = ColumnLayout.of(columns, columns_among(path, names, columns.names), len(names), beside)
         for field in source.schema_arrow:
             moment = _MOMENT.fullmatch(str(field.type))
-            if field.name not in columns.names or _PLAIN.fullmatch(str(field.type)):
+            if normal(field.name) not in columns.names or _PLAIN.fullmatch(str(field.type)):
                 continue
-            if not (moment and field.name in layout.dates):
+            if not (moment and normal(field.name) in layout.dates):
                 remedy = '; declare kind = "date" for it' if moment else ""
+                if str(field.type).startswith("time"):
+                    remedy = remedy or "; times of day are not read: write hours as numbers, or leave the column out"
                 raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected{remedy}")
         first, most = 1, max(1, min(_ARROW_ROWS, _MOST_CELLS // len(columns.names)))
-        batches = source.iter_batches(batch_size=most, columns=list(columns.names))
+        batches = source.iter_batches(batch_size=most, columns=[stored[name] for name in columns.names])
         while True:
             with damaged(path, "Parquet file"):
                 batch = next(batches, None)
@@ -244,12 +282,15 @@ def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Ch
 
 
 def _in_days(batch: Any, layout: ColumnLayout) -> Any:
-    """The same with the day alone of every declared date that has a time of day, too."""
-    days = [
-        name in layout.dates and bool(_MOMENT.fullmatch(str(batch.column(name).type))) for name in batch.schema.names
-    ]
-    columns = [column.cast("date32") if day else column for column, day in zip(batch.columns, days, strict=True)]
-    return type(batch).from_arrays(columns, names=batch.schema.names)
+    """The same, names in NFC, with the day alone of every declared date that has a time of day, its zone's own."""
+    names = [normal(name) for name in batch.schema.names]
+    columns = []
+    for name, column in zip(names, batch.columns, strict=True):
+        moment = _MOMENT.fullmatch(str(column.type)) if name in layout.dates else None
+        if moment and moment[1]:
+            column = importlib.import_module("pyarrow.compute").local_timestamp(column)
+        columns.append(column.cast("date32", safe=False) if moment else column)
+    return type(batch).from_arrays(columns, names=names)
 
 
 def parquet_of(path: Path) -> Any:
@@ -347,8 +388,9 @@ def require_separator(path: Path, header: Sequence[str], separator: str) -> None
     if seen[other]:
         raise BadRecords(
             f"{path}: its cells seem to be parted by {SEPARATORS[other]}, and {SEPARATORS.get(separator, separator)} "
-            f'are declared; set separator = {json.dumps(other)} in [data.columns], and decimal = "," where numbers '
-            "have decimal commas"
+            f"are declared; if every client's table is written so, set separator = {json.dumps(other)} in "
+            '[data.columns], and decimal = "," where numbers have decimal commas; if this one alone is, write it as '
+            "the others are"
         )
 
 

@@ -29,14 +29,18 @@ BLANK = "FILL IN"
 _MOST_SHOWN = 6
 
 
+def blank_lines(text: str) -> dict[int, str]:
+    """The lines of an experiment file that have blanks, by number, without their comments."""
+    lines = {row: line.partition("#")[0].strip() for row, line in enumerate(text.splitlines(), start=1)}
+    return {row: line for row, line in lines.items() if f'"{BLANK}"' in line}
+
+
 def require_filled(path: Path, text: str) -> None:
     """Raise ExperimentError for an experiment file that has blanks left, with their lines."""
-    lines = [
-        (row, line) for row, line in enumerate(text.splitlines(), start=1) if f'"{BLANK}"' in line.partition("#")[0]
-    ]
+    lines = blank_lines(text)
     if not lines:
         return
-    shown = "".join(f"\n  line {row}: {line.partition('#')[0].strip()}" for row, line in lines[:_MOST_SHOWN])
+    shown = "".join(f"\n  line {row}: {line}" for row, line in list(lines.items())[:_MOST_SHOWN])
     more = f"\n  and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
     raise ExperimentError(
         f'{path} has blanks: write public bounds, categories or kinds in place of "{BLANK}", from a code book '

@@ -9,53 +9,77 @@ from __future__ import annotations
 import csv
 import datetime
 import functools
+import io
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from fedsw.columns.date import date_in
-from fedsw.columns.kind import Spelling
-from fedsw.columns.number import as_float
-from fedsw.columns.values import FALSE, TRUE
+import numpy as np
+
+from fedsw.columns.date import EPOCH, FORMATS, date_in, is_date
+from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn, Spelling
+from fedsw.columns.number import SPELLINGS, as_number
+from fedsw.columns.registered import KINDS
+from fedsw.columns.values import FALSE, TRUE, different, normal, text_of
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
-from fedsw.data.formats import SEPARATORS, damaged, parquet_of
+from fedsw.data.formats import SEPARATORS, damaged, open_text, parquet_of, parted_by
+from fedsw.experiment.load import BLANK
 from fedsw.settings import ExperimentError
-
-_FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d")
-_TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 
 
 @dataclass(frozen=True)
 class ColumnForm:
-    """What the cells of a column look like: their kind, how dates are written, which of `MISSING` occur, commas."""
+    """The look of a column's cells: the narrowest kind that all but the missing ones are of, and how they are written.
+
+    ``missing`` are the cells of `MISSING` that occur, with how often each does; ``formats`` all formats of which all
+    dates may be, and ``spellings`` all ways to write numbers: of more than one a person has to say which.
+    """
 
     kind: str
-    format: str | None = None
-    missing: tuple[str, ...] = ()
-    comma: bool = False
+    missing: Mapping[str, int] = field(default_factory=dict)
+    formats: tuple[str | None, ...] = ()
+    spellings: tuple[Spelling, ...] = ()
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
     """Names of the columns of a table, and what parts them; its records are not looked at."""
     if path.suffix.lower() == ".parquet":
         with damaged(path, "Parquet file"):
-            return list(parquet_of(path).read_schema(path).names), ","
+            return [normal(name) for name in parquet_of(path).read_schema(path).names], ","
     if not is_text(path):
         raise BadRecords(
             f"{path}: a declaration is drafted from a table of text (.csv, .tsv or .txt) or Parquet; write it as one, "
             "or declare it by hand"
         )
     with _text_of(path) as file:
-        line = file.readline()
-    separator = max(SEPARATORS, key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+        names, separator = _parted(file, parted_by(path))
     if not any(names):
         raise BadRecords(f"{path} is empty; its first row must name the columns")
     return names, separator
+
+
+def _parted(file: IO[str], named: str | None) -> tuple[list[str], str]:
+    """The names in the first row and what parts them: as many names as may be, blanks behind commas parting none."""
+    start = file.tell()
+    rows: dict[str, list[str]] = {}
+    for separator in SEPARATORS if named is None else (named,):
+        file.seek(start)
+        rows[separator] = next(csv.reader(file, delimiter=separator), [])
+    several = [separator for separator, row in rows.items() if len(row) > 1 and separator != ","]
+    if several and any(name.startswith(" ") for name in rows.get(",", ())[1:]):
+        rows[","] = [name for place, name in enumerate(rows[","]) if not place or not name.startswith(" ")]
+        best = max(several, key=lambda separator: len(rows[separator]))
+        if len(rows[best]) >= len(rows[","]):
+            return [normal(name) for name in rows[best]], best
+        file.seek(start)
+        rows[","] = next(csv.reader(file, delimiter=","), [])
+    best = max(rows, key=lambda separator: len(rows[separator]))
+    return [normal(name) for name in rows[best]], best
 
 
 def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
@@ -63,12 +87,12 @@ def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
     if path.suffix.lower() == ".parquet":
         with damaged(path, "Parquet file"):
             table = parquet_of(path).read_table(path).to_pydict()
-        return {name: [_as_text(cell) for cell in cells] for name, cells in table.items()}
+        return {normal(name): [_as_text(cell) for cell in cells] for name, cells in table.items()}
     with _text_of(path) as file:
         rows = csv.reader(file, delimiter=separator)
-        names = [name.strip() for name in next(rows, [])]
+        names = [normal(name) for name in next(rows, [])]
         kept = [row for row in rows if len(row) == len(names)]
-    return {name: [row[place].strip() for row in kept] for place, name in enumerate(names)}
+    return {name: [normal(row[place]) for row in kept] for place, name in enumerate(names)}
 
 
 def _as_text(cell: object) -> str:
@@ -77,40 +101,42 @@ def _as_text(cell: object) -> str:
         return ""
     if isinstance(cell, datetime.datetime):
         return cell.date().isoformat()
-    return str(cell).strip()
+    return normal(str(cell)) if (text := text_of(cell)) is None else text
 
 
 @contextmanager
 def _text_of(path: Path) -> Iterator[IO[str]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         try:
             yield file
         except UnicodeDecodeError:
-            raise BadRecords(f"{path} is not UTF-8 ({_seems(path)}); save the file as UTF-8") from None
+            raise BadRecords(f"{path} is not UTF-8; save the file as UTF-8") from None
 
 
-def _seems(path: Path) -> str:
-    with path.open("rb") as file:
-        mark = file.read(2)
-    return "it begins as UTF-16 does" if mark in (b"\xff\xfe", b"\xfe\xff") else "another encoding of text"
+def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
+    """The narrowest kind that every cell but the missing ones is of.
+
+    Of ``labels``, which are classes or groups, none is missing but an empty one.
+    """
+    counted = Counter(cells)
+    markers = ("",) if labels else MISSING
+    missing = {cell: counted[cell] for cell in markers if counted[cell]}
+    values = frozenset(counted) - set(markers)
+    kinds = sorted(KINDS.items(), key=lambda item: item[1].any_text)
+    fits = {name: forms for name, kind in kinds if values and (forms := kind.forms(values))}
+    if not fits:
+        return ColumnForm("category", missing)
+    name = next(iter(fits))
+    if KINDS.get(name).stored != "numbers":
+        return ColumnForm(name, missing, tuple(dict.fromkeys(form.format for form in fits[name])))
+    alike = {kind: [form.spelling for form in fits[kind]] for kind in fits if KINDS.get(kind).stored == "numbers"}
+    spellings = tuple(each for each in SPELLINGS if any(each in known for known in alike.values()))
+    fewest = next((kind for kind, known in alike.items() if spellings[0] in known), name)
+    return ColumnForm(fewest, missing, spellings=spellings)
 
 
-def form_of(cells: Iterable[str]) -> ColumnForm:
-    """The narrowest kind that every cell but the missing ones is of."""
-    given = list(cells)
-    missing = tuple(dict.fromkeys(cell for cell in given if cell in MISSING))
-    values = {cell for cell in given if cell not in MISSING}
-    if values and all(value.lower() in _TRUTHS for value in values):
-        return ColumnForm("boolean", missing=missing)
-    for comma in (False, True):
-        numbers = [as_number(value, comma=comma) for value in values]
-        if values and all(number is not None for number in numbers):
-            whole = all(number is not None and number.is_integer() for number in numbers)
-            return ColumnForm("integer" if whole else "number", missing=missing, comma=comma)
-    for written in _FORMATS:
-        if values and all(is_date(value, written) for value in values):
-            return ColumnForm("date", format=written, missing=missing)
-    return ColumnForm("text", missing=missing)
+def _is_number(text: str, spelling: Spelling) -> bool:
+    return as_number(text, spelling) is not None
 
 
 def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
@@ -118,35 +144,20 @@ def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
     return frozenset(form for form in forms if all(map(FORMS[form], values)))
 
 
-def as_number(text: str, *, comma: bool) -> float | None:
-    """The number behind a text; None if it is none."""
-    value = as_float(text, Spelling("," if comma else "."))
-    return value if abs(value) < 1e30 else None
-
-
-def as_date(text: str, written: str | None) -> datetime.date | None:
-    """The date behind a text; None if it is none, or digits alone."""
-    return None if written is None and "-" not in text else date_in(text, written)
-
-
-def is_date(text: str, written: str | None) -> bool:
-    """Whether a text is a date that is written so."""
-    return as_date(text, written) is not None
+def as_date(text: str) -> datetime.date | None:
+    """The date behind a text in ISO 8601; None if it is none, or digits alone."""
+    return date_in(text, None) if "-" in text else None
 
 
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "truth": lambda value: value.lower() in _TRUTHS,
-    "number": lambda value: as_number(value, comma=False) is not None,
-    "number with a comma": lambda value: as_number(value, comma=True) is not None,
-    **{f"date {written}": functools.partial(is_date, written=written) for written in _FORMATS},
+    **{f"number {each}": functools.partial(_is_number, spelling=each) for each in SPELLINGS},
+    **{f"date {written}": functools.partial(is_date, written=written) for written in FORMATS},
 }
 """What a value that is no text may be; the cells of a column are text if they are of none of these together."""
 
 
-def distinct(cells: Sequence[str]) -> list[str]:
-    """The values of a column but the missing ones, in their natural order."""
-    return sorted({cell for cell in cells if cell not in MISSING})
-
+_TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 
 MOST_CATEGORIES = 100
 """Most categories that are read off a public table; a column with more is left out of the inputs."""
@@ -160,7 +171,8 @@ class ColumnAnswer:
     """What is declared of one column; None where it is left blank.
 
     Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
-    where that came from, for a comment.
+    where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
+    written where that is not the table's way, `units` what they are measured in.
     """
 
     kind: str | None = None
@@ -172,6 +184,9 @@ class ColumnAnswer:
     fill: str | None = None
     cut: bool = False
     source: str = ""
+    spelling: Spelling | None = None
+    units: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,6 +200,8 @@ class Words:
     integers: Sequence[str] = ()
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drop: Sequence[str] = ()
+    decimal: str | None = None
+    thousands: str | None = None
     book: Mapping[str, ColumnAnswer] = field(default_factory=dict)
 
     @property
@@ -198,82 +215,167 @@ def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
     """`age=17:90` as a column and its bounds."""
     name, sign, bounds = text.rpartition("=")
     low, colon, high = bounds.partition(":")
-    numbers = [as_number(bound.strip(), comma=False) for bound in (low, high)]
-    dates = [as_date(bound.strip(), None) for bound in (low, high)]
-    if not (sign and colon and name.strip()) or (None in numbers and None in dates):
+    low, high = low.strip(), high.strip()
+    kind = next(
+        (known for known in _bounded() if known.bound_of(low) is not None and known.bound_of(high) is not None), None
+    )
+    if not (sign and colon and name.strip()) or kind is None:
         raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90")
-    return name.strip(), (low.strip(), high.strip())
+    require_order(f"--bounds {text!r}", kind, low, high)
+    return normal(name), (low, high)
+
+
+def _bounded() -> list[ColumnKind]:
+    return [kind for _, kind in KINDS.items() if kind.bounded]
+
+
+def require_order(where: str, kind: ColumnKind, low: str, high: str) -> None:
+    """Refuse bounds of which the lower is not below the upper."""
+    least, most = kind.bound_of(low), kind.bound_of(high)
+    if least is not None and most is not None and not least < most:
+        raise ExperimentError(f"{where} has the lower bound {low}, which is not below the upper one, {high}")
+
+
+def read_format(text: str) -> tuple[str, str]:
+    """`born=%d.%m.%Y` as a column and the format of its dates."""
+    name, sign, written = text.partition("=")
+    if not (sign and name.strip() and "%" in written):
+        raise ExperimentError(f"--dates {text!r} cannot be read; write COLUMN=FORMAT, as in born=%d.%m.%Y")
+    return normal(name), written.strip()
 
 
 def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
     """`job=a,b,c` as a column and its values."""
     name, sign, values = text.partition("=")
-    listed = tuple(value.strip() for value in values.split(",") if value.strip())
+    listed = tuple(dict.fromkeys(normal(value) for value in values.split(",") if value.strip()))
     if not (sign and name.strip() and listed):
         raise ExperimentError(f"{option} {text!r} cannot be read; write COLUMN=A,B,C, as in job=clerk,nurse,other")
-    return name.strip(), listed
+    return normal(name), listed
+
+
+@dataclass(frozen=True)
+class Look:
+    """A column's cells as far as anybody may look: its ``form``; the cells themselves where they are ``public``.
+
+    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table.
+    """
+
+    form: ColumnForm
+    cells: Sequence[str] | None = None
+    origin: str = ""
+    spelling: Spelling = PLAIN
 
 
 def answer(
-    name: str,
-    words: Words,
-    *,
-    public: Sequence[str] | None,
-    origin: str,
-    guessed: ColumnForm | None,
-    ask: Ask | None,
-    classes: bool,
+    name: str, words: Words, look: Look | None, *, ask: Ask | None, doubt: Ask | None, classes: bool
 ) -> ColumnAnswer:
     """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
 
-    Of its cells in a ``public`` table, whose ``origin`` goes into a comment; of the form of its private cells where the
-    operator allowed a look (``guessed``). ``classes`` are groups or classes whatever their values look like.
+    ``classes`` are groups or classes whatever their values look like. A ``doubt`` is asked even beside a public table.
     """
+    guessed = None if look is None else look.form
     if name in words.categories:
-        return ColumnAnswer("text", categories=words.categories[name], source="given with --categories")
+        return _listing(name, words.categories[name], look, classes=classes)
     if name in words.booleans:
-        return ColumnAnswer("boolean", source="given with --boolean")
+        return with_missing(ColumnAnswer("boolean", source="given with --boolean"), guessed)
     if name in words.bounds:
         low, high = words.bounds[name]
-        whole = "integer" if name in words.integers else _number_kind(guessed)
-        kind = "date" if name in words.dates or as_date(low, None) else whole
-        return with_missing(
-            ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds"), guessed
-        )
+        whole = "integer" if name in words.integers else _number_kind(guessed if look and look.cells is None else None)
+        kind = "date" if name in words.dates or as_date(low) else whole
+        written = words.dates.get(name) or (guessed.formats[0] if guessed is not None and guessed.formats else None)
+        given = ColumnAnswer(kind, low, high, format=written if kind == "date" else None, source="given with --bounds")
+        return with_missing(given, guessed)
     if name in words.book:
         said = words.book[name]
         values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
-        return ColumnAnswer("text", categories=values, source=said.source) if classes else said
-    if public is not None:
-        return _read_off(public, origin, classes=classes)
+        return replace(said, kind="category", categories=values) if classes else said
+    if look is not None and look.cells is not None:
+        return _read_off(name, look, words.dates.get(name), classes=classes, ask=doubt)
     if ask is not None:
         return _asked(name, guessed, ask, classes=classes)
-    form = "text" if classes else None if guessed is None else guessed.kind
-    written = words.dates.get(name, None if guessed is None else guessed.format)
-    found = ColumnAnswer(
-        "date" if name in words.dates else form, format=written, source="its kind by the form of its values"
-    )
-    return with_missing(found if form else ColumnAnswer(), guessed)
+    if classes:
+        return ColumnAnswer("category", source="" if guessed is None else _BY_FORM)
+    if name in words.dates:
+        return ColumnAnswer("date", format=words.dates[name], source="given with --dates")
+    if guessed is None:
+        return ColumnAnswer()
+    return with_missing(_dated(ColumnAnswer(guessed.kind, source=_BY_FORM), guessed, name, None), guessed)
+
+
+_BY_FORM = "its kind by the form of its values"
+
+
+def _listing(name: str, values: tuple[str, ...], look: Look | None, *, classes: bool) -> ColumnAnswer:
+    """Categories as given; of cells that were looked at, those that are no category may be missing."""
+    form = None if look is None else look.form
+    source = "given with --categories"
+    if form is None or classes:
+        return ColumnAnswer("category", categories=values, source=source)
+    absent = {cell: count for cell, count in form.missing.items() if cell not in values}
+    return with_missing(ColumnAnswer("category", categories=values, source=source), replace(form, missing=absent))
 
 
 def _number_kind(guessed: ColumnForm | None) -> str:
     return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
 
 
-def _read_off(cells: Sequence[str], origin: str, *, classes: bool) -> ColumnAnswer:
-    form, values = form_of(cells), distinct(cells)
-    source = f"read off {origin}"
-    if classes or form.kind == "text":
-        return ColumnAnswer("text", categories=tuple(values), missing=() if classes else form.missing, source=source)
-    if form.kind == "boolean":
-        return with_missing(ColumnAnswer("boolean", source=source), form)
-    if form.kind == "date":
-        dates = sorted(date for value in values if (date := as_date(value, form.format)) is not None)
-        found = ColumnAnswer("date", dates[0].isoformat(), dates[-1].isoformat(), format=form.format, source=source)
+def _dated(found: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
+    """The same with a format where all of its dates may be of one alone; else a person says which, or has to."""
+    if len(form.formats) <= 1:
+        return replace(found, format=form.formats[0] if form.formats else None)
+    which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
+    said = (
+        "" if ask is None else ask(f"column {name}: its dates may be written {which}; which is it?").strip().strip('"')
+    )
+    if said in form.formats:
+        return replace(found, format=said)
+    return replace(found, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
+
+
+def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask: Ask | None) -> ColumnAnswer:
+    form, cells = look.form, look.cells or ()
+    values = different(cell for cell in cells if cell not in form.missing)
+    source = f"read off {look.origin}"
+    if classes:
+        return ColumnAnswer("category", categories=tuple(values), source=source)
+    if written is not None:
+        _require_written(name, values, written)
+        form = replace(form, kind="date", formats=(written,))
+    spelling = look.spelling if not form.spellings or look.spelling in form.spellings else form.spellings[0]
+    if form.spellings:
+        form = replace(form, kind=_narrowest(values, spelling))
+    kind = KINDS.get(form.kind)
+    found = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
+    if kind.listing:
+        exact = sorted({cell for cell in cells if cell not in form.missing}) if form.kind == "code" else values
+        return with_missing(replace(found, categories=tuple(exact)), form)
+    if not kind.bounded:
         return with_missing(found, form)
-    numbers = [number for value in values if (number := as_number(value, comma=form.comma)) is not None]
-    low, high = (_written(bound, whole=form.kind == "integer") for bound in (min(numbers), max(numbers)))
-    return with_missing(ColumnAnswer(form.kind, low, high, source=source), form)
+    formats = form.formats if found.format == BLANK else (found.format,)
+    own = np.concatenate([kind.read(values, _Undeclared(name, each), spelling) for each in formats])
+    low, high = float(np.nanmin(own)), float(np.nanmax(own))
+    bounds = replace(found, low=kind.bound_text(low), high=kind.bound_text(high))
+    return with_missing(replace(bounds, spelling=None if spelling == look.spelling else spelling), form)
+
+
+def _narrowest(values: Sequence[str], spelling: Spelling) -> str:
+    """The first kind of numbers that all values are of, as they are written."""
+    kinds = (name for name, kind in KINDS.items() if kind.stored == "numbers")
+    return next(name for name in kinds if any(form.spelling == spelling for form in KINDS.get(name).forms(values)))
+
+
+@dataclass(frozen=True)
+class _Undeclared(ListedColumn):
+    """A column of which nothing is declared but how its dates are written."""
+
+    def __init__(self, name: str, written: str | None) -> None:
+        super().__init__(name, (), format=written, since=EPOCH)
+
+
+def _require_written(name: str, values: Sequence[str], written: str) -> None:
+    """Refuse a format that public dates are not written in."""
+    if (odd := next((value for value in values if date_in(value, written) is None), None)) is not None:
+        raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
 
 
 def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) -> ColumnAnswer:
@@ -281,37 +383,46 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
     what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
     said = ask(f"column {name}{seems}: {what}, from a code book; Enter leaves it blank").strip()
     if not said:
-        return ColumnAnswer("text" if classes else None if guessed is None else guessed.kind)
+        return ColumnAnswer("category" if classes else None if guessed is None else guessed.kind)
     if ":" in said and not classes:
         low, high = read_bounds(f"{name}={said}")[1]
-        kind = "date" if as_date(low, None) else _number_kind(guessed)
-        return with_missing(ColumnAnswer(kind, low, high, source="given by its operator"), guessed)
-    return ColumnAnswer("text", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator")
+        kind = "date" if as_date(low) else _number_kind(guessed)
+        found = ColumnAnswer(kind, low, high, source="given by its operator")
+        return with_missing(found if kind != "date" or guessed is None else _dated(found, guessed, name, ask), guessed)
+    return ColumnAnswer(
+        "category", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator"
+    )
 
 
 def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
-    """The same with the missing cells that the form has, filled as given or in the middle of the bounds."""
+    """The same with the missing cells that the form has, filled as given or in the middle of the bounds.
+
+    A comment says which cells were taken for missing, and how often each occurs where that was looked at.
+    """
     if form is None or not form.missing or found.kind is None:
         return found
-    known = (cell for cell in MISSING if cell in form.missing)
-    missing = tuple(dict.fromkeys((*known, *form.missing)))
-    return replace(found, missing=missing, fill=_middle(found) if fill is None else fill)
+    counts = [f"{count:,} {_cell(cell)}" for cell, count in form.missing.items() if count]
+    said = f"{found.source}; taken for missing: {', '.join(counts)}" if counts else found.source
+    words = [cell for cell, count in form.missing.items() if cell and count]
+    if words and KINDS.get(found.kind).listing:
+        said += f" (if {_cell(words[0])} is a value, move it to categories)"
+    return replace(found, missing=tuple(form.missing), fill=_middle(found) if fill is None else fill, source=said)
+
+
+def _cell(text: str) -> str:
+    return repr(text) if text else "empty"
 
 
 def _middle(found: ColumnAnswer) -> str | None:
-    if found.kind == "text":
+    """A number in the middle of the bounds, as TOML has it; None where none is needed or known."""
+    kind = KINDS.get(str(found.kind))
+    if kind.listing:
         return None
-    if found.kind == "boolean":
+    if not kind.bounded:
         return "0"
     if found.low is None or found.high is None:
         return None
-    dates = as_date(found.low, None), as_date(found.high, None)
-    if dates[0] is not None and dates[1] is not None:
-        return (dates[0] + (dates[1] - dates[0]) / 2).isoformat()
-    low, high = as_number(found.low, comma=False), as_number(found.high, comma=False)
-    assert low is not None and high is not None
-    return _written((low + high) / 2, whole=found.kind == "integer")
-
-
-def _written(value: float, *, whole: bool) -> str:
-    return str(round(value)) if whole else repr(value)
+    low, high = kind.bound_of(found.low), kind.bound_of(found.high)
+    if low is None or high is None:
+        return None
+    return kind.bound_text(float(round((low + high) / 2)) if kind.whole else (low + high) / 2)

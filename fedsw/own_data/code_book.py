@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsw.own_data.answers import ColumnAnswer, ColumnForm, as_date, as_number, with_missing
+from fedsw.columns.kind import ColumnKind
+from fedsw.columns.number import as_number
+from fedsw.columns.registered import KINDS
+from fedsw.own_data.answers import ColumnAnswer, ColumnForm, require_order, with_missing
 from fedsw.own_data.examine import named_as_identifier
 from fedsw.settings import ExperimentError
 from fedsw.text import nearest
@@ -21,7 +24,8 @@ FIELDS = (
 )  # fmt: skip
 """What a code book says of a column; all but the first may be left out or empty."""
 ROLES = ("input", "group", "target", "person", "leave out")
-KINDS = ("number", "integer", "boolean", "date", "text")
+_TEXT = "text"
+"""The word for a column of categories."""
 OUTSIDE = ("refuse", "cut")
 
 _LISTS = ("categories", "edges", "missing")
@@ -147,13 +151,16 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     if not column:
         raise ExperimentError(f"{where} names no column")
     outside = text["outside"] or OUTSIDE[0]
-    fixed = ((role, ROLES, "role"), (kind or KINDS[0], KINDS, "kind"), (outside, OUTSIDE, "outside"))
+    fixed = ((role, ROLES, "role"), (kind, ("", _TEXT, *KINDS.names()), "kind"), (outside, OUTSIDE, "outside"))
     for value, known, what in fixed:
         if value not in known:
-            raise ExperimentError(f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(known)}")
+            raise ExperimentError(
+                f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(filter(None, known))}"
+            )
+    kind = "category" if kind == _TEXT else kind
     if fault := next(_faults(column, kind, text, lists), None):
         raise ExperimentError(f"{where}: {fault}")
-    form = kind or ("text" if lists["categories"] else "number" if text["low"] else None)
+    form = kind or ("category" if lists["categories"] else "number" if text["low"] else None)
     said = ColumnAnswer(
         form,
         text["low"] or None,
@@ -161,10 +168,13 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
         lists["categories"],
         text["format"] or None,
         cut=outside == "cut",
-        source=f"{text['unit']}; from {book}" if text["unit"] else f"from {book}",
+        source=f"from {book}",
+        units=text["unit"],
     )
     if lists["missing"] and form is not None:
-        said = with_missing(said, ColumnForm(form, missing=lists["missing"]), fill=text["fill"] or None)
+        said = with_missing(
+            said, ColumnForm(form, missing=dict.fromkeys(lists["missing"], 0)), fill=text["fill"] or None
+        )
     return CodeBookEntry(column, role, said, lists["edges"], text["positive"] or None)
 
 
@@ -187,19 +197,32 @@ def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str,
         yield f"column {column!r} has one bound; give low and high"
     if low and categories:
         yield f"column {column!r} has bounds and categories; keep one of them"
-    if low and kind in ("text", "boolean"):
-        yield f"column {column!r} is of kind {kind!r}, which has no bounds; leave them out"
-    if categories and kind not in ("text", ""):
+    reader = KINDS.get(kind or ("category" if categories else "number"))
+    if low and not reader.bounded:
+        yield f"column {column!r} is of kind {reader.name!r}, which has no bounds; leave them out"
+    elif low and high:
+        yield from _faults_of_bounds(column, reader, low, high)
+    if categories and not reader.listing:
         yield f"column {column!r} has categories, and kind {kind!r}; write 'text'"
-    for bound in filter(None, (low, high)):
-        if (as_date(bound, None) if kind == "date" else as_number(bound, comma=False)) is None:
-            what = "a date, as 2024-05-31" if kind == "date" else "a number, as 17 or 0.5"
-            yield f"a bound of {column!r} is {bound!r}; write {what}"
+    if text["format"] and reader.stored != "days":
+        yield f"column {column!r} has a format, which belongs to dates; write kind 'date'"
     if (positive := text["positive"]) and text["role"] != "target":
         yield f"column {column!r} has positive {positive!r}, the favourable class of the target; leave it out"
     for edge in lists["edges"]:
-        if as_number(edge, comma=False) is None:
+        if as_number(edge) is None:
             yield f"an edge of {column!r} is {edge!r}; write numbers, as 30|50"
+
+
+def _faults_of_bounds(column: str, reader: ColumnKind, low: str, high: str) -> Iterator[str]:
+    for bound in (low, high):
+        if reader.bound_of(bound) is None:
+            what = "a date, as 2024-05-31" if reader.stored == "days" else "a number, as 17 or 0.5"
+            yield f"a bound of {column!r} is {bound!r}; write {what}"
+            return
+    try:
+        require_order(f"column {column!r}", reader, low, high)
+    except ExperimentError as fault:
+        yield str(fault)
 
 
 def _as_text(value: Any) -> str:

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsw.experiment import ExperimentError
-from fedsw.experiment.load import BLANK
+from fedsw.columns.date import is_time
+from fedsw.columns.kind import PLAIN, Spelling
+from fedsw.columns.kinds import LONGEST_NAME
+from fedsw.columns.number import SPELLINGS, as_number
+from fedsw.columns.registered import KINDS
+from fedsw.columns.values import number_text, numbers_rows
+from fedsw.data.formats import SEPARATORS
+from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.experiment.load import BLANK, blank_lines
 from fedsw.own_data._positive import Positive, positive_of
-from fedsw.own_data.answers import MOST_CATEGORIES, Ask, ColumnAnswer, Words, answer, form_of, read_cells, read_header
+from fedsw.own_data.answers import (
+    MOST_CATEGORIES,
+    Ask,
+    ColumnAnswer,
+    ColumnForm,
+    Look,
+    Words,
+    answer,
+    form_of,
+    read_cells,
+    read_header,
+)
 from fedsw.own_data.apart import require_no_client_s
 from fedsw.own_data.examine import named_as_identifier, places
 from fedsw.text import nearest
@@ -39,7 +60,8 @@ class DraftRequest:
     Of the classes one is the favourable (``positive``), where somebody says which.
 
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
-    from a guess by the form of private values; the rest from a person, if one is there to ask.
+    from a guess by the form of private values; the rest from a person, if one is there to ask. What cannot be told even
+    then (``doubt``), as days from months, is asked of a person in any case.
     """
 
     folder: Path
@@ -53,14 +75,15 @@ class DraftRequest:
     held_out: Path | None = None
     unit: str | None = None
     positive: str | None = None
+    doubt: Ask | None = None
 
 
 @dataclass(frozen=True)
 class Draft:
-    """An experiment as TOML, how many blanks are left in it, and what its reader must look at (``notes``)."""
+    """An experiment as TOML, its lines with blanks by number, and what its reader must look at (``notes``)."""
 
     text: str
-    blanks: int
+    blanks: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -76,29 +99,34 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     names, separator = _header(tables)
     _require_known(asked, names)
     public, origin = _public(asked, tables, separator)
-    private = {} if public or not asked.guess else _cells(tables, separator)
-    seen = public or private
-    comma = any(form_of(cells).comma for cells in seen.values()) if seen else None
+    seen = public or (_cells(tables, separator) if asked.guess else {})
+    cuts = asked.words.edges.get(asked.group)
+    forms = {column: form_of(cells) for column, cells in seen.items()}
+    numbers = Numerals.of(seen, forms, asked, public=public is not None)
 
     def of(column: str, *, classes: bool) -> ColumnAnswer:
-        cells = None if public is None else public.get(column)
-        guessed = form_of(private[column]) if column in private else None
-        given = {"public": cells, "origin": origin, "guessed": guessed, "ask": asked.ask}
-        return answer(column, asked.words, classes=classes, **given)  # type: ignore[arg-type]
+        look = None
+        if column in seen:
+            form = form_of(seen[column], labels=True) if classes else forms[column]
+            look = Look(form, None if public is None else public[column], origin, numbers.spelling)
+        return answer(column, asked.words, look, ask=asked.ask, doubt=asked.doubt, classes=classes)
 
-    regression, unit = _is_regression(asked, public, private), asked.unit or _asked_for_unit(names, asked)
+    regression, unit = _is_regression(asked, seen, forms), asked.unit or _asked_for_unit(names, asked)
     target = of(asked.target, classes=not regression)
-    cuts = asked.words.edges.get(asked.group)
     edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
     group = of(asked.group, classes=cuts is None)
+    _require_few(asked.group, group, forms.get(asked.group), cut=cuts is not None)
     positive = _favourable(asked, target, regression=regression)
     taken = {asked.target, unit, asked.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
-    features = [_feature(column, of(column, classes=False), drop=column in asked.words.drop) for column in inputs]
+    features = [
+        _feature(column, of(column, classes=False), drop=column in asked.words.drop, cells=(public or {}).get(column))
+        for column in inputs
+    ]
     lines = [
         *_head(name, asked, len(found), clients_share=found[0].client is None),
         *_unit(unit, names),
-        *_columns(separator, comma, features),
+        *_columns(separator, numbers, features),
         _values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges",
         _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
         "",
@@ -106,7 +134,105 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     ]
     text = "\n".join(lines) + "\n"
     notes = () if positive is None or positive.sure else (f"{asked.target!r}, {positive.why}; --positive says which",)
-    return Draft(text, sum(f'"{BLANK}"' in line.partition("#")[0] for line in lines), notes)
+    blanks = blank_lines(text)
+    if not blanks:
+        _require_loaded(text)
+    return Draft(text, blanks, notes)
+
+
+def _require_loaded(text: str) -> None:
+    """Refuse a draft that does not load, before it is written, with the line of each column that is at fault."""
+    try:
+        parse_experiment(tomllib.loads(text))
+    except (ExperimentError, tomllib.TOMLDecodeError) as fault:
+        quoted = [name for name in re.findall(r"'([^']+)'", str(fault))]
+        at = [
+            f"\n  line {row}: {line.strip()}"
+            for row, line in enumerate(text.splitlines(), start=1)
+            if any(f"name = {_text(name)}" in line for name in quoted) and not line.strip().startswith("#")
+        ]
+        raise ExperimentError(
+            f"a draft of these tables could not be run, and is not written: {fault}{''.join(at)}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Numerals:
+    """How numbers are written in a table: what is declared of them, or what a person has to decide (``doubt``).
+
+    Nothing is known where no cell was looked at (``looked`` is false).
+    """
+
+    spelling: Spelling = PLAIN
+    doubt: str = ""
+    looked: bool = False
+    given: bool = False
+
+    @classmethod
+    def of(
+        cls, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm], asked: DraftRequest, *, public: bool
+    ) -> Numerals:
+        """The one way in which all columns of numbers may be written, or the doubt between several.
+
+        Three digits behind every comma are decimals or thousands, and nobody can tell: then a person says which. Where
+        no way fits all columns, each is written as its own cells are. Of cells that are not public none is quoted.
+        """
+        words = asked.words
+        if words.decimal is not None or words.thousands is not None:
+            return cls(Spelling(words.decimal or ".", words.thousands or ""), looked=bool(seen), given=True)
+        written = {name: form.spellings for name, form in forms.items() if KINDS.get(form.kind).stored == "numbers"}
+        fits = [each for each in SPELLINGS if written and all(each in spellings for spellings in written.values())]
+        if not fits:
+            return cls(looked=bool(seen))
+        cells = {name: set(seen[name]) - set(forms[name].missing) for name in written}
+        ways = {each: tuple(as_number(cell, each) for name in cells for cell in cells[name]) for each in fits}
+        different = {reading: way for way, reading in reversed(ways.items())}
+        if len(different) == 1:
+            return cls(fits[0], looked=True)
+        parted = next(way for way in different.values() if way.thousands)
+        other = next(way for way in different.values() if way != parted)
+        cell = next(
+            cell for name in cells for cell in sorted(cells[name]) if as_number(cell, parted) != as_number(cell, other)
+        )
+        if not public:
+            cell = f"12{parted.thousands}345"
+        as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
+        if asked.doubt is not None:
+            said = asked.doubt(f"is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
+            if said in (as_thousands, as_decimals):
+                return cls(parted if said == as_thousands else other, looked=True)
+        doubt = (
+            f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds below have it; if it is '
+            f'{as_decimals}, delete this line, set decimal = "{other.decimal}" and mend the bounds'
+        )
+        return cls(parted, doubt, looked=True)
+
+    @property
+    def lines(self) -> list[str]:
+        """What is declared of them."""
+        decimal = [f'decimal = "{self.spelling.decimal}"'] if self.spelling.decimal != "." else []
+        if self.doubt:
+            return [*decimal, f'thousands = "{BLANK}"   # {self.doubt}']
+        why = "as given" if self.given else "by the form of the numbers"
+        return [*decimal, *([f'thousands = "{self.spelling.thousands}"   # {why}'] * bool(self.spelling.thousands))]
+
+
+def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, cut: bool) -> None:
+    """Refuse groups that nobody declared where there would be very many, or one for each number."""
+    kind = None if form is None else KINDS.get(form.kind)
+    numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
+    declared = group.source.startswith(("given", "from"))
+    if cut or declared or not (numeric or len(group.categories) > _MOST_GROUPS):
+        return
+    what = f"{len(group.categories)} different {'numbers' if numeric else 'values'}, and each would be a group"
+    raise ExperimentError(
+        f"column {column!r}, the group, has {what}; cut numbers at public edges with --edges {column}=30,50, or name "
+        f"the groups with --categories {column}=A,B"
+    )
+
+
+_MOST_GROUPS, _MOST_NUMBERS = 20, 10
+"""Most groups that are read off a public table; of numbers, which may be codes of groups, fewer."""
 
 
 def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
@@ -120,14 +246,23 @@ def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) 
 
 
 def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
-    names, separator = read_header(tables[0])
-    for table in tables[1:]:
-        others, other = read_header(table)
-        if set(others) != set(names) or other != separator:
-            odd = sorted(set(others) ^ set(names))
-            what = f"column {odd[0]!r} is in one of them only" if odd else "their cells are parted differently"
-            raise ExperimentError(f"{tables[0]} and {table} do not agree: {what}; all clients' tables are alike")
-    return names, separator
+    headers = {table: read_header(table) for table in tables}
+    for table, (names, separator) in headers.items():
+        if (twice := next((name for name, times in Counter(names).items() if times > 1 and name), None)) is not None:
+            raise ExperimentError(f"{table} has two columns {twice!r}; rename one, or take one out, for every client")
+        first, parted = headers[tables[0]]
+        if set(names) != set(first):
+            odd = sorted(set(names) ^ set(first))
+            raise ExperimentError(
+                f"{tables[0]} and {table} do not agree: column {odd[0]!r} is in one of them only; all clients' tables "
+                "are alike"
+            )
+        if separator != parted:
+            raise ExperimentError(
+                f"{tables[0]} and {table} do not agree: their cells are parted by {SEPARATORS.get(parted, parted)} and "
+                f"by {SEPARATORS.get(separator, separator)}; write one of them as the other is"
+            )
+    return headers[tables[0]]
 
 
 def _require_known(asked: DraftRequest, names: Sequence[str]) -> None:
@@ -161,72 +296,112 @@ def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
     return found
 
 
-def _is_regression(asked: DraftRequest, public: dict[str, list[str]] | None, private: dict[str, list[str]]) -> bool:
+def _is_regression(asked: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
     """Whether numbers are predicted: by the operator's bounds, or because more than ten of them may be seen."""
     said = asked.words.book.get(asked.target)
     if asked.target in asked.words.bounds or (said is not None and said.low is not None):
         return True
-    seen = (public or private).get(asked.target)
-    if asked.target in asked.words.categories or said is not None or seen is None:
+    if asked.target in asked.words.categories or said is not None or asked.target not in seen:
         return False
-    return form_of(seen).kind in ("number", "integer") and len(set(seen)) > 10
+    return KINDS.get(forms[asked.target].kind).stored == "numbers" and len(set(seen[asked.target])) > 10
 
 
-def _feature(column: str, found: ColumnAnswer, *, drop: bool) -> str:
-    if drop or (reason := _useless(column, found)) is not None:
-        return f"  # {{name = {json.dumps(column)}}},   left out: {'as asked' if drop else reason}"
-    parts = [f"name = {_text(column)}"]
-    if found.kind in ("integer", "boolean", "date"):
+def _feature(column: str, found: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:
+    if drop or (reason := _useless(column, found, cells)) is not None:
+        return f"  # {{name = {_text(column)}}},   left out: {'as asked' if drop else reason}"
+    if found.kind is None:
+        return f'  {{name = {_text(column)}, kind = "{BLANK}"}},   # {_comment(found)}'
+    kind, parts = KINDS.get(found.kind), [f"name = {_text(column)}"]
+    if found.kind not in _UNSAID:
         parts.append(f'kind = "{found.kind}"')
-    if found.kind == "date" and found.format is not None:
-        parts.append(f"format = {_text(found.format)}")
-    if found.kind == "text":
+    parts += _written(found)
+    if kind.listing:
         parts.append(f"categories = {_listed(found.categories)}")
-    elif found.kind is None:
-        parts.append(f'kind = "{BLANK}"')
-    elif found.kind != "boolean":
-        parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}"]
-        parts += [_CUT] * found.cut
+    elif kind.bounded:
+        parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}", *[_CUT] * found.cut]
     if found.missing:
         parts.append(f"missing = {_listed(found.missing)}")
-        if found.kind != "text":
+        if not kind.listing:
             parts.append(f"fill = {_bound(found.fill)}")
     return f"  {{{', '.join(parts)}}},   # {_comment(found)}"
 
 
-def _useless(column: str, found: ColumnAnswer) -> str | None:
+_UNSAID = ("number", "category")
+"""Kinds that a declaration has without saying so."""
+
+
+def _written(found: ColumnAnswer) -> list[str]:
+    """How a column's cells are written, where a declaration has to say it, and its unit of measurement."""
+    parts = [] if found.format is None else [f"format = {_text(found.format)}"]
+    if found.spelling is not None:
+        parts += [f"decimal = {_text(found.spelling.decimal)}", f"thousands = {_text(found.spelling.thousands)}"]
+    return [*parts, *([f"units = {_text(found.units)}"] if found.units else [])]
+
+
+def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
+    if numbers_rows(column) or _counts(cells):
+        return "it numbers the rows"
+    if not column:
+        return "it has no name; write one into the first row of every table if it is an input"
+    if len(column) > LONGEST_NAME:
+        return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
     if named_as_identifier(column):
         return "it looks like an identifier"
-    if found.kind == "text" and found.categories:
+    if found.kind is not None and KINDS.get(found.kind).listing and found.categories:
+        if all(map(is_time, found.categories)):
+            return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
         if len(found.categories) > MOST_CATEGORIES:
             return f"it has {len(found.categories)} categories, over {MOST_CATEGORIES}"
         if len(found.categories) < 2:
             return "it has one value only"
+    if cells is not None and not found.categories and all(cell in found.missing for cell in cells):
+        return "it is empty"
     if found.low is not None and found.low == found.high:
         return "it has one value only"
     return None
 
 
+def _counts(cells: Sequence[str] | None) -> bool:
+    """Whether a column's cells are 0, 1, 2, ... or 1, 2, 3, ... from row to row."""
+    if not cells or len(cells) < _FEWEST_ROWS or cells[0] not in ("0", "1"):
+        return False
+    return all(cell == str(number) for number, cell in enumerate(cells, start=int(cells[0])))
+
+
+_FEWEST_ROWS = 5
+"""Rows from which on a column that counts them is taken for their numbers."""
+
+
 def _comment(found: ColumnAnswer) -> str:
     if found.kind is None:
         return 'fill in: kind = "number", low and high; or categories = [...] in its place'
-    blank = (found.kind == "text" and not found.categories) or (
-        found.kind in ("number", "integer", "date") and found.low is None
-    )
-    if blank:
+    kind = KINDS.get(found.kind)
+    if (kind.listing and not found.categories) or (kind.bounded and found.low is None):
         return f"fill in from a code book or a law, not from the records ({found.source or 'not given'})"
-    return found.source
+    return f"{found.source}; {found.doubt}" if found.doubt else found.source
 
 
 def _values(role: str, column: str, found: ColumnAnswer, positive: Positive | None = None) -> str:
     named = "" if positive is None or positive.value is None else f", positive = {_text(positive.value)}"
+    if len(found.categories) == 1:
+        raise ExperimentError(
+            f"column {column!r}, the {role}, has the one value {found.categories[0]!r} ({found.source}), and two at "
+            f"least are compared; give all of them with --categories {column}={found.categories[0]},..."
+        )
     line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}{named}}}"
     why = found.source if found.categories else "fill in: every value that there can be"
     return f"{line}   # {why}" + ("" if positive is None else f"; {positive.why}")
 
 
 def _targets(column: str, found: ColumnAnswer) -> str:
-    bounds = [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}", *[_CUT] * found.cut]
+    kind = [f'kind = "{found.kind}"'] if found.kind not in (*_UNSAID, None, "integer") else []
+    bounds = [
+        *kind,
+        *_written(found),
+        f"low = {_bound(found.low)}",
+        f"high = {_bound(found.high)}",
+        *[_CUT] * found.cut,
+    ]
     return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(found)}"
 
 
@@ -280,12 +455,13 @@ def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _columns(separator: str, comma: bool | None, features: Sequence[str]) -> list[str]:
-    """The lines of the columns; `comma` is whether decimals are commas, None where no cell was looked at."""
+def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list[str]:
+    """The lines of the columns."""
     return [
         "[data.columns]",
         *([f"separator = {_text(separator)}"] if separator != "," else []),
-        *(['decimal = ","'] if comma else [_POINT] if comma is None and separator == ";" else []),
+        *numbers.lines,
+        *([_POINT] if not numbers.looked and not numbers.given and separator == ";" else []),
         "features = [",
         *features,
         "]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -154,6 +155,22 @@ def _require_numbered(folder: Path) -> None:
     )
 
 
+def one_file_twice(tables: Sequence[Place]) -> str | None:
+    """A sentence about the first two clients that bring one file, by a link or as a copy; None if no two do."""
+    by_size: dict[int, list[Place]] = {}
+    for place in tables:
+        if place.client is None or not place.table.is_file():
+            continue
+        for other in by_size.setdefault(place.table.stat().st_size, []):
+            if place.table.samefile(other.table) or filecmp.cmp(place.table, other.table, shallow=False):
+                return (
+                    f"clients {other.client} and {place.client} bring one file, {other.table} and {place.table}: its "
+                    "people would be counted and protected as if they were two; give each client its own records"
+                )
+        by_size[place.table.stat().st_size].append(place)
+    return None
+
+
 def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
     """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
 
@@ -176,6 +193,8 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
             f"the experiment has {asked} clients, and {folder} has folders for {len(tables)} "
             f"(0 to {len(tables) - 1}): write {fits}"
         )
+    if (said := one_file_twice(tables)) is not None:
+        raise BadRecords(said)
     if elsewhere:
         for place in tables:
             read_table(place.table, declared_columns(experiment))
@@ -246,6 +265,8 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     read = [_examined(experiment, place, columns, keep=keep) for place in found]
     files = tuple(file for file, _ in read)
     together = () if alone else tuple(_together(experiment, columns, read, folder))
+    if (twice := one_file_twice(found)) is not None:
+        together += (twice,)
     units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)

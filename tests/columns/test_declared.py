@@ -259,7 +259,7 @@ class Stream(IterableDataset):
         (
             PLAIN.assign(y=["n", None, "n", "y"]),
             {"target": "y"},
-            "row 1 .*column 'y' is neither text nor a whole number",
+            "row 1 .*column 'y' is empty",
         ),
         (
             PLAIN.assign(g=[0, None, 0, 1]),

@@ -140,7 +140,7 @@ def test_a_semicolon_table_with_decimal_commas_is_the_table_with_commas_and_poin
     wanted = read_table(tmp_path / "a.csv", plain)
     assert torch.equal(read_table(tmp_path / "b.csv", semicolons).features, wanted.features)
     assert torch.equal(read_table(tmp_path / "c.csv", tabs).features, wanted.features)
-    with pytest.raises(BadRecords, match=r'parted by semicolons, and commas are declared; set separator = ";"'):
+    with pytest.raises(BadRecords, match=r'parted by semicolons, and commas are declared; .* set separator = ";"'):
         read_table(tmp_path / "b.csv", plain)
     assert difference(plain, semicolons) == "separator is ';', not ','"
 

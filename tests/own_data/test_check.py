@@ -160,7 +160,7 @@ def test_the_command_exits_with_2_unless_a_run_can_start(tmp_path, capsys):
 def test_an_examination_and_a_run_open_every_file_once(tmp_path, monkeypatch, held_out):
     """Identifiers are looked for, and held-out rows among the private ones, in what was read for the faults."""
     for client in range(2):
-        rows = [[*row, f"p{place // 2}", place] for place, row in enumerate(FINE)]
+        rows = [[*row, f"p{place // 2}", place + client] for place, row in enumerate(FINE)]
         write(tmp_path / str(client), rows, header=("age", "work", "sex", "income", "pid", "note"))
     write(tmp_path / "public", [[row[0] + 0.5, *row[1:]] for row in FINE])
     named = {"held_out": str(tmp_path / "public" / "train.csv")} if held_out else {}
@@ -178,7 +178,7 @@ def test_an_examination_and_a_run_open_every_file_once(tmp_path, monkeypatch, he
 
 def test_held_out_rows_that_are_private_too_are_found_in_what_was_read(tmp_path):
     for client in range(2):
-        write(tmp_path / str(client), FINE)
+        write(tmp_path / str(client), FINE[:: 1 - 2 * client])
     write(tmp_path / "public", [[50.5, "a", "male", "low"], [51.5, "a", "female", "low"], *FINE[:3]])
     data = RAW["data"] | {"held_out": str(tmp_path / "public" / "train.csv"), "data_dir": str(tmp_path)}
     said = examine(parse_experiment(RAW | {"data": data}), tmp_path).together

@@ -48,13 +48,14 @@ def test_a_code_book_declares_every_column_and_its_role_and_nothing_is_left_open
     features = {each["name"]: each for each in columns["features"]}
     assert set(features) == {"age", "income", "rooms", "job", "since", "member"}
     assert features["age"] == {
-        "name": "age", "kind": "integer", "low": 18, "high": 90, "missing": ["NA", "?"], "fill": 54
+        "name": "age", "kind": "integer", "low": 18, "high": 90, "missing": ["NA", "?"], "fill": 54,
+        "units": "years",
     }  # fmt: skip
-    assert features["income"] == {"name": "income", "low": -100, "high": 200.5}
+    assert features["income"] == {"name": "income", "low": -100, "high": 200.5, "units": "kEUR"}
     assert features["job"]["categories"] == ["clerk", "nurse"] and features["member"]["kind"] == "boolean"
     assert columns["sensitive"] == {"name": "sex", "values": ["f", "m"]}
     assert columns["target"] == {"name": "good", "values": ["no", "yes"], "positive": "yes"}
-    assert "years; from codes.csv" in (tmp_path / "own.toml").read_text()
+    assert 'units = "years"' in (tmp_path / "own.toml").read_text()
 
 
 def test_json_and_csv_of_one_content_are_one_code_book(tmp_path):
@@ -107,7 +108,10 @@ def test_a_target_with_bounds_is_a_number_to_predict_and_edges_cut_a_group(tmp_p
         ("column,low,high\nage,3,\n", "line 2: column 'age' has one bound"),
         ("column,low,high\nage,three,4\n", "line 2: a bound of 'age' is 'three'; write a number"),
         ("column,kind,low,high\nborn,date,1,2\n", "write a date, as 2024-05-31"),
-        ("column,kind\nage,numeric\n", "the kind of 'age' is 'numeric'; write one of number, integer"),
+        (
+            "column,kind\nage,numeric\n",
+            "the kind of 'age' is 'numeric'; write one of text, boolean, code, date",
+        ),
         ("column,role\nage,sensitive\n", "the role of 'age' is 'sensitive'; write one of input, group"),
         ("column,role\nsex,group\nrace,group\n", "line 3 gives 'race' the role 'group', which 'sex' has already"),
         ("column,low,high\nage,1,2\nage,1,3\n", "line 3 describes column 'age' a second time"),

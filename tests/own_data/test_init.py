@@ -134,7 +134,8 @@ def test_a_parquet_table_is_drafted_as_the_same_table_in_text_is(tmp_path):
 def test_groups_cut_at_edges_and_numbers_to_predict(tmp_path):
     words = Words(bounds={"age": ("0", "100")}, edges={"age": ("30", "50")})
     text = draft(DraftRequest(folder(tmp_path), "age", "income", words, from_public=True), name="own").text
-    assert 'sensitive = {name = "age", edges = [30, 50]}' in text and '{name = "age", low = 0, high = 100}' in text
+    assert 'sensitive = {name = "age", edges = [30, 50]}' in text
+    assert '{name = "age", low = 0, high = 100, missing = [""], fill = 50}' in text
     words = Words(bounds={"age": ("0", "100")})
     text = draft(DraftRequest(tmp_path / "DATA", "sex", "age", words, from_public=True), name="own").text
     assert 'targets = [{name = "age", low = 0, high = 100}]' in text and 'task = "regression"' in text
@@ -165,8 +166,8 @@ def test_bounds_that_cannot_be_read_are_refused(text):
         (["0", "1"], "integer"),
         (["2024-05-31", "NA"], "date"),
         (["31.05.2024"], "date"),
-        (["a", "1"], "text"),
-        (["", "NA"], "text"),
+        (["a", "1"], "category"),
+        (["", "NA"], "category"),
     ],
 )
 def test_the_form_of_cells_is_the_narrowest_kind_that_all_of_them_are_of(cells, kind):
@@ -194,9 +195,7 @@ def test_all_drafts_of_one_folder_count_in_one_account_whatever_they_predict_and
 def test_a_file_of_another_encoding_is_named_with_what_to_do(tmp_path):
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "records.csv").write_text("a,sex,income\n1,f,0\n", encoding="utf-16")
-    with pytest.raises(
-        BadRecords, match=r"records.csv is not UTF-8 \(it begins as UTF-16 does\); save the file as UTF-8"
-    ):
+    with pytest.raises(BadRecords, match=r"records.csv is UTF-16: save it as UTF-8"):
         drafted(tmp_path)
 
 
