@@ -17,7 +17,6 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from benchmarks.machine import describe
 from fedsw.accounting import Charge
 from fedsw.accounting.epsilons import gaussian_epsilon
 from fedsw.data.synthetic import gaussians, mode_centres
-from fedsw.privacy.release import Part, pay, release_paid
+from fedsw.privacy.release import Part, Uncounted, pay, release_paid
 from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices
 from fedsw.randomness import Stream
 from fedsw.transport.flow import Slices, draw_stored, flow_step
@@ -57,14 +56,6 @@ ROWS = [Row(algorithm, sigma) for algorithm in ("fresh", "stored") for sigma in 
 ]
 
 
-class Unaccounted:
-    """Stands in for a ledger: the points are drawn from a law and belong to nobody."""
-
-    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
-        """Take every charge."""
-        return float("inf")
-
-
 def flow(row: Row, records: Tensor, *, particles: int, steps: int, seed: int) -> Tensor:
     """Where a flow's particles end, (particles, 2)."""
     directions = DirectionStream(Stream.seeded(seed, "directions"))
@@ -75,7 +66,7 @@ def flow(row: Row, records: Tensor, *, particles: int, steps: int, seed: int) ->
             return unprotected_slices(records, directions.draw(2, k))
         slices = fresh_slices(records, radius=RADIUS, k=k, scheme="orthogonal", directions_stream=directions)
         part = Part("slices", 2 * RADIUS, row.sigma)
-        paid = pay(Unaccounted(), 1, 0, [Charge("records", 1.0, 2 * RADIUS)], row.sigma, [part])
+        paid = pay(Uncounted(), 1, 0, [Charge("records", 1.0, 2 * RADIUS)], row.sigma, [part])
         return slices.released(release_paid(slices.bounded, paid, part.name, noise))
 
     store = [release(STORED)] if row.algorithm == "stored" else []

@@ -15,7 +15,7 @@ import torch
 from benchmarks.machine import describe
 from fedsw.accounting import Charge
 from fedsw.privacy.masks import MaskKey, Share, digest_of, shared_step
-from fedsw.privacy.release import Bounded, Part, pay, release_share
+from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.text import table
@@ -28,11 +28,6 @@ SLOW, FAST = 1.25e6, 1.25e8
 """Bytes a second of lines of 10 Mbit/s and 1 Gbit/s."""
 
 
-class _Uncharged:
-    def spend(self, round: int, attempt: int, charges: object, sigma: float) -> float:
-        return 0.0
-
-
 def measure(sites: int, numbers: int) -> dict[str, float]:
     """Seconds of one core for a site's part of a masked sum: agreeing on keys (once a run), masks, noise."""
     own, others = MaskKey.fresh(), [MaskKey.fresh().public for _ in range(sites - 1)]
@@ -43,7 +38,7 @@ def measure(sites: int, numbers: int) -> dict[str, float]:
     mask = own.mask(others, digest_of({"round": 1}), numbers)
     masked = time.process_time()
     part = Part("sum", 1.0, 1.0)
-    paid = [pay(_Uncharged(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
+    paid = [pay(Uncounted(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
     share = Share(1, sites, shared_step(1.0, sites, [1] * sites), 10.0)
     bounded = Bounded(torch.zeros(numbers, dtype=torch.float64), Sensitivity(1.0, "any"))
     started = time.process_time()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Covers = Literal["plain", "sliced", "both", "laplace"]
+from fedsw.registry import Unknown, Word
+
+Covers = Literal["plain", "sliced", "both"]
+
+GAUSSIAN, LAPLACE = "gaussian", "laplace"
+"""The shipped noises; `fedsw.privacy.noise.MECHANISMS` has them, and those of a user's own."""
+
+NO_NOISE = "none"
+"""What a release without noise is called: it costs epsilon = infinity, whatever accounts for it."""
+
+_NORMAL: Mapping[str, Word] = {GAUSSIAN: "proven"}
 
 
 @dataclass(frozen=True)
@@ -17,8 +27,10 @@ class Accountant:
         guarantee: whether its epsilon is proven to be an upper bound for the sampling it is used with.
         note: where it comes from and what it takes as noise multiplier.
         covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
-            directions, and "rdp-wor" for other steps among them; ``"both"``; or ``"laplace"``, where a step's mu is
-            the l1 sensitivity / scale of Laplace noise, which no other accountant means.
+            directions, and "rdp-wor" for other steps among them; or ``"both"``.
+        takes: the noises whose sensitivity / scale it means by a step's mu, and whose word that is; it takes no other.
+            The first is its own.
+        pure: whether what it says holds with delta = 0.
         renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
         stated: whether a user registered it, and says that its epsilon is an upper bound.
         epsilon: of (steps, delta), none of which is without noise, costs nothing or is uncovered; a shipped one's is
@@ -29,9 +41,18 @@ class Accountant:
     guarantee: bool
     note: str
     covers: Covers = "plain"
+    takes: Mapping[str, Word] = field(default_factory=lambda: dict(_NORMAL), hash=False)
+    pure: bool = False
     renyi: bool = False
     stated: bool = False
     epsilon: Callable[..., float] | None = None
+
+    @property
+    def word(self) -> Word:
+        """Whose word it is that its epsilon is an upper bound for the noise that it was made for."""
+        if self.guarantee:
+            return "proven"
+        return "stated" if self.stated else "none"
 
 
 _SHIPPED = (
@@ -90,41 +111,82 @@ _SHIPPED = (
         name="laplace",
         guarantee=True,
         note="pure epsilon of Laplace noise: l1 sensitivity / scale of every release, added up, without amplification",
-        covers="laplace",
+        takes={LAPLACE: "proven"},
+        pure=True,
     ),
 )
-ACCOUNTANTS = {each.name: each for each in _SHIPPED}
+ACCOUNTANTS = {accountant.name: accountant for accountant in _SHIPPED}
 """All accountants, in the order in which they are compared."""
 
 
 def accountant_named(name: str) -> Accountant:
-    """An accountant by its name; ValueError, naming those that there are, if there is none."""
+    """An accountant by its name; `Unknown`, naming those that there are, if there is none."""
     if name not in ACCOUNTANTS:
-        raise ValueError(
+        raise Unknown(
             f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
         )
     return ACCOUNTANTS[name]
 
 
-def require_noise(name: str, mechanism: str) -> None:
-    """Refuse normal noise ("gaussian") for an accountant of "laplace" noise, and the other way round: ValueError.
+def own_noise(name: str) -> str:
+    """The noise that an accountant was made for."""
+    return next(iter(accountant_named(name).takes))
 
-    The same sensitivity / scale costs another epsilon.
+
+def word_of(name: str, mechanism: str) -> Word:
+    """Whose word it is that an accountant's epsilon bounds what a noise costs; ValueError if it does not take it.
+
+    "proven" where the accountant's bound is, and the noise's place in it; else the weaker of the two. A release without
+    noise costs an infinite epsilon, which is proven.
     """
-    laplace = accountant_named(name).covers == "laplace"
-    if mechanism == ("gaussian" if laplace else "laplace"):
-        raise ValueError(
-            f"accountant {name!r} is of {'Laplace' if laplace else 'normal'} noise, and this noise is {mechanism!r}, "
-            "which costs another epsilon: choose an accountant of its own; nothing was charged"
+    accountant = accountant_named(name)
+    if mechanism == NO_NOISE:
+        return "proven"
+    if mechanism not in accountant.takes:
+        raise Unknown(
+            f"accountant {name!r} is of {' and '.join(accountant.takes)} noise, and this noise is {mechanism!r}, "
+            "which costs another epsilon: choose an accountant that takes it; nothing was charged"
         )
+    words = {accountant.word, accountant.takes[mechanism]}
+    return next(word for word in _WEAKEST_FIRST if word in words)
 
 
-def doubt(name: str) -> str:
-    """What to say before an epsilon of an accountant that proves nothing; "" for one that is proven."""
-    by = accountant_named(name)
-    if by.guarantee:
+_WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
+
+
+def require_noise(name: str, mechanism: str) -> None:
+    """Refuse a noise that an accountant does not list: ValueError.
+
+    The same sensitivity / scale costs another epsilon under another noise.
+    """
+    word_of(name, mechanism)
+
+
+def let_take(name: str, mechanism: str, word: Word) -> None:
+    """Add a noise to those that an accountant takes, by somebody's word; ValueError if it takes it already."""
+    accountant = accountant_named(name)
+    if mechanism in accountant.takes:
+        raise ValueError(f"accountant {name!r} takes {mechanism!r} noise already; give yours another name")
+    ACCOUNTANTS[name] = replace(accountant, takes={**accountant.takes, mechanism: word})
+
+
+def is_proven(name: str, mechanism: str) -> bool:
+    """Whether an accountant's epsilon is proven to be an upper bound for releases with a noise."""
+    return word_of(name, mechanism) == "proven"
+
+
+def doubt(name: str, mechanism: str) -> str:
+    """What to say before an epsilon that nothing proves, of releases with a noise; "" before one that is proven."""
+    word = word_of(name, mechanism)
+    if word == "proven":
         return ""
-    if by.stated:
+    accountant = accountant_named(name)
+    if accountant.guarantee:
+        said = f"that the accountant {name} bounds what {mechanism!r} noise costs"
+        if word == "stated":
+            return f"No guarantee but by the user's word: {said} is stated by the user. It says "
+        return f"No guarantee: nobody says {said}. It says "
+    if word == "stated":
         return (
             f"No guarantee but by the user's word: that the accountant {name} gives an upper bound is stated by the "
             "user. It says "

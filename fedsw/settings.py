@@ -26,6 +26,10 @@ class FederationError(RuntimeError):
         self.recorded = recorded
 
 
+class Unaccounted(FederationError):
+    """Something was released of which no ledger has a row: nothing bounds what it costs."""
+
+
 Setting = tuple[tuple[str, ...], Any]
 Schema = TypeVar("Schema", bound=BaseModel)
 

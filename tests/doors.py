@@ -7,16 +7,16 @@ import math
 from torch import Tensor
 
 from fedsw.accounting import Charge
-from fedsw.privacy.noise import Mechanism
+from fedsw.privacy.noise import MECHANISMS
 from fedsw.privacy.records import RecordRelease
-from fedsw.privacy.release import Bounded, Part, pay, release_paid
+from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
 from fedsw.randomness import Stream
 from fedsw.transport.flow import Slices
 
 
-class Unaccounted:
+class Unaccounted(Uncounted):
     """A ledger that takes everything."""
 
     def spend(self, round, attempt, charges, sigma):
@@ -29,8 +29,9 @@ def through(bounded: Bounded, part: Part, stream: Stream):
     return release_paid(bounded, paid, part.name, stream)
 
 
-def privatised(mechanism: Mechanism, rows: Tensor, scale: float, stream: Stream) -> Tensor:
-    return through(Bounded(rows, Sensitivity(1.0, "any")), Part("rows", 1.0, scale, mechanism), stream).value
+def privatised(mechanism: str, rows: Tensor, scale: float, stream: Stream) -> Tensor:
+    moved = Sensitivity(1.0, "any", norm=MECHANISMS.get(mechanism).norm)
+    return through(Bounded(rows, moved), Part("rows", 1.0, scale, mechanism), stream).value
 
 
 def privatise(features: Tensor, release: RecordRelease, stream: Stream) -> Tensor:

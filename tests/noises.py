@@ -5,11 +5,16 @@ A test that passes noise of the declared law fails by chance less often than onc
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from contextlib import contextmanager
 
+import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+
+from fedsw.privacy.noise import MECHANISMS
 
 CHANCE = 1e-9
 
@@ -55,3 +60,18 @@ def _require_squares(sizes: Tensor, law) -> None:
         assert math.isfinite(most) and low < least and most < high, (
             f"noise of a {name}: {low} < {least}, {most} < {high}"
         )
+
+
+def replace_noise(monkeypatch, noised, name: str = "gaussian") -> None:
+    """Let values leave with another law than a mechanism's, for a test."""
+    changed = dataclasses.replace(MECHANISMS.get(name), noised=noised)
+    monkeypatch.setitem(MECHANISMS._things, name, changed)
+
+
+@contextmanager
+def other_noise(noised, *names: str):
+    """The same while a block runs, where there is no monkeypatch."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names or ("gaussian",):
+            replace_noise(patch, noised, name)
+        yield

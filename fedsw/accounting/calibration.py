@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from fedsw.accountants import require_noise
+from fedsw.accountants import GAUSSIAN, require_noise
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.accounting.epsilons import epsilon_by
-from fedsw.accounting.profiles import Sampling, Step
+from fedsw.accounting.profiles import Step
+from fedsw.accounting.relations import Sampling
 from fedsw.accounting.slicing import Slicing
 
 MOST_STEPS = 10**7
@@ -28,6 +29,7 @@ def noise_multiplier(
     steps: int,
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
     slicing: Slicing | None = None,
     beside: StepCounts = (),
     device: torch.device | str = "cpu",
@@ -38,9 +40,10 @@ def noise_multiplier(
     noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
     in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
     if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], delta not
-    in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall), or the accountant is of Laplace noise.
+    in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall), or the accountant does not take the
+    mechanism's noise.
     """
-    _check(epsilon, sampling_rate, accountant)
+    _check(epsilon, sampling_rate, accountant, mechanism)
     if steps < 1:
         raise ValueError(f"steps is {steps}; at least 1 is needed.")
     settled = counts_of(beside)
@@ -75,6 +78,7 @@ def steps(
     noise_multiplier: float,
     sampling: Sampling = "without-replacement",
     accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
     slicing: Slicing | None = None,
     device: torch.device | str = "cpu",
 ) -> int:
@@ -83,7 +87,7 @@ def steps(
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
     whose round-off would use delta up (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
     """
-    _check(epsilon, sampling_rate, accountant)
+    _check(epsilon, sampling_rate, accountant, mechanism)
     if not noise_multiplier > 0.0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
     step = Step(sampling_rate, 1 / noise_multiplier, sampling, slicing)
@@ -152,8 +156,8 @@ def _round_up(value: float) -> float:
     return max(value, float(f"{math.ceil(value / unit) * unit:.6g}"))
 
 
-def _check(epsilon: float, sampling_rate: float, accountant: str) -> None:
-    require_noise(accountant, "gaussian")
+def _check(epsilon: float, sampling_rate: float, accountant: str, mechanism: str) -> None:
+    require_noise(accountant, mechanism)
     if not 0.0 < epsilon < math.inf:
         raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (inf would mean no noise).")
     if not 0.0 < sampling_rate <= 1.0:

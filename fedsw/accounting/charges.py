@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import index
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
+from fedsw.accountants import GAUSSIAN, LAPLACE
 from fedsw.accounting.composition import Composition
 from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.journal import LedgerDamaged
-from fedsw.accounting.profiles import Sampling, Step, stated_step
+from fedsw.accounting.profiles import Step, stated_step
+from fedsw.accounting.relations import REPLACE_ONE, Sampling
 from fedsw.accounting.selection import Selection
 from fedsw.accounting.slicing import Slicing
 from fedsw.accounting.stated import Pure
@@ -153,12 +155,37 @@ class _History:
 _beginnings: WeakValueDictionary[tuple[tuple[str, ...], str, str], _History] = WeakValueDictionary()
 
 
+def _pure(step: Step) -> Step:
+    """A release with Laplace noise as what it is, of pure epsilon, for a replacement."""
+    replaced = step.mu if step.relation == REPLACE_ONE else 2 * step.mu
+    return stated_step(Pure(replaced)) if replaced else step
+
+
+def _exact(step: Step) -> Step:
+    """A release with a noise that nothing is proven of: as one without."""
+    return replace(step, mu=math.inf) if step.mu else step
+
+
+_COUNTED_AS: Mapping[str, Callable[[Step], Step]] = {GAUSSIAN: lambda step: step, LAPLACE: _pure}
+
+
+def counted_as(mechanism: str) -> Callable[[Step], Step]:
+    """What a step with a noise is to who composes it with others; one of a user's own is taken for none.
+
+    An account of a data set takes nobody's word, so that such a release costs an infinite epsilon there.
+    """
+    return _COUNTED_AS.get(mechanism, _exact)
+
+
 class Account:
     """Which attempts were charged, and what each group's steps cost by the ledger's accountant."""
 
-    def __init__(self, groups: Iterable[str], accountant: str, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, groups: Iterable[str], accountant: str, mechanism: str, device: torch.device | str = "cpu"
+    ) -> None:
         self.spent: set[tuple[int, int]] = set()
         self._accountant, self._device = accountant, device
+        self._counted_as = counted_as(mechanism)
         self._counts = {group: Counter[Step]() for group in groups}
         self._compositions = {group: Composition(device=device) for group in self._counts}
         self._worst = next(iter(self._counts))  # at the last reading
@@ -176,15 +203,12 @@ class Account:
         self._history = self._history.after(tuple(steps.items()))
 
     def steps_by_group(self) -> dict[str, dict[Step, int]]:
-        """How often each group took which step; those of Laplace noise as what they are, pure, for a replacement."""
-        if self._accountant != "laplace":
-            return {group: dict(counts) for group, counts in self._counts.items()}
-        found = {group: Counter[Step]() for group in self._counts}
+        """How often each group took which step, as `counted_as` has the ledger's noise."""
+        steps = {group: Counter[Step]() for group in self._counts}
         for group, counts in self._counts.items():
             for step, times in counts.items():
-                replaced = step.mu if step.sampling == "without-replacement" else 2 * step.mu
-                found[group][stated_step(Pure(replaced)) if replaced else step] += times
-        return {group: dict(counts) for group, counts in found.items()}
+                steps[group][self._counted_as(step)] += times
+        return {group: dict(counts) for group, counts in steps.items()}
 
     def by_group(self, delta: float) -> dict[str, float]:
         """Epsilon of each group at delta."""
@@ -225,8 +249,8 @@ class Account:
 class SelectedAccount(Account):
     """The account of a run that is the best of several: its epsilon is the selection's, whose delta is the only one."""
 
-    def __init__(self, groups: Iterable[str], accountant: str, selection: Selection) -> None:
-        super().__init__(groups, accountant)
+    def __init__(self, groups: Iterable[str], accountant: str, mechanism: str, selection: Selection) -> None:
+        super().__init__(groups, accountant, mechanism)
         self._selection = selection
 
     def by_group(self, delta: float) -> dict[str, float]:

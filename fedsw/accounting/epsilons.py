@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import get_args
 
 import torch
 
-from fedsw.accountants import ACCOUNTANTS, Accountant, Covers, accountant_named
+from fedsw.accountants import ACCOUNTANTS, GAUSSIAN, Accountant, Covers, accountant_named
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, counts_of, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
+from fedsw.accounting.relations import REPLACE_ONE
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
+from fedsw.registry import Word
 
 _LEAST_MU = 1e-7
 """Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 up to order 1024."""
@@ -31,24 +34,36 @@ _TRIED = (((Step(1.0, 0.5), 1),), ((Step(0.01, 1.0), 100), (Step(0.3, 0.2), 20))
 """Steps whose epsilon, from below, a stated bound is compared with."""
 
 
-def accountant(name: str, *, note: str, upper_bound: bool = False, covers: Covers = "plain") -> Callable[[Own], Own]:
+def accountant(
+    name: str,
+    *,
+    note: str,
+    upper_bound: bool = False,
+    covers: Covers = "plain",
+    takes: Sequence[str] = (GAUSSIAN,),
+) -> Callable[[Own], Own]:
     """Give this process an accountant of one's own: `@accountant("mine", note=...)` over (steps, delta) to epsilon.
 
     The function is not asked about steps that cost nothing, that have no noise, or that `covers` leaves out. Nothing
     proves that its epsilon is an upper bound: the record of a run says whose word it is, a client with a limit on
     epsilon refuses it, and an audit recomputes nothing for it.
 
-    Its name is that of `privacy.accountant`, and in ledgers, which open where it is registered alone; for ``note`` and
-    ``covers`` see `fedsw.accountants.Accountant`. Whoever states that its epsilon is an ``upper_bound`` has it compared
-    with what is known from below: ValueError where it is smaller.
+    Its name is that of `privacy.accountant`, and in ledgers, which open where it is registered alone; for ``note``,
+    ``covers`` and ``takes`` see `fedsw.accountants.Accountant`. Whoever states that its epsilon is an
+    ``upper_bound`` has it compared with what is known from below: ValueError where it is smaller.
     """
 
     def registered(function: Own) -> Own:
         if name in ACCOUNTANTS:
             raise ValueError(f"there is an accountant {name!r}; give yours another name")
-        if upper_bound and covers in ("plain", "both"):
+        if covers not in get_args(Covers):
+            raise ValueError(f"covers is {covers!r}; choose one of {', '.join(get_args(Covers))}")
+        if not takes:
+            raise ValueError(f"accountant {name!r} takes no noise; name at least one, such as {GAUSSIAN!r}")
+        if upper_bound and covers != "sliced" and GAUSSIAN in takes:
             _require_above(name, function)
-        ACCOUNTANTS[name] = Accountant(name, False, note, covers, stated=upper_bound, epsilon=function)
+        noises: dict[str, Word] = dict.fromkeys(takes, "stated" if upper_bound else "none")
+        ACCOUNTANTS[name] = Accountant(name, False, note, covers, noises, stated=upper_bound, epsilon=function)
         return function
 
     return registered
@@ -78,7 +93,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     own, counts = accountant_named(accountant), _reduced(steps)
     if reason := _not_covered(own, counts):
         raise ValueError(f"accountant {accountant} is {reason}; choose pld.")
-    if own.renyi and any(step.sampling == "poisson" for step, _ in counts):
+    if own.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
         raise ValueError(f"{accountant} bounds sampling without replacement; a Poisson step has no epsilon there.")
     counts = [(step, times) for step, times in counts if times and not step.costless]
     if len(relations := sorted({step.relation for step, _ in counts})) > 1:
@@ -100,10 +115,10 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
     other = "plain" if any(step.slicing for step, _ in counts) else "sliced"
     rows: list[dict[str, object]] = []
     for name, each in ACCOUNTANTS.items():
-        if each.covers in (other, "laplace"):
+        if each.covers == other or GAUSSIAN not in each.takes:
             continue
         value, note = None, each.note
-        if each.renyi and any(step.sampling == "poisson" for step, _ in counts):
+        if each.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
             note = "not for Poisson sampling"
         elif reason := _not_covered(each, counts):
             note = reason

@@ -15,11 +15,12 @@ from uuid import uuid4
 import torch
 
 from fedsw import files
-from fedsw.accountants import accountant_named
+from fedsw.accountants import is_proven, own_noise, require_noise
 from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as_row, as_steps, charges_of, entries_of
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.profiles import Step
+from fedsw.accounting.relations import RELATIONS, REPLACE_ONE, require_sampling
 from fedsw.accounting.selection import Selection
 from fedsw.text import upward
 
@@ -43,6 +44,12 @@ class _Plan(Protocol):
 
     @property
     def accountant(self) -> str: ...
+
+    @property
+    def mechanism(self) -> str: ...
+
+    @property
+    def relation(self) -> str: ...
 
     @property
     def nominal(self) -> bool: ...
@@ -74,6 +81,8 @@ class Ledger:
         groups: public names of the groups; every spend charges each of them.
         delta, budget: of the guarantee; an epsilon of inf for a run without one.
         accountant: "pld", or the comparison accountant that decides instead.
+        mechanism: the noise that its charges are read as those of, one that the accountant takes.
+        relation: the neighbours that epsilon is for.
         nominal: sampling and noise are reproducible: epsilon is what a secret seed would give.
         run: its name, which stays when it is resumed; "" where the place says it.
         selection: what the run costs if it is the best of several: its epsilon is then the selection's from the first
@@ -92,6 +101,8 @@ class Ledger:
         self.delta = float(header["delta"])
         self.budget = float(header["epsilon"])
         self.accountant = str(header["accountant"])
+        self.mechanism = str(header["mechanism"]) if "mechanism" in header else own_noise(self.accountant)
+        self.relation = RELATIONS.get(str(header.get("relation", REPLACE_ONE))).name
         self.nominal = bool(header["nominal"])
         self.run = str(header.get("run", ""))
         selection = header.get("selection")
@@ -110,6 +121,8 @@ class Ledger:
         delta: float = math.nan,
         epsilon: float = math.nan,
         accountant: str = "pld",
+        mechanism: str | None = None,
+        relation: str = REPLACE_ONE,
         nominal: bool = False,
         run: str = "",
         selection: Selection | None = None,
@@ -117,19 +130,22 @@ class Ledger:
     ) -> Ledger:
         """Make a new account at ``path`` and hold it for writing; ``path`` + ".lock" is made beside it.
 
-        Groups, delta, epsilon, accountant and ``nominal`` are the plan's if there is one. ValueError for no, an empty
-        or a repeated group, numbers out of range, or an (epsilon, delta) that is not the selection's; FileExistsError;
-        LedgerBusy if another process is making it.
+        Groups, delta, epsilon, accountant, mechanism, relation and ``nominal`` are the plan's if there is one; the
+        mechanism is otherwise the accountant's own. ValueError for no, an empty or a repeated group, numbers out of
+        range, a mechanism that the accountant does not take, an unknown relation, or an (epsilon, delta) that is not
+        the selection's; FileExistsError; LedgerBusy if another process is making it.
         """
         if plan is not None:
             groups, delta, epsilon = plan.strata, plan.delta, plan.epsilon
             accountant, nominal = plan.accountant, plan.nominal
+            mechanism, relation = plan.mechanism, plan.relation
         check_delta(delta)
         if not epsilon > 0.0:
             raise ValueError(f"epsilon is {epsilon}; it must be > 0 (inf for a run without guarantee).")
         if not groups or len(set(groups)) != len(groups) or not all(groups):
             raise ValueError(f"groups are {list(groups)}; name at least one, each once.")
-        accountant_named(accountant)
+        mechanism = own_noise(accountant) if mechanism is None else mechanism
+        require_noise(accountant, mechanism)
         header = {
             "format": _FORMAT,
             "ledger": uuid4().hex,
@@ -137,6 +153,8 @@ class Ledger:
             "delta": float(delta),
             "epsilon": "inf" if math.isinf(epsilon) else float(epsilon),  # JSON has no infinity
             "accountant": accountant,
+            "mechanism": mechanism,
+            "relation": RELATIONS.get(relation).name,
             "nominal": bool(nominal),
             "run": run,
         }
@@ -211,6 +229,7 @@ class Ledger:
         with self._mutex:
             self._journal.require_writer()
             steps = as_steps(charges, sigma, self.groups)
+            require_sampling(self.relation, [charge.sampling for charge in charges])
             row = as_row(round, attempt, charges, sigma) | ({"lost": True} if lost else {})
             with self._current() as account:
                 self._require_fresh(account, round, attempt)
@@ -218,6 +237,11 @@ class Ledger:
                 total = math.nan if lost else self._affordable(account, round, sigma)
                 self._journal.append(f"{row['round']}/{row['attempt']}", row, synced=synced)
             return total
+
+    def attempts(self) -> frozenset[tuple[int, int]]:
+        """Every (round, attempt) of which a release was charged."""
+        with self._mutex, self._current() as account:
+            return frozenset(account.spent)
 
     def require_fresh(self, round: int, attempt: int) -> None:
         """Raise AlreadySpent if this (round, attempt) was charged before."""
@@ -273,8 +297,8 @@ class Ledger:
 
     @property
     def guarantee(self) -> bool:
-        """Whether the accountant's epsilon is proven to be an upper bound."""
-        return accountant_named(self.accountant).guarantee
+        """Whether the accountant's epsilon is proven to be an upper bound for the ledger's noise."""
+        return is_proven(self.accountant, self.mechanism)
 
     def entries(self) -> list[Entry]:
         """Every charge of every release, oldest first, as on disk."""
@@ -329,9 +353,9 @@ class Ledger:
 
     def _replayed(self) -> Account:
         account = (
-            Account(self.groups, self.accountant, self.device)
+            Account(self.groups, self.accountant, self.mechanism, self.device)
             if self.selection is None
-            else SelectedAccount(self.groups, self.accountant, self.selection)
+            else SelectedAccount(self.groups, self.accountant, self.mechanism, self.selection)
         )
         for row in self._journal.rows():
             account.add(row["round"], row["attempt"], as_steps(charges_of(row), row["sigma"], self.groups))

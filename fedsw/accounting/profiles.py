@@ -13,12 +13,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from fedsw.accounting.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 from fedsw.accounting.slicing import Slicing, gaussian_mixture
 from fedsw.accounting.stated import Stated
 
-Sampling = Literal["without-replacement", "poisson"]
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
 Curve = Callable[[Tensor], Tensor]
+
+
+_RELATION_OF: dict[Sampling, str] = {"without-replacement": REPLACE_ONE, "poisson": ADD_OR_REMOVE}
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Step:
     @property
     def relation(self) -> str:
         """The neighbouring relation its guarantee is for."""
-        return "replace-one" if self.sampling == "without-replacement" else "add-or-remove-one"
+        return _RELATION_OF[self.sampling]
 
     @property
     def typical_mu(self) -> float:
@@ -127,9 +130,15 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
     return torch.stack(tails).amax(dim=0)
 
 
+_ORIENTATIONS_OF: dict[Sampling, tuple[Orientation, ...]] = {
+    "without-replacement": ("symmetric",),
+    "poisson": ("remove", "add"),
+}
+
+
 def orientations(step: Step) -> tuple[Orientation, ...]:
     """The ordered pairs of neighbours to account for; a composition reports the worst of them."""
-    return ("symmetric",) if step.sampling == "without-replacement" else ("remove", "add")
+    return _ORIENTATIONS_OF[step.sampling]
 
 
 def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:

@@ -48,7 +48,9 @@ def _view(parts: Sequence[Leaving]) -> View:
     def again(places: Tensor, count: int) -> NDArray[np.float64]:
         wholes = []
         for each in parts:
-            many = Bounded(each.vector[places].repeat(count), Sensitivity(part.sensitivity, "as it was paid for"))
+            many = Bounded(
+                each.vector[places].repeat(count), Sensitivity(part.sensitivity, "as it was paid for", part.relation)
+            )
             paid = [Paid(0, 0, 0.0, {part.name: each.part}) for _ in range(each.share.clients)]
             mask = np.zeros(count * len(places), dtype=np.uint64)
             wholes.append(release_share(many, paid, part.name, each.share, mask, Stream.secure()))

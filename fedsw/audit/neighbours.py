@@ -356,9 +356,16 @@ class Trial:
 
     def _ledger(self, folder: Path) -> Ledger:
         """A new ledger of the server's, without a limit."""
-        accountant = self.task.experiment.privacy.accountant
-        strata, delta = self.plan.strata, self.plan.delta
-        return Ledger.create(folder / LEDGER, groups=strata, delta=delta, epsilon=math.inf, accountant=accountant)
+        return Ledger.create(
+            folder / LEDGER,
+            groups=self.plan.strata,
+            delta=self.plan.delta,
+            epsilon=math.inf,
+            accountant=self.plan.accountant,
+            mechanism=self.plan.mechanism,
+            relation=self.plan.relation,
+            nominal=self.plan.nominal,
+        )
 
     def _node(self, client: int) -> Node:
         """The client's node, as its first message made it."""

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedsw import models
+from fedsw.accountants import LAPLACE
 from fedsw.accounting import Charge, Ledger
 from fedsw.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.data import Records
@@ -96,7 +97,7 @@ def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
     edges = np.linspace(0.0, 1.0, BINS + 1)
     bounded = bounded_histograms(_scores(asked, model), records.sensitive.numpy(), edges, count=len(problem.groups))
     account = asked.folder / "histograms.sqlite"
-    with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant="laplace") as ledger:
+    with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant=LAPLACE) as ledger:
         counts = release_histograms(bounded, epsilon, ledger)
     return fair_maps(*distributions_of(counts), edges, float(asked.arguments.get("radius", RADIUS)))
 
@@ -175,7 +176,7 @@ def bounded_histograms(
         raise ValueError(f"groups are {int(groups.min())} .. {int(groups.max())}; they must be in 0 .. {count - 1}")
     bins = len(edges) - 1
     counts = np.bincount(groups * bins + bins_of(scores, edges), minlength=count * bins).reshape(count, bins)
-    moved = Sensitivity(SENSITIVITY, "histogram", public=("the sizes of the groups",))
+    moved = Sensitivity(SENSITIVITY, "histogram", public=("the sizes of the groups",), norm="l1")
     return Bounded(torch.from_numpy(counts.astype(np.float64)), moved, charges=(Charge(GROUP, 1.0, SENSITIVITY),))
 
 
@@ -192,6 +193,6 @@ def release_histograms(
     AlreadySpent by the ledger: nothing leaves; ValueError for an epsilon that is not finite.
     """
     scale = laplace_scale(epsilon, bounded.sensitivity.value)
-    part = Part("histograms", bounded.sensitivity.value, scale, "laplace")
+    part = Part.of("histograms", bounded.sensitivity, scale, LAPLACE)
     paid = pay(ledger, bounded.round, bounded.attempt, bounded.charges, scale, [part])
     return release_paid(bounded, paid, part.name, stream or Stream.secure()).value.numpy()

@@ -3,7 +3,9 @@
 from fedsw.experiment.load import (
     FULL_EVALUATION,
     Experiment,
+    accountant_of,
     load_experiment,
+    mechanism_of,
     parse_experiment,
     planned_releases,
     planned_stages,
@@ -12,6 +14,6 @@ from fedsw.experiment.sections import read_delta, resolve_delta
 from fedsw.settings import ExperimentError
 
 __all__ = [
-    "Experiment", "ExperimentError", "FULL_EVALUATION", "load_experiment", "parse_experiment", "planned_releases",
-    "planned_stages", "read_delta", "resolve_delta",
+    "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment", "mechanism_of",
+    "parse_experiment", "planned_releases", "planned_stages", "read_delta", "resolve_delta",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fedsw.accountants import accountant_named
+from fedsw.accounting.relations import REPLACE_ANY, REPLACE_ONE
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Number
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
@@ -58,6 +59,11 @@ def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
     if settings.privacy.sketch:
         return ()
     return tuple(sorted({name for kind in kinds_of(settings) for name in kind.fixed}))
+
+
+def relation_of(settings: Settings) -> str:
+    """The neighbours of a run's guarantee: a sketch's may differ in label and group unless their client tells these."""
+    return REPLACE_ONE if fixed_by_neighbours(settings) or settings.partition.tells else REPLACE_ANY
 
 
 def _of_partition(settings: Settings) -> Iterator[str]:
@@ -183,9 +189,14 @@ def _of_flow(settings: Settings) -> Iterator[str]:
         )
     if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         yield "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
-    accountant = settings.privacy.accountant
+    accountant, mechanism = settings.privacy.model.accountant(settings), settings.privacy.model.mechanism(settings)
     if not trust_model(trust).slices and accountant_named(accountant).covers == "sliced":
         yield f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
+    if mechanism not in accountant_named(accountant).takes:
+        yield (
+            f"the accountant {accountant!r} takes {' and '.join(accountant_named(accountant).takes)} noise, and what "
+            f"trust {trust!r} releases has {mechanism!r} noise, which costs another epsilon: choose one that takes it"
+        )
 
 
 def _of_protection(settings: Settings, kind: TaskKind) -> Iterator[str]:

@@ -180,6 +180,16 @@ def planned_releases(experiment: Experiment) -> int:
     return experiment.privacy.model.releases(experiment)
 
 
+def accountant_of(experiment: Experiment) -> str:
+    """The accountant of a run's plan, ledgers and sentences, as its trust model says."""
+    return experiment.privacy.model.accountant(experiment)
+
+
+def mechanism_of(experiment: Experiment) -> str:
+    """The noise of a run's releases, as its trust model says."""
+    return experiment.privacy.model.mechanism(experiment)
+
+
 def planned_stages(experiment: Experiment) -> int:
     """In how many stages a sketch is released, each of all records; 1 where a sketch has none, or nothing is one."""
     return len(experiment.sketch.shares) if experiment.privacy.sketch else 1

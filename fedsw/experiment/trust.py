@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from fedsw.accountants import GAUSSIAN
 from fedsw.settings import ExperimentError
 
 if TYPE_CHECKING:
@@ -101,8 +102,12 @@ class TrustModel:
         return 1
 
     def accountant(self, experiment: Any) -> str:
-        """The accountant of its ledgers."""
+        """The accountant of its plans, ledgers and sentences: nothing else says which that is."""
         return str(experiment.privacy.accountant)
+
+    def mechanism(self, experiment: Any) -> str:
+        """The noise of its releases, one that its accountant takes (`fedsw.privacy.noise.MECHANISMS`)."""
+        return GAUSSIAN
 
     def exchanges(self) -> tuple[str, ...]:
         """The types of its messages; a client answers no others, but for the greeting."""

@@ -30,6 +30,7 @@ from fedsw.federation.node.answers import (
     greeted,
     ledger_of,
     refusing,
+    require_charged,
     state_of_node,
 )
 from fedsw.federation.node.joining import join
@@ -159,7 +160,9 @@ def _answer(exchange: AnyExchange) -> Handler:
     """Answer an exchange as the trust model does that this node agreed to."""
 
     def answer(message: Message, context: Context) -> Message:
-        return served(greeted(exchange, context).task.experiment).sides.handlers[exchange](message, context)
+        reply = served(greeted(exchange, context).task.experiment).sides.handlers[exchange](message, context)
+        require_charged(exchange.kind, message, reply, context)
+        return reply
 
     return answer
 

@@ -10,14 +10,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedsw.accounting import Charge
 from fedsw.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset import Numbers
 from fedsw.federation.server.preset import numbers_of, settled
 from fedsw.planning.after_moments import TabledObjective, opened, summed_noise
 from fedsw.planning.law import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
-from fedsw.privacy.release import release
+from fedsw.privacy.release import Uncounted, release
 from fedsw.runs.quality import quality_of_classes, quality_of_numbers
 from fedsw.runs.trainer import Trainer
 from fedsw.single.objective import Objective
@@ -45,14 +44,6 @@ class Known:
 
     name: str
     score: Score
-
-
-class _Uncharged:
-    """What a release of public twins is charged to: there is nobody whose budget it could take."""
-
-    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
-        """Nothing."""
-        return 0.0
 
 
 def trained(
@@ -105,7 +96,7 @@ def trained(
     records = replace(twins, features=problem.inputs(twins).float())
     for batch in noisy.batches(records):
         problem.prepared(model, trainer.theta)
-        trainer.step(release(objective.gradient(model, batch, clip), noisy, _Uncharged()).value)
+        trainer.step(release(objective.gradient(model, batch, clip), noisy, Uncounted()).value)
     return _score(problem, problem.prepared(model, trainer.model), held_out)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import Literal, get_args
 
@@ -12,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw.accountants import ACCOUNTANTS, GAUSSIAN, LAPLACE, accountant_named, let_take, word_of
 from fedsw.accounting.profiles import gaussian_profile
+from fedsw.privacy.sensitivity import Norm
 from fedsw.randomness import BLOCK, KEY_BYTES, Stream, box_muller
+from fedsw.registry import Registry, Word
 from fedsw.text import upward
 
 Calibration = Literal["analytic", "rco"]
-Mechanism = Literal["gaussian", "laplace"]
 
 _ROUNDING = 1e-9  # relative, on every scale: far above the rounding of the formulas, far below what anybody notices
 _LEAST_DELTA = 1e-100  # below it the tail of the normal law leaves double precision's range
@@ -318,8 +321,78 @@ def _noised(offset: Decimal, scale: Decimal, uniform: int, bits: int, negative: 
     return offset - length if negative else offset + length
 
 
-NOISES: dict[str, Callable[[Tensor, float, Stream], Tensor]] = {"gaussian": noised, "laplace": laplace_noised}
-"""The noises that a value may leave with, by name: of (float64 values, scale, stream), all of them on a grid.
+Noised = Callable[[Tensor, float, Stream], Tensor]
+"""(float64 values, scale, stream) to the values with noise, on a grid."""
 
-A ledger charges a release by its sensitivity over this scale, so that its accountant must mean this noise.
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A noise that a value may leave with: its law on the grid, what it is in proportion to, what it costs together.
+
+    Attributes:
+        name: as ledgers and payments have it.
+        noised: the law: (float64 values, scale, stream) to a noised copy of the same shape, on a grid. Whoever sees it
+            sees a function of values plus noise of that scale.
+        norm: of the sensitivities over whose size a ledger charges it.
+        joint: of the mu = sensitivity / scale of several values from one sample, the mu of all together; None where
+            nobody says that, so that one value alone may leave for a payment.
+    """
+
+    name: str
+    noised: Noised
+    norm: Norm = "l2"
+    joint: Callable[[Iterable[float]], float] | None = None
+
+    @property
+    def accountants(self) -> Mapping[str, Word]:
+        """The accountants that take it, and whose word it is that they bound what it costs."""
+        return {name: word_of(name, self.name) for name, each in ACCOUNTANTS.items() if self.name in each.takes}
+
+
+MECHANISMS: Registry[Mechanism] = Registry("mechanism", Mechanism)
+"""The noises that a value may leave with.
+
+A ledger charges a release by its sensitivity over the scale, so that its accountant must mean this noise.
 """
+
+MECHANISMS.register(GAUSSIAN, Mechanism(GAUSSIAN, noised, "l2", lambda mus: math.hypot(*mus)))
+MECHANISMS.register(LAPLACE, Mechanism(LAPLACE, laplace_noised, "l1", math.fsum))
+
+
+def mechanism(
+    name: str, *, accountants: Sequence[str], upper_bound: bool = False, norm: Norm = "l2"
+) -> Callable[[Noised], Noised]:
+    """Give this process a noise of one's own: `@mechanism("mine", accountants=["pld"])` over a law, see `Mechanism`.
+
+    Nothing proves that what these accountants say of sensitivity / scale bounds what a release with it costs: whoever
+    states that it is an ``upper_bound`` has that said with every epsilon; without, nobody says so. One value leaves for
+    a payment. The law is tried on zeros: ValueError if it adds nothing to one, or gives anything but noised numbers of
+    the same shape; for a name that there is, or accountants that there are not.
+    """
+
+    def registered(law: Noised) -> Noised:
+        for each in accountants:
+            accountant_named(each)
+        _require_noising(name, law)
+        MECHANISMS.register(name, Mechanism(name, law, norm))
+        for each in accountants:
+            let_take(each, name, "stated" if upper_bound else "none")
+        return law
+
+    return registered
+
+
+_TRIED = 256
+
+
+def _require_noising(name: str, law: Noised) -> None:
+    """Refuse a law that leaves a value as it was, or gives something else than numbers of the same shape."""
+    zeros = torch.zeros(_TRIED, dtype=torch.float64)
+    values = law(zeros.clone(), 1.0, Stream.secure())
+    if not isinstance(values, Tensor) or values.dtype != torch.float64 or values.shape != zeros.shape:
+        raise ValueError(f"mechanism {name!r} gives no float64 tensor of the shape of the values that it noises")
+    if not bool(torch.isfinite(values).all()) or bool((values == 0).sum() > _TRIED // 2):
+        raise ValueError(
+            f"mechanism {name!r} of scale 1 leaves {int((values == 0).sum())} of {_TRIED} zeros as they are, or gives "
+            "numbers that are not finite: it is no noise"
+        )

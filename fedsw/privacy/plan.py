@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsw.accountants import doubt, require_noise
+from fedsw.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
+from fedsw.accounting.relations import REPLACE_ONE, require_relation
+from fedsw.privacy.noise import MECHANISMS
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
 from fedsw.settings import real
@@ -36,6 +38,7 @@ class Plan(Short):
         multiplier: noise multiplier sigma / Delta; 0 without noise.
         sensitivities: Delta of every stratum for the planned batches, safety factors included.
         accountant: what composes the rounds.
+        mechanism: the noise of every release, in `fedsw.privacy.noise.MECHANISMS`.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
         unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
         moments: noise multiplier of a release of moments before the rounds; 0 without one, or without noise.
@@ -51,9 +54,21 @@ class Plan(Short):
     multiplier: float
     sensitivities: tuple[Sensitivity, ...]
     accountant: str = "pld"
+    mechanism: str = GAUSSIAN
     seed: int | None = None
     unit: str | None = None
     moments: float = 0.0
+
+    def __post_init__(self) -> None:
+        """ValueError for bounds of other neighbours than replaced records, or a noise that the accountant takes not."""
+        require_relation("the plan", self.relation, REPLACE_ONE)
+        MECHANISMS.get(self.mechanism)
+        require_noise(self.accountant, self.mechanism)
+
+    @property
+    def relation(self) -> str:
+        """The neighbours that every bound is for."""
+        return self.sensitivity.relation
 
     @property
     def records(self) -> int:
@@ -97,8 +112,8 @@ class Plan(Short):
             return "None: no noise is added, epsilon is infinite."
         kind = "nominal " if self.nominal else ""
         return (
-            f"{doubt(self.accountant)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-differential privacy of "
-            f"{self._protected} {ALONE}"
+            f"{doubt(self.accountant, self.mechanism)}{kind}({upward(self.epsilon, 6)}, {upward(self.delta)})-"
+            f"differential privacy of {self._protected} {ALONE}"
         )
 
     @property
@@ -142,6 +157,7 @@ class Plan(Short):
             ("sensitivity", f"{self.sensitivity.value:.6g} ({self.sensitivity.bound})"),
             ("noise multiplier", f"{self.multiplier:.6g}"),
             ("sigma", f"{self.sigma:.6g}"),
+            *([] if self.mechanism == GAUSSIAN else [("noise", self.mechanism)]),
             ("accountant", self.accountant),
             ("guarantee", self.guarantee),
         ]
@@ -170,6 +186,7 @@ def calibrated(
     rate: float,
     rounds: int,
     accountant: str,
+    mechanism: str = GAUSSIAN,
     device: torch.device | str = "cpu",
     slicing: Slicing | None = None,
     beside: tuple[tuple[Step, int], ...] = (),
@@ -180,7 +197,7 @@ def calibrated(
     the replacement of one record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta
     that cannot be reached.
     """
-    require_noise(accountant, "gaussian")
+    require_noise(accountant, mechanism)
     if multiplier is not None:
         steps = [(Step(rate, 1 / multiplier, slicing=slicing), rounds), *beside]
         return multiplier, epsilon_by(accountant, steps, delta, device=device)
@@ -193,6 +210,7 @@ def calibrated(
         sampling_rate=rate,
         steps=rounds,
         accountant=accountant,
+        mechanism=mechanism,
         slicing=slicing,
         beside=beside,
         device=device,

@@ -3,21 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fedsw.privacy.noise import Calibration, Mechanism, gaussian_sigma, laplace_scale
+from fedsw.accountants import GAUSSIAN, LAPLACE
+from fedsw.privacy.noise import Calibration, gaussian_sigma, laplace_scale
 from fedsw.privacy.release import Bounded, Part
-from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.sensitivity import Norm, Sensitivity
+from fedsw.registry import Registry
 from fedsw.text import upward
 from fedsw.transport import sliced
 from fedsw.transport.denoise import cosine_matrix, image_side
 
-Norm = Literal["l2", "l1"]
 Diameter = Literal["replacement", "paper"]
+
+
+@dataclass(frozen=True)
+class _Law:
+    """What differs between the noises of records: the norm that the noise is for, and the loss that undoes it.
+
+    ``scale`` is of a release, ``deviation`` that of one coordinate in units of the scale, ``pure`` whether delta is 0.
+    """
+
+    norms: tuple[Norm, ...]
+    order: Literal[1, 2]
+    scale: Callable[[RecordRelease], float]
+    deviation: float
+    pure: bool
+
+
+_LAWS: Registry[_Law] = Registry("mechanism", _Law)
+"""The noises that records may be released with."""
+
+_LAWS.register(
+    GAUSSIAN,
+    _Law(
+        ("l2", "l1"),
+        2,
+        lambda release: gaussian_sigma(release.epsilon, release.delta, release.sensitivity, release.calibration),
+        1.0,
+        pure=False,
+    ),
+)
+_LAWS.register(
+    LAPLACE,
+    _Law(("l1",), 1, lambda release: laplace_scale(release.epsilon, release.sensitivity), math.sqrt(2), pure=True),
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +87,7 @@ class RecordRelease:
     delta: float
     radius: float
     norm: Norm = "l2"
-    mechanism: Mechanism = "gaussian"
+    mechanism: str = GAUSSIAN
     calibration: Calibration = "analytic"
     diameter: Diameter = "replacement"
     dct: bool = False
@@ -61,7 +96,7 @@ class RecordRelease:
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("norm", self.norm, get_args(Norm)),
-            ("mechanism", self.mechanism, get_args(Mechanism)),
+            ("mechanism", self.mechanism, _LAWS.names()),
             ("diameter", self.diameter, get_args(Diameter)),
         ):
             if value not in allowed:
@@ -70,7 +105,7 @@ class RecordRelease:
             raise ValueError(f"radius is {self.radius}; the ball of a release has a positive, finite radius.")
         if not 0.0 < self.keep <= 1.0:
             raise ValueError(f"keep is {self.keep}; the part of the coordinates that is released lies in (0, 1].")
-        if self.mechanism == "laplace" and self.norm == "l2":
+        if self.norm not in self._law.norms:
             raise ValueError(
                 "Laplace noise needs the l1 norm, and norm is 'l2'. Over an l2 ball of radius rho in R^p it would need "
                 "scale 2 rho sqrt(p) / epsilon; norm 'l1' with radius rho sqrt(p) has the same noise and a larger ball."
@@ -85,19 +120,21 @@ class RecordRelease:
     @property
     def scale(self) -> float:
         """sigma of Gaussian noise or b of Laplace noise, of every released coordinate."""
-        if self.mechanism == "gaussian":
-            return gaussian_sigma(self.epsilon, self.delta, self.sensitivity, self.calibration)
-        return laplace_scale(self.epsilon, self.sensitivity)
+        return self._law.scale(self)
+
+    @property
+    def _law(self) -> _Law:
+        return _LAWS.get(self.mechanism)
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the noise of every released coordinate."""
-        return self.scale if self.mechanism == "gaussian" else math.sqrt(2) * self.scale
+        return self._law.deviation * self.scale
 
     @property
     def order(self) -> Literal[1, 2]:
         """p of the loss W_{p, p sigma^p} that undoes this noise: 2 for Gaussian, 1 for Laplace (RCO, Theorem 1)."""
-        return 2 if self.mechanism == "gaussian" else 1
+        return self._law.order
 
     @property
     def guarantee(self) -> str:
@@ -107,7 +144,7 @@ class RecordRelease:
                 f"not a guarantee: the noise is for a diameter of {self.radius:g} and a replaced record can move "
                 f"{2 * self.radius:g} (RCO's corollaries; use diameter 'replacement')"
             )
-        delta = self.delta if self.mechanism == "gaussian" else 0.0
+        delta = 0.0 if self._law.pure else self.delta
         return (
             f"({upward(self.epsilon, 6)}, {upward(delta, 6)})-local differential privacy of each record against "
             "everybody, the server included, when the record is replaced by any other; one release"
@@ -141,7 +178,12 @@ class RecordRelease:
     @property
     def part(self) -> Part:
         """The release: rows that a replaced record moves by at most the ball's diameter, with this noise."""
-        return Part("records", 2 * self.radius, self.scale, self.mechanism)
+        return Part.of("records", self._diameter, self.scale, self.mechanism)
+
+    @property
+    def _diameter(self) -> Sensitivity:
+        """How far a replaced record moves its row, in the ball's norm; Euclidean distances are no longer than l1."""
+        return Sensitivity(2 * self.radius, "diameter", norm=self.norm)
 
     def bounded(self, features: Tensor) -> Bounded:
         """Rows (n, p) in the ball, to be released once; every row is protected on its own, whoever sees the others.
@@ -152,7 +194,7 @@ class RecordRelease:
             raise ValueError(
                 f"features have shape {tuple(features.shape)}; a release takes a matrix, one record a row."
             )
-        return Bounded(self.project(features), Sensitivity(2 * self.radius, "diameter"))
+        return Bounded(self.project(features), self._diameter)
 
 
 def largest(rows: Tensor, keep: float) -> Tensor:

@@ -11,7 +11,6 @@ one wait for the disk, one draw of noise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,11 +18,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsw.accountants import require_noise
-from fedsw.accounting import Charge, Ledger, Spending, spend_together
+from fedsw.accountants import GAUSSIAN, NO_NOISE, require_noise
+from fedsw.accounting import Charge, Spending, spend_together
 from fedsw.accounting.charges import mu_of
+from fedsw.accounting.relations import REPLACE_ONE, require_relation, require_sampling
 from fedsw.privacy.masks import Share, Whole, whole_steps
-from fedsw.privacy.noise import NOISES, noised, spacing
+from fedsw.privacy.noise import MECHANISMS, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 
@@ -31,21 +31,124 @@ _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 
 
 class Spends(Protocol):
-    """What a release is charged to: a `fedsw.accounting.Ledger`."""
+    """What a release is charged to: a `fedsw.accounting.Ledger`, or `Uncounted`."""
+
+    @property
+    def accountant(self) -> str | None:
+        """What turns charges into epsilon; None where nothing does."""
+
+    @property
+    def mechanism(self) -> str | None:
+        """The noise that charges are read as those of; None for any."""
+
+    @property
+    def relation(self) -> str | None:
+        """The neighbours that epsilon is for; None for any."""
+
+    @property
+    def nominal(self) -> bool | None:
+        """Whether epsilon is called nominal; None where there is none."""
 
     def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
         """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
 
 
+class Uncounted:
+    """A ledger that takes every charge and counts none, for values of made-up or public records: nobody pays."""
+
+    accountant = mechanism = relation = nominal = None
+
+    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
+        """Nothing."""
+        return 0.0
+
+
 class Guarantee(Protocol):
-    """What a release needs of a plan: how much noise, and from where."""
+    """What a release needs of a plan: how much noise, from where, and what is promised with it."""
 
     @property
     def multiplier(self) -> float:
         """Noise multiplier sigma / Delta; 0 where no noise is added, which costs epsilon = infinity."""
 
+    @property
+    def mechanism(self) -> str:
+        """The noise's name in `fedsw.privacy.noise.MECHANISMS`."""
+
+    @property
+    def accountant(self) -> str:
+        """What its epsilon is by."""
+
+    @property
+    def relation(self) -> str:
+        """The neighbours that it is for."""
+
+    @property
+    def nominal(self) -> bool:
+        """Whether sampling and noise can be reproduced."""
+
     def noise_stream(self, round_: int, attempt: int) -> Stream:
         """Where the noise of an attempt comes from; secret."""
+
+
+class Sample:
+    """A secret sample of records, as the door knows it: whose it is, and the one payment that it leaves for.
+
+    A guarantee that counts on secret sampling holds once for a sample: what is computed from it leaves for one payment,
+    of one ledger. Two ledgers, or two payments, would each be told that the sample was fresh.
+
+    It is one object, however often a batch is copied, and is not stored.
+
+    Args:
+        plan: what drew it; it leaves under this one alone. None for any.
+        ledger: what its plan numbers attempts by; it pays and no other. None for the first that does.
+    """
+
+    __slots__ = ("_ledger", "_paid", "_plan")
+
+    def __init__(self, plan: object = None, ledger: Spends | None = None) -> None:
+        self._plan, self._ledger = plan, ledger
+        self._paid: Paid | None = None
+
+    def require(self, plan: object, ledger: Spends) -> None:
+        """Refuse another plan than the sample was drawn for, another ledger, or a sample that has left: ValueError."""
+        if self._plan is not None and plan is not self._plan:
+            raise ValueError(
+                "this batch was drawn for another plan, whose sampling rates and noise are others; release it under "
+                "the plan that drew it. Nothing was charged"
+            )
+        self._require_ledger(ledger)
+        if self._paid is not None:
+            raise ValueError(f"{self._left()}. Nothing was charged")
+
+    def leave(self, paid: Paid) -> None:
+        """Let a value of the sample leave for a payment; ValueError for another than the first one's."""
+        self._require_ledger(paid.ledger)
+        if self._paid is not None and paid is not self._paid:
+            raise ValueError(self._left())
+        self._paid = paid
+
+    def _require_ledger(self, ledger: Spends | None) -> None:
+        if self._ledger is not None and ledger is not self._ledger:
+            raise ValueError(
+                "this batch was drawn for another ledger, which alone pays for it: two ledgers would each account for "
+                "a secret sample of its own. Draw a batch for each (plan.batches(records, ledger=...))"
+            )
+
+    def _left(self) -> str:
+        assert self._paid is not None
+        return (
+            f"this batch has left, in round {self._paid.round}, attempt {self._paid.attempt}: a secret sample is "
+            "accounted for once. Draw a fresh one for every release, or pay for several values of one together (pay)"
+        )
+
+    def __copy__(self) -> Sample:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Sample:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a batch is secret, and leaves once: it is not stored; draw a fresh one")
 
 
 class Bounded:
@@ -59,10 +162,11 @@ class Bounded:
         sensitivity: the largest l2 move (l1 for Laplace noise) over all records, with every safety factor in it.
         round, attempt: of the sample it was computed from; a ledger takes each pair once.
         charges: what its release costs each group: sampling rate and the group's own sensitivity, ValueError if that
-            exceeds the stated one. None where it is a part of what `pay` charges.
+            exceeds the stated one, or is for other neighbours. None where it is a part of what `pay` charges.
+        sample: the secret sample it was computed from, where that is accounted for; it leaves once.
     """
 
-    __slots__ = ("__value", "attempt", "charges", "round", "sensitivity")
+    __slots__ = ("__value", "attempt", "charges", "round", "sample", "sensitivity")
 
     def __init__(
         self,
@@ -72,6 +176,7 @@ class Bounded:
         round: int = 0,
         attempt: int = 0,
         charges: Sequence[Charge] = (),
+        sample: Sample | None = None,
     ) -> None:
         if value.dtype != torch.float64:
             raise TypeError(f"a bounded value is float64, this one is {value.dtype}; sum in float64")
@@ -81,9 +186,10 @@ class Bounded:
                     f"group {charge.group} moves the value by up to {charge.sensitivity:.6g}, above the stated "
                     f"sensitivity {sensitivity.value:.6g}; state the largest over the groups"
                 )
+        require_sampling(sensitivity.relation, [charge.sampling for charge in charges])
         self.__value = value.detach()
         self.sensitivity, self.charges = sensitivity, tuple(charges)
-        self.round, self.attempt = round, attempt
+        self.round, self.attempt, self.sample = round, attempt, sample
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,37 +223,49 @@ class Released:
 class Part:
     """One of the values that a payment covers: the most that a record moves it, and the scale of its noise.
 
-    The mechanism is one of `fedsw.privacy.noise.NOISES`, or "none", of scale 0, which costs epsilon = infinity: only a
-    ledger without a limit takes it. ValueError for another mechanism, or a scale that no noise has.
+    The mechanism is one of `fedsw.privacy.noise.MECHANISMS`, or "none", of scale 0, which costs epsilon = infinity:
+    only a ledger without a limit takes it. The relation says which neighbours the bound is for. ValueError for another
+    mechanism, or a scale that no noise has.
     """
 
     name: str
     sensitivity: float
     scale: float
-    mechanism: str = "gaussian"
+    mechanism: str = GAUSSIAN
+    relation: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
-        if self.mechanism not in (*NOISES, "none"):
-            known = ", ".join(NOISES)
-            raise ValueError(f"mechanism is {self.mechanism!r}; choose one of {known}, or 'none'.")
-        if self.mechanism != "none":
+        if self.mechanism != NO_NOISE:
+            MECHANISMS.get(self.mechanism)
             spacing(self.scale)
         elif self.scale:
             raise ValueError(f"{self.name!r} has no noise, but its scale is {self.scale}; it is 0")
 
+    @classmethod
+    def of(cls, name: str, sensitivity: Sensitivity, scale: float, mechanism: str = GAUSSIAN) -> Part:
+        """The part that a value of such a bound leaves as; without noise where the scale is 0."""
+        return cls(name, sensitivity.value, scale, mechanism if scale else NO_NOISE, sensitivity.relation)
 
-_KEPT = {"parts": "name", "sensitivities": "sensitivity", "scales": "scale", "mechanisms": "mechanism"}
+
+_KEPT = {
+    "parts": "name",
+    "sensitivities": "sensitivity",
+    "scales": "scale",
+    "mechanisms": "mechanism",
+    "relations": "relation",
+}
 """Columns of a stored payment, and what of each part they hold."""
 
 
 @dataclass
 class Paid:
-    """A payment on disk: which parts may still leave, each once, and the epsilon spent."""
+    """A payment on disk: which parts may still leave, each once, the epsilon spent, and the ledger that has it."""
 
     round: int
     attempt: int
     spent: float
     parts: dict[str, Part] = field(default_factory=dict)
+    ledger: Spends | None = field(default=None, repr=False, compare=False)
 
     def kept(self) -> dict[str, Any]:
         """Numbers and words that bring it back (`from_kept`), for a client that answers in several messages."""
@@ -158,7 +276,7 @@ class Paid:
     def from_kept(cls, kept: Mapping[str, Any]) -> Paid:
         """The payment behind `kept()`."""
         rows = zip(*(kept[column] for column in _KEPT), strict=True)
-        parts = {str(name): Part(str(name), float(moved), float(scale), m) for name, moved, scale, m in rows}
+        parts = {str(name): Part(str(name), float(moved), float(scale), *of) for name, moved, scale, *of in rows}
         return cls(int(kept["round"]), int(kept["attempt"]), float(kept["epsilon"]), parts)
 
 
@@ -167,15 +285,24 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
 
     Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
     that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
-    grid (`noise.noised`). Relation, and what stays public, are those of the value's sensitivity.
+    grid (`noise.noised`). The value's bound is for the neighbours of plan and ledger, whose accountant takes the noise.
+    What stays public is what the value's sensitivity says.
 
     BudgetExhausted if it would exceed the ledger's epsilon, AlreadySpent if this round and attempt are in the ledger,
-    ValueError if the value states no charges, or no noise has that sigma: nothing is then charged, and nothing leaves.
+    ValueError if the value states no charges, value, plan and ledger differ in relation, noise, accountant or in being
+    nominal, the value's sample has left or is another plan's or ledger's, or no noise has that sigma: nothing is then
+    charged, and nothing leaves.
     """
     if not bounded.charges:
         raise ValueError("this value states no charges; it leaves with what was paid for it together (release_paid)")
+    if bounded.sample is not None:
+        bounded.sample.require(guarantee, ledger)
+    require_relation("this value", bounded.sensitivity.relation, guarantee.relation)
+    _require_same(guarantee, ledger)
     sigma = guarantee.multiplier * bounded.sensitivity.value
-    part = Part("value", bounded.sensitivity.value, sigma, "gaussian" if guarantee.multiplier else "none")
+    mechanism = guarantee.mechanism if guarantee.multiplier else NO_NOISE
+    part = Part("value", bounded.sensitivity.value, sigma, mechanism, bounded.sensitivity.relation)
+    _require_norm(bounded.sensitivity, part)
     paid = pay(ledger, bounded.round, bounded.attempt, bounded.charges, sigma, [part])
     return release_paid(bounded, paid, part.name, guarantee.noise_stream(bounded.round, bounded.attempt))
 
@@ -186,16 +313,16 @@ def pay(
     """Charge all that an attempt will release from one sample, before any of it is computed.
 
     Guarantee: the parts' mu_i = sensitivity / scale compose to at most the mu that is charged, sqrt(sum mu_i^2) for
-    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3), sum mu_i for Laplace noise; and their noise is what the
-    ledger's accountant means.
+    Gaussian noise (Dong, Roth, Su 2022, Corollary 3.3), sum mu_i for Laplace noise; and their noise and relation are
+    those that the ledger accounts for.
 
     The charges are in the units of `sigma`; the parts may leave for them. Raises as `release`; ValueError if the parts
-    cost more than is charged, have another noise than the ledger accounts for, or no noise has such a scale: nothing is
-    charged.
+    cost more than is charged, have several noises or another than the ledger accounts for, are bounded for other
+    neighbours, or no noise has such a scale: nothing is charged.
     """
     _require_charged(ledger, charges, sigma, parts)
     spent = ledger.spend(round_, attempt, charges, sigma)
-    return Paid(round_, attempt, spent, {part.name: part for part in parts})
+    return Paid(round_, attempt, spent, {part.name: part for part in parts}, ledger)
 
 
 @dataclass(frozen=True)
@@ -222,24 +349,71 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     for place, spent in zip(due, spend_together([bills[place] for place in due]), strict=True):
         bill = bills[place]
         parts = {part.name: part for part in bill.parts}
-        found[place] = spent if isinstance(spent, Exception) else Paid(bill.round, bill.attempt, spent, parts)
+        paid = spent if isinstance(spent, Exception) else Paid(bill.round, bill.attempt, spent, parts, bill.ledger)
+        found[place] = paid
     return [found[place] for place in range(len(bills))]
 
 
+def _require_same(guarantee: Guarantee, ledger: Spends) -> None:
+    """Refuse a plan and a ledger that say different things of one release: ValueError names both."""
+    for what, planned, kept in (
+        ("accountant", guarantee.accountant, ledger.accountant),
+        ("mechanism", guarantee.mechanism, ledger.mechanism),
+        ("relation", guarantee.relation, ledger.relation),
+    ):
+        if kept is not None and planned != kept:
+            raise ValueError(
+                f"the plan has the {what} {planned!r} and the ledger {kept!r}; make the ledger from the plan "
+                "(Ledger.create(path, plan)). Nothing was charged"
+            )
+    if ledger.nominal is False and guarantee.nominal:
+        raise ValueError(
+            "the plan has a seed, which reproduces sampling and noise, and the ledger is not called nominal; make the "
+            "ledger from the plan (Ledger.create(path, plan)), or plan without a seed. Nothing was charged"
+        )
+
+
 def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
-    """Refuse parts that cost more than is charged, or of other noise than is accounted for: ValueError names both."""
-    if isinstance(ledger, Ledger):
-        for part in parts:
+    """Refuse parts that cost more than is charged, or differ from what is accounted for: ValueError names both."""
+    for part in parts:
+        if ledger.accountant is not None:
             require_noise(ledger.accountant, part.mechanism)
+        if part.mechanism not in (NO_NOISE, ledger.mechanism) and ledger.mechanism is not None:
+            raise ValueError(
+                f"{part.name!r} has {part.mechanism!r} noise, and the ledger accounts for {ledger.mechanism!r} noise; "
+                "nothing was charged"
+            )
+        if ledger.relation is not None:
+            require_relation(repr(part.name), part.relation, ledger.relation)
     charged = max(mu_of(charge.sensitivity, sigma) for charge in charges)
-    of_laplace = sum(mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism == "laplace")
-    others = (mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism != "laplace")
-    needed = math.hypot(*others) + of_laplace
+    needed = _joint(parts)
     if needed > charged * (1 + _SAME):
         raise ValueError(
             f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "
             "Charge the joint sensitivity of all parts"
         )
+
+
+def _joint(parts: Sequence[Part]) -> float:
+    """The mu of all parts of a payment together; ValueError where nobody says how theirs add up."""
+    noised_ones = [part for part in parts if part.mechanism != NO_NOISE]
+    exact = max((mu_of(part.sensitivity, 0.0) for part in parts if part.mechanism == NO_NOISE), default=0.0)
+    mus = [mu_of(part.sensitivity, part.scale) for part in noised_ones]
+    names = sorted({part.mechanism for part in noised_ones})
+    if len(mus) <= 1:
+        return max([exact, *mus])
+    if len(names) > 1:
+        raise ValueError(
+            f"a payment is for values with {' and '.join(names)} noise, which no accountant takes together; nothing "
+            "was charged. Pay for each in a ledger of its own"
+        )
+    joint = MECHANISMS.get(names[0]).joint
+    if joint is None:
+        raise ValueError(
+            f"nobody says what {len(mus)} values with {names[0]!r} noise from one sample cost together; nothing was "
+            "charged. Pay for one alone"
+        )
+    return max(exact, joint(mus))
 
 
 def release_paid(bounded: Bounded, paid: Paid, name: str, stream: Stream) -> Released:
@@ -298,11 +472,12 @@ def release_share(
     for other noise; a part that was taken by then does not come back.
     """
     parts = [_leaving(bounded, each, name) for each in paid]
-    scales = {part.scale for part in parts if part.mechanism == "gaussian"}
-    if len(parts) != share.clients or len(scales) != 1:
+    scales = {part.scale for part in parts if part.mechanism == GAUSSIAN}
+    gaussian = all(part.mechanism == GAUSSIAN for part in parts)
+    if len(parts) != share.clients or len(scales) != 1 or not gaussian:
         raise ValueError(
-            f"{len(parts)} clients paid for {name!r} at {len(scales)} scales of Gaussian noise; the share is for "
-            f"{share.clients} clients at one"
+            f"{len(parts)} clients paid for {name!r} at {len(scales)} scales of Gaussian noise"
+            f"{'' if gaussian else ', or of another'}; the share is for {share.clients} clients at one"
         )
     value = bounded._take().nan_to_num(0.0, share.most, -share.most).clamp(-share.most, share.most)
     return whole_steps(noised(value, share.scale(scales.pop()), stream, step=share.step), share.step) + mask
@@ -320,11 +495,27 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
         raise ValueError(
             f"{name!r} moves by up to {bounded.sensitivity.value:.6g}, and was paid for as {part.sensitivity:.6g}"
         )
+    require_relation(repr(name), bounded.sensitivity.relation, part.relation)
+    _require_norm(bounded.sensitivity, part)
+    if bounded.sample is not None:
+        bounded.sample.leave(paid)
     del paid.parts[name]
     return part
 
 
+def _require_norm(sensitivity: Sensitivity, part: Part) -> None:
+    """Refuse a bound in another norm than the noise is in proportion to: ValueError. One in l1 is one in l2, too."""
+    if part.mechanism == NO_NOISE or sensitivity.norm == "l1":
+        return
+    needed = MECHANISMS.get(part.mechanism).norm
+    if sensitivity.norm != needed:
+        raise ValueError(
+            f"{part.name!r} is bounded in {sensitivity.norm} norm, and {part.mechanism} noise is in proportion to "
+            f"{needed} bounds, which are larger: state one (Sensitivity(..., norm={needed!r}))"
+        )
+
+
 def _noised(value: Tensor, scale: float, mechanism: str, stream: Stream) -> Tensor:
-    if mechanism == "none":
+    if mechanism == NO_NOISE:
         return value
-    return NOISES[mechanism](value, scale, stream)
+    return MECHANISMS.get(mechanism).noised(value, scale, stream)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal
+from typing import Literal, get_args
+
+from fedsw.accounting.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
 
 Bound = Literal["auto", "paper", "slice", "vector"]
 
@@ -19,31 +21,50 @@ SLACK = 1.001
 SIZES = "the sizes of the groups and of their batches"
 
 
+Norm = Literal["l2", "l1"]
+
+
 @dataclass(frozen=True)
 class Sensitivity:
-    """An l2-sensitivity that travels with what it bounds, and says for which neighbours and what is public.
+    """A sensitivity that travels with what it bounds, and says in which norm, for which neighbours and what is public.
 
     Scaling (`weight * s`) and adding (`s + t`, the triangle inequality) keep the description; adding bounds
     for different neighbouring relations is refused.
 
     Attributes:
-        value: the most the l2 norm moves between neighbours.
+        value: the most the norm moves between neighbours.
         bound: the theorems behind it, joined by " + ".
-        relation: "replace-one": one record is replaced at its position within its group, sizes are fixed; sketches
-            have a wider one (`fedsw.sketches.noised.RELATION`).
+        relation: one of `fedsw.accounting.relations.RELATIONS`: "replace-one", one record is replaced at its position
+            within its group, sizes are fixed; sketches have a wider one, which replaces label and group, too.
         public: what the guarantee does not hide.
+        norm: what Gaussian noise needs is "l2"; a bound in "l1", which Laplace noise needs, is one in "l2" as well.
     """
 
     value: float
     bound: str
-    relation: str = "replace-one"
+    relation: str = REPLACE_ONE
     public: tuple[str, ...] = (SIZES,)
+    norm: Norm = "l2"
 
     def __post_init__(self) -> None:
         _require_magnitude(sensitivity=self.value)
+        RELATIONS.get(self.relation)
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm is {self.norm!r}; choose one of {', '.join(get_args(Norm))}.")
+
+    def of_replacement(self) -> Sensitivity:
+        """A bound for the replacement of a record by any other, of one for its addition or removal: twice as large.
+
+        Guarantee: a replacement is the removal of one record and the addition of another, and between the two stands a
+        data set that either bound holds for: by the triangle inequality the value moves by at most the sum of both.
+        ValueError for a bound for other neighbours.
+        """
+        if self.relation != ADD_OR_REMOVE:
+            raise ValueError(f"a bound for {self.relation!r} neighbours is no bound for additions and removals")
+        return replace(self, value=2 * self.value, relation=REPLACE_ANY)
 
     def __mul__(self, weight: float) -> Sensitivity:
-        return Sensitivity(abs(weight) * self.value, self.bound, self.relation, self.public)
+        return replace(self, value=abs(weight) * self.value)
 
     __rmul__ = __mul__
 
@@ -53,9 +74,11 @@ class Sensitivity:
                 f"sensitivities for {self.relation!r} and {other.relation!r} neighbours do not add: "
                 "bound both terms for the same relation."
             )
+        if self.norm != other.norm:
+            raise ValueError(f"sensitivities in {self.norm} and {other.norm} norm do not add: bound both in the same.")
         bounds = _union(self.bound.split(" + "), other.bound.split(" + "))
         public = _union(self.public, other.public)
-        return Sensitivity(self.value + other.value, " + ".join(bounds), self.relation, public)
+        return replace(self, value=self.value + other.value, bound=" + ".join(bounds), public=public)
 
 
 @dataclass(frozen=True)
@@ -138,7 +161,7 @@ def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
         raise ValueError("worst of no sensitivities: give at least one.")
     together = reduce(lambda left, right: left + right, candidates)
     largest = max(candidates, key=lambda sensitivity: sensitivity.value)
-    return Sensitivity(largest.value, largest.bound, together.relation, together.public)
+    return replace(largest, public=together.public)
 
 
 def _paper(own: Side, other: Side) -> float:

@@ -14,7 +14,7 @@ from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.report.progress import group_table, metric_name, ordered_metrics, scores
-from fedsw.report.screens import rounds_of
+from fedsw.report.screens import noise_ratio, rounds_of
 from fedsw.runs.files import (
     ATTEMPTS,
     CONFIG,
@@ -73,7 +73,7 @@ def promise(summary: Mapping[str, Any]) -> Facts:
             ("public", ", ".join(guarantee.get("public", ())) or "–"),
             ("trust model", guarantee.get("trust")),
             ("whose word the bound is", _WORDS[guarantee.get("word", "proven")]),
-            ("noise multiplier σ/Δ", number(guarantee.get("noise_multiplier"), 4)),
+            (noise_ratio(guarantee), number(guarantee.get("noise_multiplier"), 4)),
             ("accountant", f"{guarantee.get('accountant')}{doubt}"),
             ("reproducible from a seed", "yes: the ε is nominal" if summary.get("nominal") else "no"),
             ("ε for a reader of the run's record", upward(summary.get("epsilon_of_reader"), 4)),

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from fedsw.accountants import GAUSSIAN, LAPLACE
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.load import of_unit
@@ -199,6 +200,13 @@ def _cost(summary: Mapping[str, Any]) -> str:
     return f"{took}{up} up, {down} down"
 
 
+def noise_ratio(guarantee: Mapping[str, Any]) -> str:
+    """What the number is called that a guarantee's noise is in proportion to the sensitivity by."""
+    mechanism = guarantee.get("mechanism")
+    own = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
+    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), own)
+
+
 def _privacy(record: RunRecord) -> Text:
     summary, guarantee = record.summary, record.summary.get("guarantee") or {}
     text = Text(f"ε = {upward(summary.get('epsilon'), 4)} at δ = {upward(summary.get('delta'))}", style="bold")
@@ -206,7 +214,7 @@ def _privacy(record: RunRecord) -> Text:
         text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
     if record.experiment.privacy.noisy:
         accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
-        noise = "scale b/Δ" if accountant == "laplace" else "noise multiplier σ/Δ"
+        noise = noise_ratio(guarantee)
         details = [
             *([relation] if relation else []),
             f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",

@@ -27,7 +27,7 @@ from fedsw.objectives import Clip
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.groups import terms_of
 from fedsw.objectives.penalties import Penalty, ToSample, expanded
-from fedsw.privacy.release import Bounded
+from fedsw.privacy.release import Bounded, Sample
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
 from fedsw.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw.settings import whole
@@ -50,7 +50,8 @@ from fedsw.transport.sliced import (
 class Batch:
     """One attempt's records, stratum by stratum. Which they are is secret; size and sampling rate of each are public.
 
-    Round and attempt together name the batch; a ledger takes each pair once.
+    Round and attempt together name the batch; a ledger takes each pair once. What is computed from it leaves once, for
+    the plan that drew it and the ledger that it was drawn for (`fedsw.privacy.release.Sample`).
     """
 
     round: int
@@ -58,6 +59,7 @@ class Batch:
     records: Records
     sizes: tuple[int, ...]
     rates: tuple[float, ...]
+    sample: Sample = field(default_factory=Sample)
 
     def __len__(self) -> int:
         """Number of records."""
@@ -72,6 +74,7 @@ def draw_batch(
     seed: int | None,
     round_: int,
     attempt: int,
+    sample: Sample | None = None,
 ) -> Batch:
     """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
 
@@ -90,7 +93,7 @@ def draw_batch(
     chosen = [numbers[smallest_keys(own, size)] for numbers, own, size in zip(strata, keys, sizes, strict=True)]
     rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
     rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
-    return Batch(round_, attempt, records.take(rows), tuple(sizes), rates)
+    return Batch(round_, attempt, records.take(rows), tuple(sizes), rates, Sample() if sample is None else sample)
 
 
 class Learnt(Protocol):
@@ -203,7 +206,8 @@ class Objective:
         bounds = [SLACK * each for each in sensitivities]
         charges = [Charge(*each) for each in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)]
         total = self._clipped(model, batch, clip, thetas)
-        return Bounded(total, worst(bounds), round=batch.round, attempt=batch.attempt, charges=charges)
+        numbers = {"round": batch.round, "attempt": batch.attempt}
+        return Bounded(total, worst(bounds), **numbers, charges=charges, sample=batch.sample)
 
     def _require_per_record(self, model: nn.Module, records: Records) -> None:
         """Try made-up records, once for every model; of the private ones only the shapes are looked at."""

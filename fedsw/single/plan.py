@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsw.accountants import GAUSSIAN
 from fedsw.accounting import Ledger
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
 from fedsw.objectives import Clip
 from fedsw.privacy import plan as plans
+from fedsw.privacy.release import Sample
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.settings import real, seed_of, whole
 from fedsw.single.objective import Batch, Objective, draw_batch
@@ -32,7 +34,8 @@ class Plan(plans.Plan):
 
         Args:
             records: all private records; their strata must have the planned sizes.
-            ledger: what was released before, to go on after a stop: attempts that it holds are not repeated.
+            ledger: what pays for them, and has what was released before: attempts that it holds are not repeated. The
+                batches leave for no other ledger; without one, each for the first that pays for it.
             first: the first round that is not yet in the model.
 
         Raises:
@@ -60,7 +63,8 @@ class Plan(plans.Plan):
         used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
         for round_ in range(first, self.rounds + 1):
             attempt = used.get(round_, -1) + 1
-            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt)
+            sample = Sample(self, ledger)
+            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt, sample=sample)
 
 
 def plan(
@@ -75,6 +79,7 @@ def plan(
     batch_size: int | None = None,
     noise_multiplier: float | None = None,
     accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
     seed: int | None = None,
     unit: str | None = None,
 ) -> Plan:
@@ -89,6 +94,7 @@ def plan(
         epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
+        accountant, mechanism: what composes the releases, and their noise; the accountant takes it.
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
         unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
             those of persons, and all records of one are replaced together.
@@ -106,7 +112,7 @@ def plan(
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
     multiplier, found = plans.calibrated(
-        epsilon, noise_multiplier, delta=resolved, rate=rate, rounds=rounds, accountant=accountant
+        epsilon, noise_multiplier, delta=resolved, rate=rate, rounds=rounds, accountant=accountant, mechanism=mechanism
     )
     return Plan(
         strata=objective.strata,
@@ -119,6 +125,7 @@ def plan(
         multiplier=multiplier,
         sensitivities=bounds,
         accountant=accountant,
+        mechanism=mechanism,
         seed=seed,
         unit=unit,
         objective=objective,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge
+from fedsw.accounting.relations import REPLACE_ANY
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.sketches.law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
@@ -115,7 +116,7 @@ def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
 STRATUM = "records"
 """What a ledger calls the records of a sketch: all of them are in one stratum, and all are taken."""
 
-RELATION = "replace-one, label and group included"
+RELATION = REPLACE_ANY
 PUBLIC = ("the number of records",)
 
 

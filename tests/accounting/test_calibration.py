@@ -95,7 +95,7 @@ def test_a_budget_for_less_than_one_step_allows_none():
         ({"sampling_rate": 1.5}, "sampling_rate is 1.5"),
         ({"steps": 0}, "steps is 0"),
         ({"accountant": "moments"}, "'moments'"),
-        ({"accountant": "laplace"}, "'laplace' is of Laplace noise"),
+        ({"accountant": "laplace"}, "'laplace' is of laplace noise"),
         ({"steps": 10**7, "delta": 1e-10, "epsilon": 1e-3}, "of it is set aside for the floating-point round-off"),
     ],
 )
@@ -112,5 +112,5 @@ def test_a_multiplier_that_is_not_positive_is_refused(multiplier):
 
 
 def test_steps_of_normal_noise_are_not_counted_by_what_laplace_noise_costs():
-    with pytest.raises(ValueError, match="'laplace' is of Laplace noise"):
+    with pytest.raises(ValueError, match="'laplace' is of laplace noise"):
         steps(1.0, 1e-5, sampling_rate=0.1, noise_multiplier=1.0, accountant="laplace")

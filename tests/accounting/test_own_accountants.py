@@ -54,7 +54,7 @@ def test_a_client_with_a_limit_on_epsilon_takes_no_ones_word(example):
     experiment = parse_experiment(
         {**example.SETTINGS, "privacy": {"trust": "local-gradient", "accountant": "renyi-of-all"}}
     )
-    with pytest.raises(ExperimentError, match="'renyi-of-all' is not a guarantee"):
+    with pytest.raises(ExperimentError, match="'renyi-of-all' of 'gaussian' noise is not a guarantee"):
         require_limits(experiment, {"max-epsilon": 8.0})
 
 

@@ -18,6 +18,7 @@ from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from tests.attacks.canaries import epsilon_of_gaussian, shown_mu
 from tests.federations import Federation, small
+from tests.noises import replace_noise
 
 DELTA, CONFIDENCE = 1e-3, 0.99
 
@@ -73,7 +74,7 @@ def _undecided(task: Problem) -> torch.Tensor:
 def test_the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small(tmp_path, monkeypatch, share, trials):
     noised, draws = door.noised, itertools.count()
     monkeypatch.setattr(Stream, "secure", lambda: Stream.seeded(next(draws), "federation attack"))
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, share * sigma, stream))
+    replace_noise(monkeypatch, lambda vector, sigma, stream: noised(vector, share * sigma, stream))
     mu = shown_mu(*(_released(tmp_path, monkeypatch, label, trials) for label in (0, 1)), confidence=CONFIDENCE)
     shown, claimed = epsilon_of_gaussian(mu, DELTA), epsilon_of_gaussian(1.0, DELTA)
     if share == 1.0:

@@ -28,11 +28,11 @@ from fedsw.federation.messages import Fault
 from fedsw.federation.node import joining as nodes
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
-from fedsw.privacy import release as door
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
 from fedsw.settings import ExperimentError
 from fedsw.tasks.problem import Problem
 from tests.federations import array_record, small
+from tests.noises import other_noise
 
 SLOW = pytest.mark.slow
 
@@ -84,15 +84,11 @@ class Client:
             dtype = self.node.task.dtype
             sent = {"model": array_record("theta", theta.to(dtype)), "config": ConfigRecord(asked)}
             seen: list[tuple[torch.Tensor, float]] = []
-            original = door.NOISES["gaussian"]
-            door.NOISES["gaussian"] = lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values
-            try:
+            with other_noise(lambda values, sigma, stream, seen=seen: seen.append((values, sigma)) or values):
                 if self.experiment.objective.alpha:
                     self._ask(messages.TABLES.kind, sent)
                     sent["arrays"] = array_record("tables", table.to(dtype))
                 self._ask(messages.LOCAL_GRADIENTS.kind, sent)
-            finally:
-                door.NOISES["gaussian"] = original
             vectors.append(seen[-1])
         (one, sigma), (other, again) = vectors
         assert sigma == again

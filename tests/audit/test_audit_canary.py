@@ -27,6 +27,7 @@ from fedsw.privacy import release as door
 from fedsw.randomness import Stream
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.noises import replace_noise
 
 ALL = ("training.batch_fraction=1.0", "training.rounds=1", "privacy.epsilon=8.0", "federation.clients=2")
 HALF = ("training.batch_fraction=0.5", "training.rounds=6", "privacy.epsilon=8.0", "federation.clients=2")
@@ -80,12 +81,12 @@ def test_a_prior_is_attacked_too_and_never_shows_more_than_the_claim():
 
 def _half_the_noise(monkeypatch):
     noised = door.noised
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
+    replace_noise(monkeypatch, lambda vector, sigma, stream: noised(vector, sigma / 2, stream))
 
 
 def _less_noise_than_the_slack_hides(monkeypatch):
     noised = door.noised
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
+    replace_noise(monkeypatch, lambda vector, sigma, stream: noised(vector, 0.9 * sigma, stream))
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):

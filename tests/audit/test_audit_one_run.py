@@ -21,11 +21,11 @@ from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
-from fedsw.privacy import release as door
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.trainer import Trainer
 from fedsw.tasks.problem import Problem
 from tests.federations import small
+from tests.noises import replace_noise
 from tests.own_data.test_check import write
 from tests.planning.test_search import OWN
 
@@ -74,7 +74,7 @@ def test_of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exc
 
 
 def test_without_noise_that_is_claimed_the_audit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda vector, sigma, stream: vector.clone())
+    replace_noise(monkeypatch, lambda vector, sigma, stream: vector.clone())
     found = one_run.audit(wide(), canaries=100, show=False)
     assert not found.passed and found.shown > found.claimed and "does not hold" in found.verdict
     assert found.details["attackers"]["all"]["accuracy_of_all"] > 0.8

@@ -23,6 +23,7 @@ from fedsw.privacy.sensitivity import SLACK
 from fedsw.tasks.problem import Problem
 from tests.clients import releases
 from tests.federations import small
+from tests.noises import replace_noise
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.0")
 
@@ -89,7 +90,7 @@ def test_past_its_budget_a_client_releases_nothing(tmp_path, monkeypatch):
     node, place, state = node_of(), tmp_path / "client-0.sqlite", {}
     for round_ in range(1, 5):
         both_answers(node, place, request_to(node, round_), state)
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: pytest.fail("noise was drawn"))
+    replace_noise(monkeypatch, lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
         releases.table(node, place, flatten(node.model), request_to(node, 5), state)
 
@@ -99,7 +100,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch, 
     order = []
     spend, noised = door.spend_together, door.noised
     monkeypatch.setattr(door, "spend_together", lambda *a: (spend(*a), order.append("charge"))[0])
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: (order.append("noise"), noised(*a))[1])
+    replace_noise(monkeypatch, lambda *a: (order.append("noise"), noised(*a))[1])
     node, place, state = node_of(f"objective.alpha={alpha}"), tmp_path / "client-0.sqlite", {}
     if alpha:
         both_answers(node, place, request_to(node), state)
@@ -163,7 +164,7 @@ def test_the_noise_of_both_answers_has_the_stated_deviation_and_never_repeats(tm
         seen.append((values.clone(), released, sigma))
         return released
 
-    monkeypatch.setitem(door.NOISES, "gaussian", spy)
+    replace_noise(monkeypatch, spy)
     node, state = node_of("training.rounds=40", "local.bins=16", *seed), {}
     with account.held_open(tmp_path):
         for round_ in range(1, 41):
@@ -261,7 +262,7 @@ def test_a_ledger_of_another_guarantee_is_refused(tmp_path):
 
 
 def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda values, sigma, stream: values)
+    replace_noise(monkeypatch, lambda values, sigma, stream: values)
     node, state = node_of(), {}
     request = request_to(node)
     table = releases.table(node, tmp_path / "client-0.sqlite", flatten(node.model), request, state).value

@@ -6,14 +6,22 @@ import pytest
 import torch
 
 from fedsw.federation.node import account
+from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_gradient.client import Request
+from fedsw.federation.trust.moments import MomentSum
+from fedsw.federation.trust.sketch.sides import SketchSum
 from fedsw.models import flatten
 from fedsw.objectives import histograms as tables
 from fedsw.randomness import Stream
 from tests.clients import releases
 from tests.clients.test_local_gradient import both_answers, node_of, request_to
+from tests.federation.sketch_runs import sketched
+from tests.federations import small
 from tests.noises import require_gaussian
+from tests.runs.kept_runs import LOCAL, kept_run
+from tests.runs.kept_runs import tables as write_tables
 
 
 def no_counts(outputs, holder, holders, theta, radius, bins):
@@ -73,6 +81,27 @@ def test_without_a_seed_noise_follows_from_nothing_that_the_server_knows(tmp_pat
         answers = both_answers(node, tmp_path / name / "client-0.sqlite", request_to(node), {})
         found.append((answers[0].value / answers[0].sigma).reshape(-1))
     require_gaussian(torch.stack(found), 1.0)
+
+
+@pytest.mark.parametrize("name", ["moments", "tally", "sketch"])
+def test_without_a_seed_the_noise_of_sums_follows_from_nothing_that_the_server_knows(tmp_path, monkeypatch, name):
+    """Whoever knows the stream has the exact sums: two ledgers, the same request, and noises that share nothing."""
+    chosen = {
+        "moments": lambda: small("privacy.trust=local-gradient", "privacy.delta=1e-5", "privacy.moments=0.3"),
+        "tally": lambda: kept_run(write_tables(tmp_path / "data", 40, 60, 80), *LOCAL),
+        "sketch": lambda: sketched("privacy.trust=sketch-local"),
+    }[name]()
+    node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
+    theta = torch.zeros(node.task.parameters, dtype=torch.float64)
+    kind, round_ = {"moments": (MomentSum, 0), "tally": (TallySum, 3), "sketch": (SketchSum, 1)}[name]
+    total = kind.at(node.task, round_, torch.zeros(0) if name == "sketch" else theta)
+    monkeypatch.setattr(Stream, "seeded", lambda *known: pytest.fail(f"a stream of {known} is reproducible"))
+    monkeypatch.setattr(kind, "steps", lambda total, *rest: torch.zeros(total.shape, dtype=torch.int64))
+    drawn = []
+    for name_ in ("first", "second", "third"):
+        released = releases.summed(total, node, tmp_path / name_ / "client-0.sqlite", round_, 0, 600)
+        drawn.append(released.value.reshape(-1) / released.sigma)
+    require_gaussian(torch.stack(drawn), 1.0)
 
 
 def test_seeded_clients_of_other_names_share_no_noise(tmp_path, monkeypatch):

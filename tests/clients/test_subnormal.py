@@ -14,11 +14,12 @@ import fedsw.federation.trust.local_slices.sides
 from fedsw.accounting import Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.privacy import release as door
-from fedsw.privacy.noise import NOISES
+from fedsw.privacy.noise import MECHANISMS
 from fedsw.subnormal import flushes
 from fedsw.tasks.problem import Problem
 from tests.clients.runs import RUNS
 from tests.federations import Federation
+from tests.noises import replace_noise
 
 COMPUTED = {
     "central": {"record", "clipped_sum"},
@@ -48,12 +49,9 @@ class Watch:
         self._monkeypatch = monkeypatch
 
     def at(self, owner, attribute: str, name: str) -> None:
-        self._monkeypatch.setattr(owner, attribute, self._watching(getattr(owner, attribute), name))
+        self._monkeypatch.setattr(owner, attribute, self.watching(getattr(owner, attribute), name))
 
-    def at_key(self, table, key: str, name: str) -> None:
-        self._monkeypatch.setitem(table, key, self._watching(table[key], name))
-
-    def _watching(self, called, name: str):
+    def watching(self, called, name: str):
         def watching(*arguments, **settings):
             on = flushes()
             assert all_threads_flush() == on
@@ -73,8 +71,8 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
     watch.at(door, "spend_together", "spend")
-    for noise in NOISES:
-        watch.at_key(NOISES, noise, "noised")
+    for name_of_noise, mechanism in MECHANISMS.items():
+        replace_noise(monkeypatch, watch.watching(mechanism.noised, "noised"), name_of_noise)
     if name == "local-gradient":
         watch.at(Problem, "projected", "projected")
     if name == "local-release":

@@ -34,7 +34,8 @@ def _aggregate(plan, members, round_: int, attempt: int = 0) -> Aggregate:
 
 
 def _ledger(path, plan) -> Ledger:
-    return Ledger.create(path, groups=plan.task.objective.cells, delta=plan.delta, epsilon=float("inf"), nominal=False)
+    groups, nominal = plan.task.objective.cells, plan.nominal
+    return Ledger.create(path, groups=groups, delta=plan.delta, epsilon=float("inf"), nominal=nominal)
 
 
 def test_every_coordinate_of_every_release_has_noise_of_its_own_and_of_the_declared_scale(tmp_path):

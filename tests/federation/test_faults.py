@@ -19,6 +19,7 @@ from fedsw.runs import checkpoint
 from fedsw.settings import FederationError
 from tests.federation.local_runs import parameters_of
 from tests.federations import Saboteur, array, counts_of, numbers, small
+from tests.noises import replace_noise
 
 
 def _kind(message) -> str:
@@ -167,7 +168,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(federation, monkeypatch
     order = []
     spend, noise = Ledger.spend, door.noised
     monkeypatch.setattr(Ledger, "spend", lambda *a, **k: (spend(*a, **k), order.append("charge"))[0])
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: (order.append("noise"), noise(*a))[1])
+    replace_noise(monkeypatch, lambda *a: (order.append("noise"), noise(*a))[1])
     federation.run(small())
     assert order == ["charge", "noise"] * 4
 

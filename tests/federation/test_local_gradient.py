@@ -17,6 +17,7 @@ from fedsw.runs.accounts import read_ledger
 from tests import federations
 from tests.federation.local_runs import TRUST, attempts_in, kind_of, parameters_of
 from tests.federations import Saboteur, numbers, small
+from tests.noises import replace_noise
 
 
 @pytest.mark.parametrize("overrides", [(), ("objective.penalty=equality-of-odds",), ("objective.alpha=0.0",)])
@@ -33,7 +34,7 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
         replies.append((kind_of(message), reply.content))
         return reply
 
-    monkeypatch.setitem(door.NOISES, "gaussian", spy)
+    replace_noise(monkeypatch, spy)
     run(small(*TRUST, *overrides), app=Saboteur(after=keep))
     asked = [kind for kind, _ in replies]
     exchanges = 1 if "objective.alpha=0.0" in overrides else 2

@@ -24,7 +24,7 @@ from fedsw.tasks.problem import Problem
 from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federation.test_sites import EOO, _model
 from tests.federations import Saboteur, small
-from tests.noises import require_gaussian
+from tests.noises import replace_noise, require_gaussian
 
 LOCAL = {
     "local-gradient": ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-5"),
@@ -158,7 +158,7 @@ def test_a_site_that_is_asked_again_for_a_batch_releases_nothing_more(tmp_path):
 def test_at_a_site_every_charge_is_on_disk_before_any_noise_is_drawn(federation, monkeypatch, seed):
     order, noised, sync = [], door.noised, files.sync
     monkeypatch.setattr(files, "sync", lambda path: (sync(path), order.append(path.name))[0])
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda *given: (order.append("noise"), noised(*given))[1])
+    replace_noise(monkeypatch, lambda *given: (order.append("noise"), noised(*given))[1])
     settings_ = (*LOCAL["local-gradient"], *seed, "federation.clients=3", "federation.sites=1", "training.rounds=1")
     federation.run(small(*settings_))
     logs = {f"client-{client}.sqlite-wal" for client in range(3)}

@@ -300,7 +300,8 @@ def test_releases_with_laplace_noise_at_two_rates_count_both(tmp_path):
 
 def test_laplace_noise_for_presence_counts_twice_for_a_replacement(tmp_path):
     """A record that is replaced is one that goes and one that comes."""
-    with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
+    asked = {"groups": ("all",), "delta": 1e-5, "epsilon": 2.0, "accountant": "laplace"}
+    with Ledger.create(tmp_path / "l.sqlite", **asked, relation="add-or-remove-one") as ledger:
         ledger.spend(0, 0, [Charge("all", 0.5, 0.5, "poisson")], 1.0)
         assert cost_of_ledger(ledger).steps == {stated_step(Pure(1.0)): 1}
 

@@ -18,11 +18,12 @@ from fedsw.accounting import Ledger, LedgerReplaced, Step
 from fedsw.accounting.journal import Journal
 from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached, cost_of_ledger, total_epsilon
 from fedsw.engines.pool import settle_run
-from fedsw.privacy import release as door
+from fedsw.privacy.noise import MECHANISMS
 from fedsw.report.accounts import account_record, account_view, accounts_view
 from fedsw.single.sketching import plan_sketch, release_sketch
 from tests.federations import SMALL
 from tests.lifetime.test_runs import kinds
+from tests.noises import replace_noise
 from tests.single.examples import records
 from tests.single.test_trainer import Stop, plan, stopping_after, trainer
 from tests.sketches.test_sketch_release import CELLS, LAW, ROWS, SKETCHER, N
@@ -76,8 +77,8 @@ def test_what_is_released_on_one_machine_counts_with_runs_and_composes_exactly(p
 def test_beyond_the_limit_nothing_is_drawn_charged_or_left(people, tmp_path, monkeypatch):
     people.limit(0.5, DELTA)
     before = people.state()
-    for name in tuple(door.NOISES):
-        monkeypatch.setitem(door.NOISES, name, lambda *_: pytest.fail("noise was drawn"))
+    for name in MECHANISMS:
+        replace_noise(monkeypatch, lambda *_: pytest.fail("noise was drawn"), name)
     monkeypatch.setattr("fedsw.single.plan.draw_batch", lambda *_, **__: pytest.fail("a batch was drawn"))
     with pytest.raises(LimitReached, match="data set 'people' would reach"):
         trainer(tmp_path / "trained", secret(), account="people").fit(records())
@@ -221,7 +222,8 @@ def test_whatever_is_killed_at_any_point_its_charges_count_and_it_goes_on(people
             if killed == "before anything is reserved":
                 DatasetAccount.reserve = _die
             elif killed == "while noise is drawn":
-                door.NOISES.update(dict.fromkeys(door.NOISES, _die))
+                for name in MECHANISMS:
+                    replace_noise(pytest.MonkeyPatch(), _die, name)
             else:
                 kind = {"after it is reserved": "reserved", "after it is settled": "settled"}.get(killed, "charged")
                 Journal.append = _die_on(kind)

@@ -8,7 +8,6 @@ import math
 import pickle
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ import fedsw
 from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
 from fedsw.experiment import parse_experiment
 from fedsw.privacy import release as door
+from fedsw.privacy.noise import MECHANISMS
 from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid, release_paid_together
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
@@ -28,19 +28,22 @@ from tests.doors import Unaccounted
 from tests.federation.sketch_runs import LOCAL, SKETCH
 from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federations import Federation
-from tests.noises import require_gaussian
+from tests.noises import replace_noise, require_gaussian
 
 PACKAGE = Path(fedsw.__file__).parent
 THE_DOOR = PACKAGE / "privacy" / "release.py"
-NOISE = {"noised", "laplace_noised", "released_on_grid", "NOISES"}
+NOISE = {"noised", "laplace_noised", "released_on_grid", "MECHANISMS"}
 VALUE = torch.arange(6, dtype=torch.float64)
 
 
 class Fixed:
     """A guarantee with a multiplier and a seeded stream."""
 
-    def __init__(self, multiplier: float) -> None:
+    accountant, mechanism, relation, nominal = "pld", "gaussian", "replace-one", True
+
+    def __init__(self, multiplier: float, **promised) -> None:
         self.multiplier = multiplier
+        vars(self).update(promised)
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
         return Stream.seeded(3, round_, attempt)
@@ -66,7 +69,7 @@ def test_a_release_is_charged_at_the_sensitivity_and_noised_in_proportion_to_it(
 
 
 def test_a_release_that_is_too_much_leaves_nothing_and_writes_nothing(ledger, monkeypatch):
-    monkeypatch.setitem(door.NOISES, "gaussian", lambda *a: pytest.fail("noise was drawn"))
+    replace_noise(monkeypatch, lambda *a: pytest.fail("noise was drawn"))
     with pytest.raises(BudgetExhausted):
         release(bounded(rate=1.0), Fixed(0.1), ledger)
     assert ledger.entries() == []
@@ -91,7 +94,7 @@ def test_a_crash_while_noise_is_drawn_has_been_charged(ledger, monkeypatch):
     def crash(*a):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(door.NOISES, "gaussian", crash)
+    replace_noise(monkeypatch, crash)
     with pytest.raises(KeyboardInterrupt):
         release(bounded(), Fixed(20.0), ledger)
     assert ledger.replay() > 0
@@ -144,11 +147,10 @@ def test_parts_never_cost_more_than_is_charged(parts, factor):
         pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint / factor)], 1.0, named)
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=2, max_size=5), st.booleans())
-def test_parts_with_laplace_noise_cost_the_sum_of_what_each_does(parts, mixed):
+@given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=2, max_size=5))
+def test_parts_with_laplace_noise_cost_the_sum_of_what_each_does(parts):
     """Pure epsilons add up; the root of the sum of squares is what normal noise costs."""
     named = [Part(str(i), delta, scale, "laplace") for i, (delta, scale) in enumerate(parts)]
-    named[0] = replace(named[0], mechanism="gaussian") if mixed else named[0]
     joint = sum(delta / scale for delta, scale in parts)
     pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
     with pytest.raises(ValueError, match="nothing was charged"):
@@ -159,12 +161,12 @@ def test_a_ledger_takes_no_noise_that_its_accountant_does_not_mean(tmp_path, led
     """mu = 1 is epsilon = 1 of Laplace noise, and 4.38 at delta = 1e-5 of normal noise."""
     pure = {"groups": ("A",), "delta": 1e-5, "epsilon": 1.0, "accountant": "laplace"}
     with Ledger.create(tmp_path / "pure.sqlite", **pure) as of_laplace:
-        with pytest.raises(ValueError, match="'laplace' is of Laplace noise.*'gaussian'.*nothing was charged"):
+        with pytest.raises(ValueError, match="accountant 'pld' and the ledger 'laplace'.*Nothing was charged"):
             release(bounded(rate=1.0), Fixed(1.0), of_laplace)
         bill = door.Bill(of_laplace, 1, 0, [Charge("A", 1.0, 1.0)], 1.0, [Part("value", 1.0, 1.0)])
         assert "nothing was charged" in str(door.pay_together([bill])[0]) and of_laplace.entries() == []
         pay(of_laplace, 1, 0, [Charge("A", 1.0, 1.0)], 1.0, [Part("value", 1.0, 1.0, "laplace")])
-    with pytest.raises(ValueError, match="'pld' is of normal noise.*'laplace'.*nothing was charged"):
+    with pytest.raises(ValueError, match="'pld' is of gaussian noise.*'laplace'.*nothing was charged"):
         pay(ledger, 1, 0, [Charge("A", 1.0, 0.1)], 1.0, [Part("value", 0.1, 1.0, "laplace")])
     assert ledger.entries() == []
 
@@ -176,12 +178,13 @@ def test_a_value_that_moves_further_than_was_paid_for_stays():
 
 
 def test_a_payment_that_is_kept_between_messages_comes_back_as_it_was():
-    paid = pay(Unaccounted(), 3, 2, [Charge("A", 1.0, 5.0)], 2.0, [Part("a", 1.0, 2.0), Part("b", 2.0, 1.0, "laplace")])
+    parts = [Part("a", 1.0, 2.0, "laplace"), Part("b", 2.0, 1.0, "laplace", "replace-one, label and group included")]
+    paid = pay(Unaccounted(), 3, 2, [Charge("A", 1.0, 5.0)], 2.0, parts)
     assert Paid.from_kept(paid.kept()) == paid
 
 
 def test_a_part_without_noise_says_so():
-    wrong = ((0.0, "gaussian", "noise of scale 0"), (1.0, "none", "has no noise"), (1.0, "x", "choose one of"))
+    wrong = ((0.0, "gaussian", "noise of scale 0"), (1.0, "none", "has no noise"), (1.0, "x", "there are 'gaussian'"))
     for scale, mechanism, said in wrong:
         with pytest.raises(ValueError, match=said):
             Part("a", 1.0, scale, mechanism)
@@ -231,8 +234,8 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
                 if called in found:
                     found[called].add(path)
     laws = {PACKAGE / "privacy" / "noise.py"}
-    door_only = dict.fromkeys(("noised", "NOISES", "spend", "spend_together"), {THE_DOOR})
-    assert found == {**door_only, "laplace_noised": set(), "released_on_grid": laws}
+    door_only = dict.fromkeys(("noised", "spend", "spend_together"), {THE_DOOR})
+    assert found == {**door_only, "laplace_noised": set(), "MECHANISMS": set(), "released_on_grid": laws}
 
 
 def test_no_other_file_of_the_package_imports_what_adds_noise():
@@ -283,8 +286,8 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     watch(Ledger, "spend")
     watch(door, "spend_together")
     watch(door, "noised")  # of shares
-    for name, genuine in door.NOISES.items():
-        monkeypatch.setitem(door.NOISES, name, watching(name, genuine))
+    for name, mechanism in MECHANISMS.items():
+        replace_noise(monkeypatch, watching(name, mechanism.noised), name)
     raw, overrides = RUNS[trust]
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     chosen = parse_experiment(raw, (*overrides, *at_sites))

@@ -359,8 +359,8 @@ def test_sensitivities_scale_and_add_with_their_description() -> None:
 
 
 def test_bounds_for_different_relations_do_not_add() -> None:
-    with pytest.raises(ValueError, match="'replace-one' and 'add-remove' neighbours do not add"):
-        loss_sensitivity(1.0, 10) + Sensitivity(0.1, "loss clip", relation="add-remove")
+    with pytest.raises(ValueError, match="'replace-one' and 'add-or-remove-one' neighbours do not add"):
+        loss_sensitivity(1.0, 10) + Sensitivity(0.1, "loss clip", relation="add-or-remove-one")
 
 
 def test_worst_is_the_largest_and_keeps_what_all_make_public() -> None:

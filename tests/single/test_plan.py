@@ -46,9 +46,9 @@ def test_a_plan_says_what_it_promises_and_what_is_public():
 def test_normal_noise_is_never_planned_by_what_laplace_noise_costs():
     """Its epsilon of one release is mu, where that of normal noise is 4.38 for mu = 1 at delta = 1e-5."""
     for given in ({}, {"epsilon": None, "noise_multiplier": 1.0}):
-        with pytest.raises(ValueError, match="'laplace' is of Laplace noise"):
+        with pytest.raises(ValueError, match="'laplace' is of laplace noise"):
             plan(accountant="laplace", **given)
-        with pytest.raises(ValueError, match="'laplace' is of Laplace noise"):
+        with pytest.raises(ValueError, match="'laplace' is of laplace noise"):
             fedsw.plan_sketch(LAWS["kernel"], records=40, delta=1e-5, accountant="laplace", **{"epsilon": 2.0, **given})
 
 

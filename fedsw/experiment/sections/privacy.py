@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsw.accountants import ACCOUNTANTS
+from fedsw.accountants import ACCOUNTANTS, LAPLACE
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.sections.sketch import Sketch
 from fedsw.experiment.trust import TrustModel, names_of, trust_model, trust_models
@@ -30,8 +30,8 @@ _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 
 def _accountants() -> list[str]:
-    """All but those of Laplace noise, which the mechanism chooses."""
-    return [name for name, each in ACCOUNTANTS.items() if each.covers != "laplace"]
+    """All but those of Laplace noise alone, which the mechanism chooses."""
+    return [name for name, each in ACCOUNTANTS.items() if set(each.takes) != {LAPLACE}]
 
 
 class Privacy(Section):

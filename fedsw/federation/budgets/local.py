@@ -7,11 +7,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from fedsw.accountants import GAUSSIAN, NO_NOISE
 from fedsw.accounting import Charge, Slicing, Step, epsilon_by, lifetime
 from fedsw.accounting.lifetime import Counts
-from fedsw.experiment import Experiment, planned_releases
+from fedsw.experiment import Experiment, accountant_of, mechanism_of, planned_releases
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
-from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.moments import SumBudget
 from fedsw.federation.budgets.split import GROUP
 from fedsw.privacy import plan as plans
@@ -47,7 +47,7 @@ class SlicesPlan:
     @property
     def part(self) -> Part:
         """The part that this charge pays for; its bound is that of the features, before slicing."""
-        return Part("slices", self.diameter, self.sigma)
+        return Part("slices", self.diameter, self.sigma, GAUSSIAN if self.sigma else NO_NOISE)
 
     @property
     def shared_directions(self) -> bool:
@@ -73,7 +73,8 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
         delta=delta,
         rate=rate,
         rounds=releases,
-        accountant=privacy.accountant,
+        accountant=accountant_of(experiment),
+        mechanism=mechanism_of(experiment),
         slicing=slicing,
     )
     return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
@@ -105,12 +106,7 @@ def release_epsilon(experiment: Experiment, delta: float) -> float:
     """The release's epsilon: the one asked for, or a larger one where the noise is for the paper's diameter."""
     release = release_of(experiment, delta)
     step = Step(1.0, release_charge(release).sensitivity / release.scale)
-    return epsilon_by(local_accountant(experiment), {step: 1}, delta)
-
-
-def local_accountant(experiment: Experiment) -> str:
-    """The accountant of a run's ledgers, as its trust model says."""
-    return trust_model(experiment.privacy.trust).accountant(experiment)
+    return epsilon_by(accountant_of(experiment), {step: 1}, delta)
 
 
 PART = "sketch"
@@ -142,7 +138,7 @@ def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 
     privacy, attempts = experiment.privacy, experiment.privacy.model.attempts(experiment)
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
-    multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, privacy.accountant, shares)
+    multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, accountant_of(experiment), shares)
     of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
     return SketchBudget(PART, sketch_sensitivity(law), of_stage, found, multiplier)
 

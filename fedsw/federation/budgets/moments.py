@@ -15,7 +15,7 @@ import torch
 
 from fedsw.accounting import Charge, Step, lifetime
 from fedsw.accounting.lifetime import Cost, Counts
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
 from fedsw.experiment.trust import names_of, trust_model
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import Part
@@ -64,7 +64,7 @@ class SumBudget:
     @property
     def part(self) -> Part:
         """The part that this pays for."""
-        return Part(self.name, self.sensitivity.value, self.sigma, "gaussian" if self.multiplier else "none")
+        return Part.of(self.name, self.sensitivity, self.sigma)
 
     def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
         """What it costs every group that is trained on: all of its records, once."""
@@ -96,7 +96,8 @@ def shares(
     """
     privacy, share = experiment.privacy, float(experiment.privacy.moments)
     many = experiment.training.rounds if rounds is None else rounds
-    settled = functools.partial(plans.calibrated, delta=delta, accountant=privacy.accountant, device=device)
+    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    settled = functools.partial(plans.calibrated, delta=delta, device=device, **by)
     asked = (privacy.epsilon, privacy.noise_multiplier)
     if not share or not privacy.noisy:
         return Shares(0.0, *settled(*asked, rate=rate, rounds=many))
@@ -198,8 +199,8 @@ def held_out_budget(
 
     Source: docs/guarantees/units.md.
     """
-    accountant = experiment.privacy.accountant
-    multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, accountant=accountant)
+    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, **by)
     sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
     return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsw.accounting import Charge
 from fedsw.experiment import Experiment
@@ -62,9 +62,9 @@ class Noise:
     @property
     def parts(self) -> list[Part]:
         """The parts that this charge pays for: a table where there is one, a contribution where anything moves it."""
-        found = [] if self.of_table is None else [Part("table", self.of_table.value, self.table)]
+        found = [] if self.of_table is None else [Part.of("table", self.of_table, self.table)]
         if self.contribution:
-            found.append(Part("contribution", self.of_contribution.value, self.contribution))
+            found.append(Part.of("contribution", self.of_contribution, self.contribution))
         return found
 
 
@@ -143,4 +143,4 @@ def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: 
         return Noise(table, 0.0, of_table, of_table, of_contribution)
     sigma, joint = of_contribution.value / split.contribution, of_contribution + of_table
     value = math.hypot(of_contribution.value, sigma * split.table)
-    return Noise(table, sigma, Sensitivity(value, joint.bound, joint.relation, joint.public), of_table, of_contribution)
+    return Noise(table, sigma, replace(joint, value=value), of_table, of_contribution)

@@ -8,10 +8,12 @@ from fedsw.federation.messages.codec import Exchange as Exchange
 from fedsw.federation.messages.codec import Fault as Fault
 from fedsw.federation.messages.codec import Message as Message
 from fedsw.federation.messages.codec import addressed as addressed
+from fedsw.federation.messages.codec import answered_for as answered_for
 from fedsw.federation.messages.codec import bytes_of as bytes_of
 from fedsw.federation.messages.codec import decode as decode
 from fedsw.federation.messages.codec import decode_one as decode_one
 from fedsw.federation.messages.codec import encode as encode
+from fedsw.federation.messages.codec import is_packed as is_packed
 from fedsw.federation.messages.codec import opened as opened
 from fedsw.federation.messages.codec import packed as packed
 from fedsw.federation.messages.codec import unmade as unmade

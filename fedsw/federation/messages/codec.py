@@ -288,6 +288,17 @@ def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, Reco
     return {each: answers.get(each) or _refusal(faults, each) for each in positions}
 
 
+def is_packed(content: RecordDict) -> bool:
+    """Whether a reply holds an answer of each of a node's clients (`packed`), and not one for all of them."""
+    return _FAULTS in content or any(name.partition(_BETWEEN)[0].isdecimal() for name in content)
+
+
+def answered_for(content: RecordDict, clients: int) -> list[int]:
+    """The positions of a node's clients that a reply holds something of; all of them where it is one answer for all."""
+    packed_for = {name.partition(_BETWEEN)[0] for name in content}
+    return [position for position in range(clients) if not is_packed(content) or str(position) in packed_for]
+
+
 def _refusal(faults: object, position: int) -> Fault:
     held = faults if isinstance(faults, ConfigRecord) else {}
     reason, code = held.get(f"{position}{_BETWEEN}reason"), held.get(f"{position}{_BETWEEN}code")

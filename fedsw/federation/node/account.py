@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw import files
+from fedsw.accountants import GAUSSIAN
 from fedsw.accounting import BudgetExhausted, Charge, Ledger, LedgerReplaced
 from fedsw.accounting.charges import as_steps
 from fedsw.accounting.journal import memory_of, remember, remembered
@@ -33,9 +34,10 @@ from fedsw.accounting.lifetime import (
     unbind,
 )
 from fedsw.accounting.lifetime.composing import counted
-from fedsw.experiment import Experiment
+from fedsw.accounting.relations import REPLACE_ONE
+from fedsw.experiment import Experiment, accountant_of, mechanism_of
+from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
-from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.budgets.moments import run_with_split, with_held_out
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.simulated import is_simulated
@@ -181,15 +183,25 @@ class Promise:
     accountant: str
     nominal: bool
     groups: tuple[str, ...] = (GROUP,)
+    mechanism: str = GAUSSIAN
+    relation: str = REPLACE_ONE
 
     @classmethod
     def of(cls, experiment: Experiment, run: str, epsilon: float, delta: float) -> Promise:
         """That of a client's records in a run, at an epsilon and a delta of its own."""
-        groups, nominal = with_held_out((GROUP,), experiment), experiment.seed is not None
-        return cls(run_with_split(run, experiment), epsilon, delta, local_accountant(experiment), nominal, groups)
+        return cls(
+            run_with_split(run, experiment),
+            epsilon,
+            delta,
+            accountant_of(experiment),
+            experiment.seed is not None,
+            with_held_out((GROUP,), experiment),
+            mechanism_of(experiment),
+            relation_of(experiment),
+        )
 
     def __str__(self) -> str:
-        guarantee = f"({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant}"
+        guarantee = f"({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant} for {self.relation!r}"
         return f"run {self.run[:12]!r} at {guarantee}{', nominal' if self.nominal else ''}"
 
 
@@ -311,7 +323,16 @@ def _open(path: Path, promise: Promise) -> Ledger:
 
 def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
     """Refuse a ledger that accounts for something else than this run's guarantee."""
-    kept = Promise(ledger.run, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal, ledger.groups)
+    kept = Promise(
+        ledger.run,
+        ledger.budget,
+        ledger.delta,
+        ledger.accountant,
+        ledger.nominal,
+        ledger.groups,
+        ledger.mechanism,
+        ledger.relation,
+    )
     close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
     if not close or replace(kept, epsilon=promise.epsilon) != promise:
         raise ValueError(

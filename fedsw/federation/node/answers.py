@@ -84,6 +84,8 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
             except Exception as fault:
                 found[place] = fault
         found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+        paid = [place for place, said in found.items() if isinstance(said, Paid)]
+        _charged.update({dues[place].place: dues[place].round for place in paid})
     finally:
         for place, used in uses.items():
             try:
@@ -91,6 +93,41 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
             except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
                 found[place] = fault
     return [found[place] for place in range(len(dues))]
+
+
+_charged: dict[Path, int] = {}
+"""The last round that each ledger was charged for in this process."""
+
+
+def require_charged(kind: str, message: Message, reply: Message, context: Context) -> None:
+    """Keep back what a client would release of a round that its own ledger has no row of: RuntimeError names both.
+
+    For trust models under which clients have ledgers: a handler that never asks the door releases nothing. Exchanges
+    that are no part of training ("query.…") release nothing anyhow.
+    """
+    if reply.has_error() or not kind.startswith("train."):
+        return
+    node = join_of(context)
+    privacy, asked = node.task.experiment.privacy, message.content.get("config")
+    if not (privacy.local and privacy.noisy):
+        return
+    round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
+    positions = messages.answered_for(reply.content, len(node.clients))
+    missing = [place.stem for place in ledgers_of(node, context, positions).values() if not _has_round(place, round_)]
+    if missing and (len(missing) == len(positions) or messages.is_packed(reply.content)):
+        raise RuntimeError(
+            f"something would leave in round {round_} under trust {privacy.trust!r}, and the ledger of "
+            f"{', '.join(missing)} has no row of it: whatever leaves goes through fedsw.privacy.release. Nothing left"
+        )
+
+
+def _has_round(place: Path, round_: object) -> bool:
+    if not place.exists():
+        return False
+    if _charged.get(place) == round_:
+        return True
+    with Ledger.open(place, read_only=True) as ledger:
+        return any(charged == round_ for charged, _ in ledger.attempts())
 
 
 Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]
@@ -183,12 +220,17 @@ def note(exchange: Exchange[Down, Up], asked: Any, node: Node, context: Context)
     answered_by(node, context).note(exchange.kind, asked.round, asked.attempt)
 
 
-def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
-    """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
+def join_of(context: Context) -> Node:
+    """This node, as it was greeted; RuntimeError where it was not."""
     if STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = state_of_node(context)
-    node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+    return join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+
+
+def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
+    """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
+    node = join_of(context)
     agreed = node.task.experiment.privacy
     if exchange.kind not in agreed.model.exchanges():
         trusts = answering(exchange.kind)

@@ -7,14 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedsw.accountants import accountant_named
-from fedsw.experiment import Experiment, ExperimentError, planned_releases, resolve_delta
+from fedsw.accountants import is_proven
+from fedsw.experiment import (
+    Experiment,
+    ExperimentError,
+    accountant_of,
+    mechanism_of,
+    planned_releases,
+    resolve_delta,
+)
 from fedsw.experiment.choices import references
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.registry import load_object, require_allowed
 from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.node.roster import require_keys, said_of_roster
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
@@ -245,8 +251,9 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
-    if not accountant_named(local_accountant(experiment)).guarantee:
-        return f"privacy.accountant {privacy.accountant!r} is not a guarantee"
+    accountant, mechanism = accountant_of(experiment), mechanism_of(experiment)
+    if not is_proven(accountant, mechanism):
+        return f"accountant {accountant!r} of {mechanism!r} noise is not a guarantee"
     if not experiment.local.guaranteed:
         return "local.diameter 'paper' is not a guarantee"
     return None

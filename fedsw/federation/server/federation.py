@@ -15,7 +15,10 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw.accounting.relations import require_relation
 from fedsw.accounting.selection import Selection
+from fedsw.experiment import accountant_of, mechanism_of
+from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.federation.budgets.moments import FIRST, require_moments, with_held_out
@@ -41,6 +44,7 @@ from fedsw.runs.files import SKETCH, Names, total_seconds
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
+from fedsw.settings import Unaccounted
 from fedsw.tasks.divergence import stopped_diverged
 from fedsw.tasks.problem import Problem
 from fedsw.text import upward
@@ -111,7 +115,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
             except BaseException as failure:
                 why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    _conclude(run, why, HeldOut(), log)
+                    _conclude(run, why, HeldOut(), log, accounted=not isinstance(failure, Unaccounted))
                 if isinstance(job.observer, Ending):
                     with contextlib.suppress(Exception):  # as would an observer's own
                         job.observer.broke_off(why)
@@ -137,6 +141,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
     trust = served(job.experiment)
     plan = trust.plan(task, sites)
+    _require_said(plan)
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
         plan = replace(plan, epsilon=selection.epsilon)
@@ -146,6 +151,21 @@ def _joined(grid: Grid, job: Job) -> _Run:
         job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
         Evaluator(task, job.metrics), selection, lost, new, started,
     )  # fmt: skip
+
+
+def _require_said(plan: Plan) -> None:
+    """Refuse a plan of another accountant, noise or neighbours than what is said of the run: ValueError."""
+    experiment = plan.task.experiment
+    require_relation("this run's plan", plan.relation, relation_of(experiment))
+    for what, planned, said in (
+        ("accountant", plan.accountant, accountant_of(experiment)),
+        ("mechanism", plan.mechanism, mechanism_of(experiment)),
+    ):
+        if planned != said:
+            raise ValueError(
+                f"the plan of trust {experiment.privacy.trust!r} has the {what} {planned!r}, and the trust model says "
+                f"{said!r}: one place says it (TrustModel.{what}). Nothing was spent"
+            )
 
 
 def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
@@ -211,7 +231,7 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     job, task, directory = run.job, run.task, run.directory
     if run.trust.sketched:
         method = cast(OneRelease, run.side)
-        synthesiser = Synthesiser(job, task, method, run.evaluator, directory, run.context.traffic, log)
+        synthesiser = Synthesiser(job, task, method, run.evaluator, directory, run.context, log)
         stopped, held_out, run.about["sketch"] = synthesiser.run()
         return stopped, held_out
     stopped = _open(run, log) or _train(run, log)
@@ -223,13 +243,15 @@ def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
         held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")
     elif job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
-            task, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
+            run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
     return stopped, held_out
 
 
-def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -> dict[str, Any]:
+def _conclude(
+    run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger, *, accounted: bool = True
+) -> dict[str, Any]:
     side, ledger, directory = run.side, run.ledger, run.directory
     summary = summarise(
         run.job.experiment,
@@ -246,6 +268,7 @@ def _conclude(run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger) -
         selection=run.selection,
         traffic=run.context.traffic,
         history=directory.read_metrics(),
+        accounted=accounted,
     )
     summary |= run.about
     summary["ledger"] = None if ledger is None else asdict(ledger.head())
@@ -270,7 +293,7 @@ def _train(run: _Run, log: logging.Logger) -> str:
         for round_ in range(trainer.steps + 1, planned + 1):
             recovery.require_space(directory.path, checkpoints.size)
             try:
-                released = run.side.round(round_, trainer.theta)
+                released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
             except BudgetExhausted as exhausted:
                 return f"stopped before round {round_}: {exhausted}"
             if witness is not None:
@@ -318,7 +341,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     if not run.job.experiment.privacy.moments:
         return ""
     try:
-        moments = release_moments(run.plan, lambda: run.trust.sides.moments(run.context), run.directory, log)
+        moments = release_moments(run.context, lambda: run.trust.sides.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
     asked, (ready, start) = run.plan, prepared(run.plan, moments)
@@ -356,14 +379,15 @@ def _ledger(
     device = plan.task.accounting_device
     if resume and (found := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
         return found
-    privacy = plan.task.experiment.privacy
     return Ledger.create(
         directory.ledger,
         groups=with_held_out(plan.task.objective.cells, plan.task.experiment),
         delta=plan.delta,
         epsilon=plan.epsilon,
-        accountant=privacy.accountant,
-        nominal=plan.task.experiment.seed is not None,
+        accountant=plan.accountant,
+        mechanism=plan.mechanism,
+        relation=plan.relation,
+        nominal=plan.nominal,
         selection=selection,
         device=device,
     )

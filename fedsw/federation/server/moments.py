@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsw.accounting import BudgetExhausted
 from fedsw.experiment.sources import load_class_names
 from fedsw.federation.budgets.moments import FIRST, moments_layout, tally_of
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OnceSide
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
@@ -22,16 +23,17 @@ from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import MOMENTS, read_json, write_json
 from fedsw.runs.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.telemetry import event
-from fedsw.settings import FederationError
+from fedsw.settings import FederationError, Unaccounted
 from fedsw.tasks.preparation import Preparation, folded, prepare, started
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.released_moments import Moments, columns_used, constant_of
 
 
 def release_moments(
-    plan: Plan, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
+    context: Context, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has."""
+    plan = context.plan
     found = kept_moments(plan.task, directory)
     if found is not None:
         return found
@@ -39,7 +41,8 @@ def release_moments(
     assert layout is not None
     asking = method()
     recovery.require_space(directory.path, 32 * layout.cells * layout.width)
-    outcome = asking.round(FIRST, torch.zeros(plan.task.parameters, dtype=torch.float64))
+    theta = torch.zeros(plan.task.parameters, dtype=torch.float64)
+    outcome = context.require_charged(FIRST, asking.round(FIRST, theta))
     assert outcome.sigma is not None
     values = outcome.vector.reshape(layout.cells, layout.width)
     records = tuple(asking.records.tolist())
@@ -111,7 +114,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
 
 
 def measure_kept(
-    task: Problem,
+    context: Context,
     method: Callable[[], OnceSide],
     theta: Tensor,
     steps: int,
@@ -124,14 +127,17 @@ def measure_kept(
 
     The released model (r,) is that of so many steps; the exchange has the number of the next planned one.
     """
+    task, found = context.plan.task, kept(directory)
     tally = tally_of(task)
     assert tally is not None
-    found = kept(directory)
     if found is None:
         asking = method()
         recovery.require_space(directory.path, 32 * tally.groups * tally.width)
         try:
-            outcome = asking.round(task.experiment.training.rounds + 1, theta)
+            round_ = task.experiment.training.rounds + 1
+            outcome = context.require_charged(round_, asking.round(round_, theta))
+        except Unaccounted:
+            raise
         except (FederationError, BudgetExhausted) as fault:
             said = fault.recorded if isinstance(fault, FederationError) else str(fault)
             log.warning("nothing of kept records was released: %s", fault, extra=event("nothing released"))

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from fedsw.accountants import accountant_named, doubt
+from fedsw.accountants import GAUSSIAN, LAPLACE, accountant_named, doubt, is_proven
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import Experiment, planned_releases, planned_stages
-from fedsw.experiment.compatibility import fixed_by_neighbours
+from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalties import PENALTIES, penalties_of
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.budgets.local import local_accountant
 from fedsw.federation.budgets.moments import PUBLIC
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.model import Side
@@ -94,13 +93,15 @@ def summarise(
     selection: Selection | None,
     traffic: Traffic,
     history: Sequence[Mapping[str, Any]] = (),
+    accounted: bool = True,
 ) -> dict[str, Any]:
-    """The summary of a run: also summary.json.
+    """The summary of a run: also summary.json; of one that released what no ledger has a row of, without a guarantee.
 
     `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it. Of a
     run that is the best of several it is the selection's, as in its plan and its ledger.
     `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
     """
+    spent = spent if accounted else math.inf
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
     own = {
         "status": stopped,
@@ -114,7 +115,7 @@ def summarise(
         "delta": _delta(plan),
         "nominal": plan.nominal,
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
-        "guarantee": _guarantee(experiment, plan, epsilon, selection),
+        "guarantee": _guarantee(experiment, plan, epsilon, selection, accounted=accounted),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
         "warnings": _warnings(experiment, held_out, epsilon, stopped, selection),
         "seconds": seconds,
@@ -190,26 +191,29 @@ def describe_failure(failure: BaseException) -> str:
     return f"failed: {type(failure).__name__}, in words that only the server's output has"
 
 
-def _guarantee(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> dict[str, Any]:
+def _guarantee(
+    experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None, *, accounted: bool
+) -> dict[str, Any]:
     privacy, task = experiment.privacy, plan.task
     bounds = plan.sensitivities
     return {
-        "relation": _relation(experiment, bounds[0].relation),
+        "relation": relation_of(experiment),
         "unit": experiment.data.unit or "record",
         "protects": _protects(experiment),
         "against": _against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "word": task.objective.word,
-        "accountant": local_accountant(experiment),
-        "accountant_is_guarantee": accountant_named(local_accountant(experiment)).guarantee,
+        "accountant": plan.accountant,
+        "accountant_is_guarantee": is_proven(plan.accountant, plan.mechanism),
+        "mechanism": plan.mechanism,
         "sampling": _sampling(experiment),
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
-        "statement": _statement(experiment, plan, epsilon, selection),
+        "statement": _statement(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
     }
 
 
@@ -225,11 +229,6 @@ def _public(experiment: Experiment) -> Iterator[str]:
         yield f"{experiment.data.occurring} among the records, which nobody declared"
     if tells := experiment.partition.tells:
         yield f"each record's {tells}, by which its client was chosen"
-
-
-def _relation(experiment: Experiment, relation: str) -> str:
-    """A sketch's own relation moves labels and groups; not those that decide which client a record is at."""
-    return "replace-one" if experiment.privacy.sketch and experiment.partition.tells else relation
 
 
 def within(experiment: Experiment, drawn: tuple[str, ...] = ()) -> str:
@@ -273,10 +272,12 @@ def _against(experiment: Experiment) -> str:
     return f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
 
 
+UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."
+
+
 def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
     if not experiment.privacy.noisy:
         return "No privacy: epsilon = infinity (non-private reference)."
-    accountant = local_accountant(experiment)
     kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
     releases, stages = planned_releases(experiment), planned_stages(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
@@ -294,8 +295,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     drawn = () if experiment.privacy.sketch else plan.task.objective.drawn_by
     neighbours = f"replacement of {replaced}{within(experiment, drawn)}{apart}"
     words = (
-        f"{_promise(plan, accountant, epsilon)} ({kind}{neighbours}) of {what}, "
-        f"{'scale b/Delta' if accountant == 'laplace' else 'noise multiplier sigma/Delta'} = {plan.multiplier:.4g}"
+        f"{_promise(plan, epsilon)} ({kind}{neighbours}) of {what}, "
+        f"{_multiplier(plan.mechanism)} = {plan.multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if plan.task.objective.word == "stated":
@@ -313,18 +314,24 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
-    return doubt(accountant) + words
+    return doubt(plan.accountant, plan.mechanism) + words
 
 
-def _promise(plan: Plan, accountant: str, epsilon: float) -> str:
-    if accountant == "laplace":
+def _multiplier(mechanism: str) -> str:
+    """What the number is called that noise is in proportion to a sensitivity by."""
+    own = f"scale of {mechanism} noise/Delta"
+    return {GAUSSIAN: "noise multiplier sigma/Delta", LAPLACE: "scale b/Delta"}.get(mechanism, own)
+
+
+def _promise(plan: Plan, epsilon: float) -> str:
+    if accountant_named(plan.accountant).pure:
         return f"pure {upward(epsilon, 4)}-differential privacy, delta = 0"
     return f"({upward(epsilon, 4)}, {upward(plan.delta)})-differential privacy"
 
 
 def _delta(plan: Plan) -> float:
-    """The guarantee's delta: 0 for Laplace noise, whatever delta the ledgers have."""
-    return 0.0 if local_accountant(plan.task.experiment) == "laplace" else plan.delta
+    """The guarantee's delta: 0 by an accountant of pure epsilon, whatever delta the ledgers have."""
+    return 0.0 if accountant_named(plan.accountant).pure else plan.delta
 
 
 def _device(experiment: Experiment) -> str:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.experiment import ExperimentError
-from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import Job
 from fedsw.federation.server.summary import line_of, logged
+from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease
 from fedsw.models import flatten
 from fedsw.models.labelled import generate, proportions_of
@@ -58,7 +58,7 @@ class Synthesiser:
     method: OneRelease
     evaluator: Evaluator
     directory: RunDirectory
-    traffic: Traffic
+    context: Context
     log: logging.Logger
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Synthesiser:
         def done(progress: Progress) -> None:
             own = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
             round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
-            record = line_of(self.method, self.traffic, round_, attempt, spent, clients, own)
+            record = line_of(self.method, self.context.traffic, round_, attempt, spent, clients, own)
             record["held_out"] = self.evaluator.metrics_of(progress.network)
             self.directory.append_metrics(record)
             self.log.info("round released", extra=logged(record))
@@ -164,7 +164,7 @@ class Synthesiser:
         if stored is not None and (used or not self.method.grows):
             return stored
         recovery.require_space(self.directory.path, 8 * law.cells * (sketcher_of(self.task, stage).coordinates + 1))
-        outcome = self.method.round(number, weights)
+        outcome = self.context.require_charged(number, self.method.round(number, weights))
         value = outcome.vector.reshape(law.cells, -1)
         if stored is not None and torch.equal(stored.sketch.value, value):
             return stored

@@ -28,9 +28,10 @@ from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages.sums import ExactSums
 from fedsw.federation.messages.trusted import Contribution
 from fedsw.federation.trust.plan import Plan
+from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
-from fedsw.settings import FederationError
+from fedsw.settings import FederationError, Unaccounted
 
 
 @dataclass
@@ -63,6 +64,20 @@ class Context:
     def suspensions(self) -> Suspensions:
         """Sites that sit out for what they cost others, in all parts of the run."""
         return Suspensions()
+
+    def require_charged(self, round_: int, released: Outcome) -> Outcome:
+        """What a side released, if the run's ledger has a row of it; clients see to their own (`node.answers`).
+
+        Unaccounted if there is none: nothing may be done with it, and nothing may follow.
+        """
+        if self.ledger is not None and (round_, released.attempt) not in self.ledger.attempts():
+            raise Unaccounted(
+                f"round {round_}, attempt {released.attempt}, came out of trust "
+                f"{self.plan.task.experiment.privacy.trust!r}, and {self.ledger.path} has no row of it: whatever is "
+                "released goes through fedsw.privacy.release, with this ledger. The run ends, and has no guarantee",
+                recorded=f"round {round_} was released, and no ledger has a row of it",
+            )
+        return released
 
     def exchanged(
         self,

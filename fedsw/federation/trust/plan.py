@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.accounting import Charge
-from fedsw.experiment import planned_releases, resolve_delta
-from fedsw.federation.budgets.local import local_accountant
+from fedsw.experiment import accountant_of, mechanism_of, planned_releases, resolve_delta
 from fedsw.federation.budgets.moments import Shares, idle, shares
 from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
@@ -52,11 +51,17 @@ class Plan(plans.Plan):
 
     @classmethod
     def of(cls, task: Problem, **settled: Any) -> Plan:
-        """With what follows from the experiment: strata, rounds, accountant and seed."""
+        """With what follows from the experiment: strata, rounds, accountant, noise and seed."""
         experiment = task.experiment
-        rounds, accountant = planned_releases(experiment), local_accountant(experiment)
-        strata = task.objective.cells
-        return cls(task=task, strata=strata, rounds=rounds, accountant=accountant, seed=experiment.seed, **settled)
+        return cls(
+            task=task,
+            strata=task.objective.cells,
+            rounds=planned_releases(experiment),
+            accountant=accountant_of(experiment),
+            mechanism=mechanism_of(experiment),
+            seed=experiment.seed,
+            **settled,
+        )
 
     def shares(self) -> Shares:
         """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""

@@ -65,7 +65,7 @@ def bounded_of(total: Sum, here: Answering[Agreed], round_: int, attempt: int) -
     """A site's exact sum over its clients that are in the attempt; of units, a row each, drawn at random."""
     stream = here.node.own_stream(round_, attempt, f"{total.purpose} rows")
     steps, (part,) = total.steps(here.node, np.flatnonzero(here.there).tolist(), stream), here.attempt.parts
-    return Bounded(steps.double() * total.step, Sensitivity(part.sensitivity, part.name))
+    return Bounded(steps.double() * total.step, Sensitivity(part.sensitivity, part.name, part.relation))
 
 
 class MaskedOnce(MaskedSums):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw.accountants import LAPLACE
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.trust.model import Served
 
@@ -34,7 +35,11 @@ class LocalReleased(Served):
 
     def accountant(self, experiment: Experiment) -> str:
         """See `TrustModel`: pure epsilon for Laplace noise, else the one asked for."""
-        return "laplace" if experiment.own(ReleaseSettings).mechanism == "laplace" else experiment.privacy.accountant
+        return "laplace" if self.mechanism(experiment) == LAPLACE else experiment.privacy.accountant
+
+    def mechanism(self, experiment: Experiment) -> str:
+        """See `TrustModel`: as its settings say."""
+        return experiment.own(ReleaseSettings).mechanism
 
     def trains_critic(self, settings: Settings) -> bool:
         """See `TrustModel`: adversarial losses do."""

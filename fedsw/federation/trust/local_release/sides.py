@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Step, lifetime
+from fedsw.accounting.charges import counted_as
 from fedsw.accounting.lifetime import Counts
-from fedsw.accounting.profiles import stated_step
-from fedsw.accounting.stated import Pure
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
@@ -65,9 +64,8 @@ def planned(node: Node, delta: float) -> Counts:
     """What the one release costs this client's records at that delta, or a smaller one."""
     experiment = node.task.experiment
     release = release_of(experiment, delta)
-    mu = release_charge(release).sensitivity / release.scale
-    pure = experiment.own(ReleaseSettings).mechanism == "laplace"
-    return lifetime.planned(stated_step(Pure(mu)) if pure else Step(1.0, mu), 1)
+    step = Step(1.0, release_charge(release).sensitivity / release.scale)
+    return lifetime.planned(counted_as(release.mechanism)(step), 1)
 
 
 _LEAST_IMAGE = 64
