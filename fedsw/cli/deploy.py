@@ -72,6 +72,7 @@ def server_command(
     home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
     charge_lost: options.ChargeLost = False,
+    go_on: options.GoOn = False,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
     stock: options.Stock = False,
@@ -105,6 +106,8 @@ def server_command(
         RunDirectory(directory).read_config(allowed)  # refused before anything is started
         if charge_lost:
             RunDirectory(directory).agree_to_charge()
+        if go_on:
+            RunDirectory(directory).agree_to_go_on()
     else:
         chosen = load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
         directory, allowed = prepare_served(chosen, runs), modules_of(chosen)

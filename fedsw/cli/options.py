@@ -65,6 +65,13 @@ ChargeLost = Annotated[
         help="Of a folder put back from a backup: charge what clients remember of the run and it does not, and go on.",
     ),
 ]
+GoOn = Annotated[
+    bool,
+    typer.Option(
+        "--go-on",
+        help="Of a folder whose checkpoint lacks rounds that were released: release and charge them once more.",
+    ),
+]
 MomentsAlone = Annotated[
     bool,
     typer.Option(

@@ -122,6 +122,7 @@ def run_command(
 def resume_command(
     run: options.Run,
     charge_lost: options.ChargeLost = False,
+    go_on: options.GoOn = False,
     metrics_port: MetricsPort = None,
     observe: Observe = None,
     verbose: Verbose = False,
@@ -133,7 +134,8 @@ def resume_command(
     """Go on with a run that stopped; what it has spent stays spent.
 
     RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
-    clients of its run answered (a backup, a copy) is refused without --charge-lost.
+    clients of its run answered (a backup, a copy) is refused without --charge-lost, one whose checkpoint was damaged
+    without --go-on.
     """
     from fedsw.cli.execution import execute, rehearsed
     from fedsw.own_data.rehearsal import rehearse
@@ -147,7 +149,7 @@ def resume_command(
         from fedsw.engines.driver import resume
 
         allowed = allow_module or ()
-        return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost)
+        return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost, go_on=go_on)
 
     execute(
         watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),

@@ -130,6 +130,7 @@ def resume(
     metrics: Mapping[str, Metric] | None = None,
     allow_modules: Collection[str] = (),
     charge_lost: bool = False,
+    go_on: bool = False,
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
@@ -138,6 +139,7 @@ def resume(
         allow_modules: modules that the stored settings may name as `module:name`; their code runs.
         charge_lost: of a folder that is older than what the clients of its run answered, or than what an account
             remembers of it: charge all that is missing at the plan's full cost, and go on with what is left.
+        go_on: of a folder whose checkpoint lacks rounds that were released: release and charge them once more.
 
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.
@@ -147,6 +149,7 @@ def resume(
         CodeRefused: if the stored settings name another module; none of its code has run.
         ExperimentError: if the run needs its objects again, or these are others by type or size.
         LedgerReplaced: if the folder is such an older one, without `charge_lost`.
+        CheckpointDamaged: if such rounds are missing, without `go_on`.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -155,6 +158,8 @@ def resume(
     require_free(directory)
     if charge_lost:
         RunDirectory(directory).agree_to_charge()
+    if go_on:
+        RunDirectory(directory).agree_to_go_on()
     engine = _engine(stored, directory)
     _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:

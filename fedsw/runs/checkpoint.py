@@ -161,7 +161,7 @@ def load(directory: Path) -> Checkpoint | None:
     if title != _TITLE + digest.hexdigest().encode():
         raise CheckpointDamaged(
             f"{directory / NAME} cannot be read: damaged, gone, or of another version. Put back a whole copy "
-            "(an older one will do beside the newest ledger, which knows what was spent), or start a new run"
+            "(an older one will do beside the newest ledger, which knows what was spent, with --go-on), or start anew"
         )
     state = torch.load(io.BytesIO(stored), weights_only=True)
     ledger = state.pop("ledger")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +24,7 @@ from fedsw.runs.files import (
     AGREED,
     ATTEMPTS,
     CONFIG,
+    GAP,
     LEDGER,
     METRICS,
     MODEL,
@@ -166,6 +168,20 @@ class RunDirectory:
     def forget_agreement(self) -> None:
         """It holds once."""
         (self.path / AGREED).unlink(missing_ok=True)
+
+    def agree_to_go_on(self) -> None:
+        """Let the next process that goes on release again what no checkpoint of this folder has any more."""
+        files.replace(self.path / GAP, b"agreed")
+
+    def accepted_gap(self) -> float:
+        """The last of the rounds that the operator agreed to release again; infinite where that is to be settled."""
+        path = self.path / GAP
+        said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else "0"
+        return math.inf if said == "agreed" else float(said) if said.isdecimal() else 0.0
+
+    def accept_gap(self, through: int) -> None:
+        """Put on record up to which round the agreement holds."""
+        files.replace(self.path / GAP, str(through).encode("ascii"))
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
         """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""

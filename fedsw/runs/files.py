@@ -50,6 +50,8 @@ ATTEMPTS = "attempts.log"
 """Every attempt that was begun: round and number."""
 AGREED = "charge-lost"
 """Present while the operator agrees that attempts which the folder does not know are charged."""
+GAP = "went-on"
+"""Up to which round the operator agreed that rounds which no checkpoint has are released and charged once more."""
 MOMENTS_ALONE = "moments-alone"
 """Present in a run that is to stop once its moments are released."""
 NAME = "run.name"
@@ -84,7 +86,7 @@ RELEASABLE = (
     SUMMARY,
 )
 """What may leave a run's folder, and what a copy of it needs; a file that is new belongs here or in `KEPT_BACK`."""
-KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, MOMENTS_ALONE, RELEASES, LOCK)
+KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, GAP, MOMENTS_ALONE, RELEASES, LOCK)
 """What does not go into a copy: the log, which says when; locks and agreements, which say of which process; what an
 account or single clients know; and card, page and entry, which are written anew from the rest."""
 

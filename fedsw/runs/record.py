@@ -51,12 +51,21 @@ def command_for(directory: Path) -> str:
 
 def command_to_charge(directory: Path) -> str:
     """The same for a folder that is older than what its run's clients answered, which is then charged."""
+    return _command_with(directory, "charge-lost")
+
+
+def command_to_go_on(directory: Path) -> str:
+    """The same for a folder whose checkpoint lacks rounds that were released, which are then released again."""
+    return _command_with(directory, "go-on")
+
+
+def _command_with(directory: Path, option: str) -> str:
     engine, source = _stored(directory)
     if is_held(source):
-        return f"{command_for(directory).removesuffix(')')}, charge_lost=True)"
+        return f"{command_for(directory).removesuffix(')')}, {option.replace('-', '_')}=True)"
     if engine == SERVICE:
-        return f"fedsw resume {directory} --charge-lost"
-    return f"{command_for(directory)} --charge-lost"
+        return f"fedsw resume {directory} --{option}"
+    return f"{command_for(directory)} --{option}"
 
 
 def _stored(directory: Path) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import shutil
 import sqlite3
@@ -14,11 +15,15 @@ import torch
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger, LedgerReplaced
-from fedsw.runs.checkpoint import Checkpoint
+from fedsw.runs.checkpoint import NAME, RELEASED, Checkpoint, CheckpointDamaged
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import LEDGER, LOCK, SUMMARY, found_json
-from fedsw.runs.record import command_for
+from fedsw.runs.record import command_for, command_to_go_on
+from fedsw.runs.telemetry import event
 from fedsw.settings import FederationError
 from fedsw.text import upward
+
+_log = logging.getLogger("fedsw.server")
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _SQLITE_DISK_FAULTS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
@@ -130,6 +135,37 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
         "run has one guarantee, and what it has spent is accounted for at that one. Resume with the clients and "
         "records that it began with, or start a new run; on the same records the two add up"
     )
+
+
+def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Ledger | None) -> None:
+    """Refuse to release rounds again that no checkpoint has, and that metrics, attempts or the ledger know of.
+
+    A process that dies between a charge and the checkpoint of its round leaves one round that is not on file, which
+    nobody has seen. More are missing where a file was damaged, cut or removed, or the machine itself died within the
+    second before its file was synchronised.
+
+    Raises:
+        CheckpointDamaged: if the operator did not agree (`RunDirectory.agree_to_go_on`); nothing was charged.
+    """
+    on_file = 0 if state is None else state.last.round
+    done = max((int(record["round"]) for record in directory.read_metrics()), default=0)
+    begun = [round_ for round_, _ in directory.begun_attempts()]
+    begun += [entry.round for entry in (() if ledger is None else ledger.entries())]
+    done = max(done, max(begun, default=0) - 1)  # of the last round begun nothing may have come
+    accepted = directory.accepted_gap()
+    if done <= max(on_file, accepted) and not math.isinf(accepted):
+        return
+    rounds = f"round {done}" if done == on_file + 1 else f"rounds {on_file + 1} to {done}"
+    if not math.isinf(accepted):
+        raise CheckpointDamaged(
+            f"the checkpoint in {directory.path} ({NAME}, {RELEASED}) has what was released up to round {on_file}, and "
+            f"{rounds} were released, too: it was damaged, cut or removed, or is an older one. Going on from there "
+            "would release and charge them once more. Put its files back as they were; or "
+            f"`{command_to_go_on(directory.path)}` goes on from round {on_file} with what is left of the budget"
+        )
+    directory.accept_gap(max(done, on_file))
+    if done > on_file:
+        _log.warning("%s are released and charged once more: no checkpoint has them", rounds, extra=event("gap"))
 
 
 def require_space(directory: Path, size: int) -> None:

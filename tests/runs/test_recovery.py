@@ -155,10 +155,70 @@ def test_an_older_checkpoint_makes_the_run_pay_again_and_says_so(federation):
 
     whole = federation.run(small("privacy.epsilon=2.0"), observer=Keeper())
     (directory / checkpoint.NAME).write_bytes(first[0])
+    with pytest.raises(CheckpointDamaged, match="released up to round 1, and rounds 2 to 4 were released, too"):
+        federation.run(small("privacy.epsilon=2.0"), directory=directory, resume=True)
+    assert attempts(directory)[-1] == "4 0", "nothing was begun"
+    RunDirectory(directory).agree_to_go_on()
     again = federation.run(small("privacy.epsilon=2.0"), directory=directory, resume=True)
     assert again["status"].startswith("stopped before round 1"), "all of the budget had been spent"
     assert again["epsilon_spent"] == whole["epsilon_spent"] == spent(directory)
     assert charges(directory) == [(1, 0), (2, 0), (3, 0), (4, 0)] and attempts(directory)[-1] == "1 1"
+
+
+class Breaks:
+    """An observer that breaks a run off after a round, as a fault would that leaves the checkpoint's files there."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def started(self, plan): ...
+    def finished(self, summary): ...
+    def round_done(self, record):
+        if record["round"] == self.last:
+            raise OSError("cable out")
+
+
+def damaged(path: Path, how: str) -> None:
+    """Leave the first of the releases' file alone, if any."""
+    content = path.read_bytes()
+    one = len(content) // 5
+    if how == "deleted":
+        path.unlink()
+    else:
+        cut = content[: one + 9]
+        path.write_bytes(cut if how == "cut" else cut + bytes([content[one + 9] ^ 1]) + content[one + 10 :])
+
+
+@pytest.mark.parametrize("how", ["a bit", "cut", "deleted"])
+@pytest.mark.parametrize("trust", [(), ("privacy.trust=distributed",)])
+def test_releases_that_are_gone_are_named_and_made_again_for_who_agrees_alone(federation, how, trust):
+    """A flipped bit cost up to a hundred rounds, which were charged a second time without a word."""
+    chosen, directory = small(*trust, "training.rounds=8", "privacy.epsilon=5.0"), federation.folder / "run1"
+    with pytest.raises(OSError, match="cable out"):
+        federation.run(chosen, observer=Breaks(6))
+    damaged(directory / checkpoint.RELEASED, how)
+    last, before = (1 if how == "deleted" else 2), attempts(directory)
+    with pytest.raises(CheckpointDamaged, match=f"up to round {last}, and rounds {last + 1} to 6 were .*--go-on"):
+        federation.run(chosen, directory=directory, resume=True)
+    assert attempts(directory) == before, "nothing was asked of anybody"
+    RunDirectory(directory).agree_to_go_on()
+    with pytest.raises(OSError, match="cable out"):
+        federation.run(chosen, directory=directory, resume=True, observer=Breaks(last + 2))
+    assert attempts(directory)[len(before)] == f"{last + 1} 1"
+    summary = federation.run(chosen, directory=directory, resume=True)  # what was agreed to is not asked again
+    assert summary["status"].startswith("stopped before round"), "some rounds were paid twice"
+    assert summary["epsilon_spent"] <= 5.0
+
+
+@pytest.mark.parametrize("trust", [(), ("privacy.trust=distributed",)])
+def test_rounds_that_metrics_lost_are_known_from_what_was_begun(federation, trust):
+    chosen, directory = small(*trust, "training.rounds=8", "privacy.epsilon=5.0"), federation.folder / "run1"
+    with pytest.raises(OSError, match="cable out"):
+        federation.run(chosen, observer=Breaks(6))
+    for name in (*checkpoint.NAMES, "metrics.jsonl"):
+        (directory / name).unlink()
+    with pytest.raises(CheckpointDamaged, match="up to round 0, and rounds 1 to 5 were released"):
+        federation.run(chosen, directory=directory, resume=True)
 
 
 @pytest.mark.parametrize("log", [None, "", "1 0\n2 0\n3", "garbage\n\n4 x\n"])

@@ -191,6 +191,8 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
         if run.ledger is not None:
             refused.callback(run.ledger.close)
+        if job.resume and not run.trust.sketched:
+            recovery.require_no_gap(directory, state, run.ledger)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
     context.earlier = _earlier(run)

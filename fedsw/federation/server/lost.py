@@ -103,6 +103,7 @@ def take_up(
         directory.keep_attempt(*attempt)
         _charge(plan, ledger, sites, attempt)
     if lost:
+        directory.accept_gap(max(round_ for round_, _ in lost))  # whose rounds are made again
         _log.warning("%d attempts that this folder did not know are charged", len(lost), extra=event("lost charged"))
     if agreed:
         budget.take_over(ledger)
