@@ -122,9 +122,6 @@ FEW: dict[str, dict[str, int]] = {
     "privacy/test_release": {
         "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
     },
-    "report/test_live": {
-        "the_page_follows_the_folder_through_a_restart_of_its_run": 0,
-    },
     "report/test_page": {
         "the_page_says_what_the_summary_says": 2,
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 MetricsPort = Annotated[
     int | None,
     typer.Option(
-        "--metrics-port", min=0, max=65535, help="Serve Prometheus metrics on this port of 127.0.0.1; 0 finds one."
+        "--metrics-port",
+        min=0,
+        max=65535,
+        help="Serve Prometheus metrics on this port of 127.0.0.1 (0 finds one), to who has its token.",
     ),
 ]
 
@@ -47,7 +51,7 @@ def watched(
 
     def begin(observer: Observer) -> RunResult:
         from fedsw.observers import MlflowObserver, Observers, WandbObserver
-        from fedsw.runs.telemetry import MetricsEndpoint, logging_to_stderr
+        from fedsw.runs.telemetry import METRICS_TOKEN, MetricsEndpoint, logging_to_stderr
 
         services: dict[Service, Callable[[], Observer]]
         services = {Service.MLFLOW: MlflowObserver, Service.WANDB: WandbObserver}
@@ -57,7 +61,9 @@ def watched(
                 stack.enter_context(logging_to_stderr())
             if port is not None:
                 endpoint = stack.enter_context(MetricsEndpoint(port))
-                echo(f"metrics at http://127.0.0.1:{endpoint.port}/metrics", err=True)
+                given = METRICS_TOKEN if os.environ.get(METRICS_TOKEN) else f"this run's token, {endpoint.token}"
+                where = f"http://127.0.0.1:{endpoint.port}/metrics"
+                echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {given}", err=True)
                 more.append(endpoint)
             return start(Observers(observer, *more) if more else observer)
 

@@ -205,10 +205,6 @@ def report_command(
     registry: Annotated[
         bool, typer.Option("--registry", help="Write the entry for the OpenDP Deployments Registry (YAML) instead.")
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Serve a page of a run that goes on to this machine alone, until Ctrl-C.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --follow; a free one if not given.")] = 0,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -227,23 +223,16 @@ def report_command(
     if output is not None:
         files.new_folder(output.parent)
     if found := next(filter(None, map(_document, run)), None):
-        if len(run) > 1 or registry or follow or operator or what_ifs:
+        if len(run) > 1 or registry or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
         document, place = found
         files.replace(output or place, document.page().encode(), durable=False)
         _answer_path("report", output or place, as_json=as_json)
         return
     folders = [find_run(each, runs) for each in run]
-    if (registry or follow) and (len(folders) > 1 or registry == follow or operator or what_ifs):
-        raise typer.BadParameter("--registry and --follow are for one run, each by itself")
-    if follow:
-        from fedsw.report.page.live import server
-
-        with server(folders[0], port) as serving:
-            host, chosen = serving.server_address[:2]
-            echo(f"http://{host!s}:{chosen}/ shows {folders[0]} until Ctrl-C; only this machine can open it")
-            serving.serve_forever()
-    elif registry:
+    if registry and (len(folders) > 1 or operator or what_ifs):
+        raise typer.BadParameter("--registry is for one run, by itself")
+    if registry:
         _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
     else:
         forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []

@@ -7,15 +7,21 @@ operator, not for publication (`fedsw.runs.files`).
 from __future__ import annotations
 
 import datetime
+import hmac
 import json
 import logging
+import os
+import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from fedsw import files
 from fedsw.runs.files import LOG, jsonable
@@ -101,10 +107,32 @@ def _handled(
         handler.close()
 
 
-class MetricsEndpoint:
-    """An observer that serves a run's releasable numbers to Prometheus, on this machine's loopback interface.
+METRICS_TOKEN = "FEDSW_METRICS_TOKEN"
+"""The environment variable with the token that the metrics endpoint asks for."""
 
-    Use it as a context manager. A port of 0 is any that is free.
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread for each connection: who sends a request byte by byte keeps nobody waiting."""
+
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    """Says nothing at the terminal, and waits some seconds for a request."""
+
+    timeout = 5.0
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+class MetricsEndpoint:
+    """An observer that serves a run's numbers to Prometheus, on this machine's loopback interface.
+
+    Every user of the machine can open the port, and the times of rounds are for the operator: each request brings the
+    `token` (`Authorization: Bearer TOKEN`), which is that of $FEDSW_METRICS_TOKEN, or a fresh one.
+
+    Use it as a context manager. A port of 0 is any that is free; RuntimeError for one that is taken.
     """
 
     def __init__(self, port: int) -> None:
@@ -131,13 +159,28 @@ class MetricsEndpoint:
         self._last = time.monotonic()
         self._finished = gauge("finished", "1 once the run has ended")
         self._server: Any = None
-        self.port = port
+        self.port, self.token = port, os.environ.get(METRICS_TOKEN) or secrets.token_urlsafe(24)
 
     def __enter__(self) -> Self:
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app
 
-        self._server, _ = start_http_server(self.port, addr="127.0.0.1", registry=self._registry)
+        numbers, wanted = make_wsgi_app(self._registry), f"Bearer {self.token}".encode()
+
+        def answer(environ: dict[str, Any], start_response: Any) -> Any:
+            if hmac.compare_digest(str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "replace"), wanted):
+                return numbers(environ, start_response)
+            start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
+            return [b"this endpoint asks for its token: Authorization: Bearer TOKEN\n"]
+
+        try:
+            self._server = make_server("127.0.0.1", self.port, answer, _Server, _Quiet)
+        except OSError as fault:
+            raise RuntimeError(
+                f"--metrics-port {self.port} cannot be opened on 127.0.0.1 ({fault.strerror}): name another one, or 0 "
+                "for one that is free"
+            ) from None
         self.port = int(self._server.server_port)
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
         return self
 
     def __exit__(self, *ended: object) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -140,11 +142,35 @@ def test_totals_of_bytes_go_on_where_a_stopped_run_left_them(federation):
     assert up == sorted(up) and summary["bytes_up"] == up[-1] and len(set(up)) == 4
 
 
+def asked(endpoint: MetricsEndpoint, token: str | None) -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{endpoint.port}/metrics")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return reply.read().decode()
+
+
+def test_the_endpoint_answers_whoever_has_its_token_alone_and_waits_for_nobody(monkeypatch):
+    """Every user of a machine can open its ports; one that sends a letter a minute kept all others waiting."""
+    with MetricsEndpoint(0) as one, MetricsEndpoint(0) as other:
+        assert one.token != other.token and "fedsw_rounds" in asked(one, one.token)
+        for wrong in (None, "", other.token):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                asked(one, wrong)
+        with socket.create_connection(("127.0.0.1", one.port)) as slow:
+            slow.sendall(b"G")
+            assert "fedsw_rounds" in asked(one, one.token)
+        with pytest.raises(RuntimeError, match=f"--metrics-port {one.port} cannot be opened .*name another one, or 0"):
+            MetricsEndpoint(one.port).__enter__()
+    monkeypatch.setenv(telemetry.METRICS_TOKEN, "agreed")
+    with MetricsEndpoint(0) as named:
+        assert "fedsw_rounds" in asked(named, "agreed")
+
+
 def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation):
     with MetricsEndpoint(0) as endpoint:
         federation.run(small(), observer=endpoint)
-        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=30) as reply:
-            text = reply.read().decode()
+        text = asked(endpoint, endpoint.token)
     served = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     last = json.loads((federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()[-1])
     names = {
