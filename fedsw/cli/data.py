@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw.cli import options
-from fedsw.cli.options import answer, changes_of, echo
+from fedsw.cli.options import answer, changes_of, echo, require_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,7 +74,7 @@ def init_command(
         str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
     ] = None,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Draft a commented experiment for tables of your own.
 
@@ -101,8 +101,8 @@ def init_command(
         raise ExperimentError(
             f"nothing says which column is the {missing}: add --{missing} COLUMN, or a code book's role"
         )
-    if output.exists() and not force:
-        raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+    named = (code_book, public_table, held_out)
+    require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
     cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
     words = Words(
         bounds=dict(read_bounds(text) for text in bounds or ()),
@@ -137,14 +137,18 @@ def init_command(
     echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 
 
+def _tables(folder: Path) -> list[Path]:
+    from fedsw.own_data.examine import places
+
+    return [place.table for place in places(folder)]
+
+
 def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
-    from fedsw.experiment import ExperimentError
     from fedsw.own_data.answers import read_header
     from fedsw.own_data.code_book import template
     from fedsw.own_data.examine import named_as_identifier, places
 
-    if path.exists() and not force:
-        raise ExperimentError(f"{path} is there already; --force writes over it, or name another file")
+    require_writable(path, force=force, read=_tables(folder))
     names, _ = read_header(places(folder)[0].table)
     known = {column: role for role, column in roles.items() if column}
     path.write_text(template(names, known), encoding="utf-8")

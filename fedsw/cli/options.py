@@ -35,6 +35,7 @@ Set = Annotated[
 Run = Annotated[str, typer.Argument(metavar="RUN")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
 Sites = Annotated[int | None, typer.Option(min=1, help="Processes that hold the clients; the engine's, if not given.")]
@@ -86,6 +87,31 @@ STATE = Path("client-state")
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Print a text, of a stranger's folder perhaps, without what a terminal would obey."""
     typer.echo(harmless(text), err=err, nl=nl)
+
+
+def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> None:
+    """Refuse to write over a file that is there, but with `force`; and over one that the verb reads, always.
+
+    Raises:
+        ExperimentError: naming the file, before anything is read or spent.
+    """
+    from fedsw.data import same_file
+    from fedsw.settings import ExperimentError
+
+    inputs = [path.expanduser() for path in read]
+    for output in outputs:
+        if (own := next((path for path in inputs if same_file(output, path)), None)) is not None:
+            raise ExperimentError(f"{output} is {own}, which is read here, and would be lost; -o names another file")
+        if output.is_file() and not force:
+            raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+
+
+def files_of_run(directory: Path) -> list[Path]:
+    """A run's own files, which nothing that is made of it may replace; its card and page are made anew."""
+    from fedsw.runs.files import CARD, REGISTRY, REPORT
+
+    made = (CARD, REGISTRY, REPORT)
+    return [path for path in directory.rglob("*") if path.is_file() and path.name not in made]
 
 
 def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool, highlight: bool = False) -> None:

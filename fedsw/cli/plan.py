@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw.cli import options
-from fedsw.cli.options import answer, changes_of, echo
+from fedsw.cli.options import answer, changes_of, echo, require_writable
 from fedsw.report.console import Screen
 from fedsw.text import json_text
 
@@ -130,6 +130,7 @@ def plan_command(
     ] = None,
     allow_module: options.AllowModule = None,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the what-ifs into this PNG file.")] = None,
+    force: options.Force = False,
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -150,6 +151,9 @@ def plan_command(
     from fedsw.tasks.needs import require_possible
     from fedsw.tasks.own import task_of
 
+    if picture is not None:
+        read = [public_table] if public_table is not None else []
+        require_writable(picture, force=force, read=read)
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
     if after_moments is not None:

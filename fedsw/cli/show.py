@@ -14,7 +14,18 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from fedsw.cli.options import RUNS, AllowModule, Json, Run, Runs, answer, echo
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    Force,
+    Json,
+    Run,
+    Runs,
+    answer,
+    echo,
+    files_of_run,
+    require_writable,
+)
 from fedsw.report.console import Screen, named_rows
 from fedsw.text import json_text, number, upward
 
@@ -41,6 +52,7 @@ def show_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
     ] = None,
+    force: Force = False,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +89,7 @@ def show_command(
         from fedsw.use.export import write_card
 
         if output is not None:
+            require_writable(output, force=force, read=files_of_run(directory))
             files.new_folder(output.parent)
         _answer_path("card", write_card(directory, output), as_json=as_json)
     else:
@@ -205,6 +218,7 @@ def report_command(
     registry: Annotated[
         bool, typer.Option("--registry", help="Write the entry for the OpenDP Deployments Registry (YAML) instead.")
     ] = False,
+    force: Force = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -220,16 +234,20 @@ def report_command(
     from fedsw.report.page.page import write_entry, write_page
     from fedsw.runs.files import find_run
 
-    if output is not None:
-        files.new_folder(output.parent)
     if found := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
-        document, place = found
+        document, place, read = found
+        require_writable(*([output] if output else []), force=force, read=read)
+        if output is not None:
+            files.new_folder(output.parent)
         files.replace(output or place, document.page().encode(), durable=False)
         _answer_path("report", output or place, as_json=as_json)
         return
     folders = [find_run(each, runs) for each in run]
+    if output is not None:
+        require_writable(output, force=force, read=[path for folder in folders for path in files_of_run(folder)])
+        files.new_folder(output.parent)
     if registry and (len(folders) > 1 or operator or what_ifs):
         raise typer.BadParameter("--registry is for one run, by itself")
     if registry:
@@ -244,8 +262,11 @@ def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
     echo(json_text({what: str(path)}) if as_json else path)
 
 
-def _document(name: str) -> tuple[Document, Path] | None:
-    """What is read of a comparison's folder or a plan's file, and where its page goes; None for the name of a run."""
+def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
+    """What is read of a comparison's folder or a plan's file, where its page goes, and which files were read.
+
+    None for the name of a run.
+    """
     from fedsw.compare.grid import GRID
     from fedsw.runs.files import REPORT, read_json
 
@@ -253,11 +274,11 @@ def _document(name: str) -> tuple[Document, Path] | None:
     if (path / GRID).is_file():
         from fedsw.compare.page import read_comparison
 
-        return read_comparison(path).document(), path / REPORT
+        return read_comparison(path).document(), path / REPORT, files_of_run(path)
     if path.suffix == ".json" and path.is_file():
         from fedsw.planning.words import plan_document
 
-        return plan_document(read_json(path) or {}), path.with_suffix(".html")
+        return plan_document(read_json(path) or {}), path.with_suffix(".html"), [path]
     return None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw.cli import options
-from fedsw.cli.options import changes_of, echo
+from fedsw.cli.options import changes_of, echo, files_of_run, require_writable
 from fedsw.report.console import Screen
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def synthesize_command(
     ] = None,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    force: options.Force = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -69,15 +69,14 @@ def synthesize_command(
     """
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.sources import load_held_out
+    from fedsw.experiment.sources import load_held_out, visible_tables
     from fedsw.own_data.apart import OtherTable, other_table
     from fedsw.own_data.rehearsal import rehearse
     from fedsw.own_data.synthesis import learnt
     from fedsw.runs.files import is_run
 
-    for path in (output, output.with_suffix(".md"), output.with_suffix(".html")):
-        if path.exists() and not force:
-            raise ExperimentError(f"{path} is there already; --force writes over it, -o names another file")
+    outputs = (output, output.with_suffix(".md"), output.with_suffix(".html"))
+    require_writable(*outputs, force=force, read=[Path(source), *([held_out] if held_out else [])])
     if not output.resolve().parent.is_dir():
         raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
     run: Path | None = Path(source)
@@ -87,6 +86,8 @@ def synthesize_command(
         if held_out is not None:
             raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
         asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair)
+        read = [*visible_tables(asked), *([Path(asked.data.held_out)] if asked.data.held_out else [])]
+        require_writable(*outputs, force=force, read=read)
         rehearse(asked, lambda directory: _rehearsed(directory, asked))
         run = _learn(asked, engine, runs, as_json or quiet)
         found = learnt(run, modules_of(asked))
@@ -100,6 +101,7 @@ def synthesize_command(
     elif data_dir is not None and held_out is None:
         raise ExperimentError(f"{source} is a run: --data-dir is what --held-out is compared with; name both or none")
     else:
+        require_writable(*outputs, force=force, read=files_of_run(run))
         found, other = learnt(run, allow_module or ()), None
         if held_out is not None:  # and no file that the stored experiment names itself
             other = other_table(held_out, found.columns, data_dir, option="--held-out")

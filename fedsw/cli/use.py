@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw import files
-from fedsw.cli.options import RUNS, AllowModule, DataDir, Json, Run, Runs, answer, echo
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    DataDir,
+    Force,
+    Json,
+    Run,
+    Runs,
+    answer,
+    echo,
+    files_of_run,
+    require_writable,
+)
 from fedsw.text import json_text, number
 
 if TYPE_CHECKING:
@@ -55,6 +67,7 @@ def predict_command(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
     ] = None,
+    force: Force = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -64,9 +77,12 @@ def predict_command(
     Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
     run. The predicted column need not be there.
     """
+    from fedsw.runs.files import find_run
     from fedsw.use.export import write_columns
     from fedsw.use.trained import load
 
+    if output is not None:
+        require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
     found = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
@@ -136,6 +152,7 @@ def export_command(
     kind: Annotated[
         Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
     ] = "torchscript",
+    force: Force = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -145,9 +162,11 @@ def export_command(
     It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
     an experiment's name for its latest run.
     """
-    from fedsw.use.export import export
+    from fedsw.runs.files import find_run
+    from fedsw.use.export import beside, export
     from fedsw.use.trained import load
 
+    require_writable(output, beside(output), force=force, read=files_of_run(find_run(run, runs)))
     model = load(run, runs=runs, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
     plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}

@@ -224,7 +224,7 @@ def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
         if data.same_content(path, table):
             raise ExperimentError(
                 f"{what} is the private file {table}, or a copy of it: metrics of private records would be published "
-                "without noise. Name a file of other records, or leave it out"
+                f"without noise. Name a file of other records, or leave {what.partition(' ')[0]} out"
             )
 
 

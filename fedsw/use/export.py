@@ -69,10 +69,14 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
             "values or on the number of records; use fedsw.load(run)"
         )
     files.new_folder(path.parent)
-    beside = path.with_name(f"{path.name}.json")
     files.replace(path, content)
-    files.replace(beside, (json_text(_about(model, kind)) + "\n").encode())
-    return [path, beside]
+    files.replace(beside(path), (json_text(_about(model, kind)) + "\n").encode())
+    return [path, beside(path)]
+
+
+def beside(path: Path) -> Path:
+    """The file that says what an exported model's inputs are."""
+    return path.with_name(f"{path.name}.json")
 
 
 def _scripted(answer: AnsweringModel, features: Tensor) -> bytes:

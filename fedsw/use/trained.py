@@ -188,7 +188,8 @@ class TrainedModel(Short):
         be missing) is refused, not guessed.
 
         Args:
-            source: a path of a CSV, Parquet or npz file, or whatever `fedsw.as_records` takes: a DataFrame, say.
+            source: a path of a CSV, Parquet or npz file, or whatever `fedsw.as_records` takes: a DataFrame, say, or one
+                row of it.
             keep: columns to copy beside the predictions, an identifier for example.
 
         Returns:
@@ -200,6 +201,8 @@ class TrainedModel(Short):
         """
         import pandas
 
+        if isinstance(source, pandas.Series) and all(isinstance(label, str) for label in source.index):
+            source = source.to_frame().T.infer_objects()  # one record of a frame
         predictions = self.predictions(source, keep=keep)
         rows = pandas.Index(predictions.pop("row"), name="row")
         index = source.index if isinstance(source, pandas.DataFrame) else rows
@@ -220,10 +223,25 @@ class TrainedModel(Short):
                 "nowhere declared, so no table can be read for it; give features as the model takes them to "
                 "fedsw.load(run).outputs, or train on tables of your own (`fedsw init`)"
             )
+        self._require_other_names(keep)
         given = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
         values = self.outputs(given.features).numpy()
         columns = {"row": given.rows, **given.kept}
         return columns | (self._of_classes(values, given) if answer.classifies else self._of_numbers(values))
+
+    def _require_other_names(self, keep: Sequence[str]) -> None:
+        """Refuse a column to keep that a column of the answer would take the place of."""
+        own = {"row", self._predicted, *self.names()}
+        if taken := [name for name in keep if name in own]:
+            raise ExperimentError(
+                f"column {taken[0]!r} is to be kept, and the answer has a column of that name; rename it in the table"
+            )
+
+    @property
+    def _predicted(self) -> str:
+        """The name of the column of classes."""
+        target = self.columns.target if self.columns is not None else None
+        return f"predicted_{target.name if target else 'class'}"
 
     def names(self) -> tuple[str, ...]:
         """Names of the k answers, in the order of the columns of `outputs`."""
@@ -240,8 +258,7 @@ class TrainedModel(Short):
         if len(self.classes) == 2 and place is not None and self.thresholds.given:
             own = np.array([self.thresholds.by_group.get(group, self.thresholds.one) for group in self.groups])
             chosen = np.where(values[:, place] > own[given.groups.numpy()], place, 1 - place)
-        target = self.columns.target if self.columns is not None else None
-        said = {f"predicted_{target.name if target else 'class'}": np.array(self.classes)[chosen]}
+        said = {self._predicted: np.array(self.classes)[chosen]}
         return said | dict(zip(self.names(), values.T, strict=True))
 
     def _of_numbers(self, values: NDArray[np.float64]) -> dict[str, Any]:

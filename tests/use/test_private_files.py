@@ -42,7 +42,7 @@ def test_what_is_made_of_a_run_is_private_as_the_run_is(place, tmp_path):
     (tmp_path / "there.csv").touch()
     for line in (
         ["predict", str(run), table, "-o", str(tmp_path / "predicted" / "here" / "out.csv")],
-        ["predict", str(run), table, "-o", str(tmp_path / "there.csv")],
+        ["predict", str(run), table, "-o", str(tmp_path / "there.csv"), "--force"],
         ["export", str(run), "-o", str(tmp_path / "exported" / "model.pt"), "--format", "torchscript"],
         ["show", str(run), "card"],
         ["audit", str(run), "-o", str(tmp_path / "audits")],
