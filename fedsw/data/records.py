@@ -266,6 +266,21 @@ def _require_range(values: Tensor, name: str, column: str, labels: Sequence[str]
         raise ValueError(f"{name}: row {row}, column {column} is {int(values[row])}; it must be {limit}")
 
 
+def within_reach(numbers: Tensor, count: int, what: str, owner: str, setting: str) -> None:
+    """Refuse numbers (n,) of classes, groups or cells that are not 0 .. count - 1, when records are loaded.
+
+    Raises:
+        ValueError: naming the first record and its number, whose range it is and what sets it.
+    """
+    outside = (numbers < 0) | (numbers >= count)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{what} of record {row} is {int(numbers[row])}, and {owner} has {count}, numbered 0 to {count - 1}: "
+            f"number them from 0, or set {setting}"
+        )
+
+
 def _require_unique(ids: Tensor, name: str) -> None:
     order = torch.sort(ids, stable=True)
     repeated = (order.values[1:] == order.values[:-1]).nonzero()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedsw.accounting import Charge
 from fedsw.clipping import Tape, Term, clipped_sum, record
 from fedsw.clipping.clip import Mode
-from fedsw.data import Records
+from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.units import Units
 from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.kinds import task_names
@@ -108,6 +108,7 @@ class Learnt(Protocol):
 
 _LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
 """Whole numbers of an objective, and the least that each may be."""
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +170,29 @@ class Objective:
         """d of every penalty's outputs."""
         assert self.dimension is not None
         return tuple(self.dimension if p.dimension is None else p.dimension for p in self.penalties)
+
+    def require_labels(self, records: Records) -> None:
+        """Refuse records whose classes or targets are not those of the objective, when they are loaded.
+
+        Raises:
+            ValueError: naming the first record's label, or the declared classes, and what the objective has.
+        """
+        width = 0 if records.is_classification else records.target.shape[1]
+        if (self.classes, self.targets) != (0, 0) and width != self.targets:
+            theirs = f"{width} target numbers" if width else "classes"
+            own = f"{self.targets} target numbers" if self.targets else f"{self.classes} classes"
+            raise ValueError(
+                f"the records have {theirs} and the objective {own}; make it with classes=0 and targets={width or 't'} "
+                "for numbers, and with classes= alone for classes"
+            )
+        if not (self.classes and records.is_classification):
+            return
+        if isinstance(records, DeclaredRecords) and len(declared := records.columns.classes) not in (0, self.classes):
+            raise ValueError(
+                f"the records declare {len(declared)} classes ({', '.join(map(repr, declared[:_MOST_NAMED]))}) and the "
+                f"objective has {self.classes}; make it with classes={len(declared)}"
+            )
+        within_reach(records.target, self.classes, "the class", "the objective", "classes=")
 
     def planned_sensitivities(self, sizes: Sequence[int], clip: Clip) -> tuple[Sensitivity, ...]:
         """Delta of every stratum before directions are drawn, without the safety factor."""

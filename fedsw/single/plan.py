@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsw.accountants import GAUSSIAN
 from fedsw.accounting import Ledger
@@ -39,9 +40,25 @@ class Plan(plans.Plan):
             first: the first round that is not yet in the model.
 
         Raises:
-            ValueError: if a stratum has another number of records than was planned for; nothing is drawn.
+            ValueError, BadRecords: as `strata_of`; nothing is drawn.
+        """
+        strata = self.strata_of(records)
+        spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
+        used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
+        for round_ in range(first, self.rounds + 1):
+            attempt = used.get(round_, -1) + 1
+            sample = Sample(self, ledger)
+            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt, sample=sample)
+
+    def strata_of(self, records: Records) -> list[NDArray[np.int64]]:
+        """Which units are in every stratum, by number, (n_s,): of private records that are the planned ones by size.
+
+        Raises:
+            ValueError: if a stratum has another number of records than was planned for, or a record a class that the
+                objective does not have.
             BadRecords: if rows of one unit are of several strata.
         """
+        self.objective.require_labels(records)
         units = Units.of(records)
         if units.declared != (self.unit is not None):
             raise ValueError(
@@ -59,12 +76,7 @@ class Plan(plans.Plan):
                     f"stratum {name} has {len(rows)} {'units' if units.declared else 'records'} and the plan is for "
                     f"{size}: rates and noise follow from the sizes. Make the plan with the sizes of these records"
                 )
-        spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
-        used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
-        for round_ in range(first, self.rounds + 1):
-            attempt = used.get(round_, -1) + 1
-            sample = Sample(self, ledger)
-            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt, sample=sample)
+        return strata
 
 
 def plan(

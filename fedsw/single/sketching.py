@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedsw.accounting import Ledger
 from fedsw.accounting.lifetime import About, account_named, counting
+from fedsw.data import within_reach
 from fedsw.experiment import resolve_delta
 from fedsw.privacy import plan as plans
 from fedsw.privacy.release import release
@@ -104,12 +106,18 @@ def release_sketch(
         BudgetExhausted, AlreadySpent: as `fedsw.release`; nothing leaves.
         LimitReached: if the release does not fit below the account's limit; nothing is charged or drawn.
         LedgerReplaced: if the ledger is a copy of one that released more, by the account; nothing leaves.
-        ValueError: if there are more or fewer records than planned, or of another law; nothing is charged.
+        ValueError: if there are more or fewer records than planned, of another law, or in a cell that it does not
+            have; nothing is charged.
     """
     if sketcher.law != plan.law:
         raise ValueError("the sketcher was drawn from another law than the plan's; take plan.law.drawn()")
     if len(features) != plan.records:
         raise ValueError(f"{len(features)} records, and the plan is for {plan.records}: make it with their number")
+    if cells.dtype != torch.int64 or cells.shape != features.shape[:1]:
+        raise ValueError(
+            f"cells are {cells.dtype} of shape {tuple(cells.shape)}; int64, ({len(features)},) is expected"
+        )
+    within_reach(cells, plan.law.cells, "the cell", "the law", "classes= and groups= of it")
     named = None if account is None else account_named(account)
     about = About(ledger.path.stem, "release_sketch", str(ledger.path.parent), plan.unprotected)
     with counting(ledger, named, plan.reserved(), about):

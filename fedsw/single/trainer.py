@@ -136,6 +136,7 @@ class PrivateTrainer:
                 older than the checkpoint remembers.
             RunBusy: if another process trains in the folder.
         """
+        self.plan.strata_of(records)  # refuses others, before there is a folder
         files.private_folder(self.directory)
         with recovery.held(self.directory), self._counting() as counted, self._ledger() as ledger:
             counted.limit(ledger)

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from fedsw.data import within_reach
 from fedsw.models.initial import require_positive
 from fedsw.randomness import Stream
 from fedsw.sketches.maps import Seen
@@ -74,7 +75,12 @@ class Law:
         return tuple(part.weight / total for part in self.parts)
 
     def cell_of(self, labels: Tensor, groups: Tensor) -> Tensor:
-        """The cell (n,) of every record, from labels (n,) and groups (n,), int64."""
+        """The cell (n,) of every record, from labels (n,) and groups (n,), int64.
+
+        ValueError for a label or a group that the law does not have: it would count in another one's cell.
+        """
+        within_reach(labels, self.classes, "the label", "the law", "classes=")
+        within_reach(groups, self.groups, "the group", "the law", "groups=")
         return labels * self.groups + groups
 
     def drawn(self, dtype: torch.dtype = torch.float32) -> Sketcher:

@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 import fedsw
@@ -20,6 +19,7 @@ from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached, cost_
 from fedsw.engines.pool import settle_run
 from fedsw.privacy.noise import MECHANISMS
 from fedsw.report.accounts import account_record, account_view, accounts_view
+from fedsw.runs.checkpoint import Checkpoints
 from fedsw.single.sketching import plan_sketch, release_sketch
 from tests.federations import SMALL
 from tests.lifetime.test_runs import kinds
@@ -116,9 +116,13 @@ def test_a_training_that_broke_off_stays_counted_until_it_goes_on_or_is_settled(
     assert sum(people.state().runs[run.run].steps.values()) == found.rounds
 
 
-def test_a_training_that_fails_before_its_first_release_gives_everything_back(people, tmp_path):
+def test_a_training_that_fails_before_its_first_release_gives_everything_back(people, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="stratum"):
         trainer(tmp_path / "trained", secret(sizes=(20, 20)), account="people").fit(records())
+    assert not people.state().runs
+    monkeypatch.setattr(fedsw.Objective, "gradient", lambda *a: (_ for _ in ()).throw(Stop()))
+    with pytest.raises(Stop):
+        trainer(tmp_path / "trained", secret(), account="people").fit(records())
     (run,) = people.state().runs.values()
     assert run.settled and not run.steps
 
@@ -126,7 +130,7 @@ def test_a_training_that_fails_before_its_first_release_gives_everything_back(pe
 def test_a_training_whose_budget_is_used_up_counts_with_what_it_spent(people, tmp_path, monkeypatch):
     folder, found = tmp_path / "trained", secret(rounds=3)
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(torch.optim.Adam, "step", lambda *a, **k: (_ for _ in ()).throw(Stop()))
+        patch.setattr(Checkpoints, "take", lambda *a: (_ for _ in ()).throw(Stop()))
         trainer(folder, found, account="people").fit(records())
     with pytest.raises(fedsw.BudgetExhausted):  # the lost round took the last one's place
         trainer(folder, found, account="people").fit(records())

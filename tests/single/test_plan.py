@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -108,6 +109,32 @@ def test_whole_numbers_of_every_type_make_one_plan():
 def test_records_of_other_sizes_than_planned_are_refused_before_a_batch_is_drawn():
     with pytest.raises(ValueError, match="stratum A=0 has 24 records and the plan is for 600"):
         next(plan().batches(records(48)))
+
+
+def test_classes_that_the_objective_does_not_have_are_refused_before_anything_is_on_disk(tmp_path):
+    """A target of 2 had been trained on under two classes, and paid for."""
+    objective, net = fedsw.Objective("classification", [fedsw.Parity(0.5)]), torch.nn.Linear(3, 1).double()
+    asked = {"sizes": (24, 24), "batch_fraction": 0.5, "rounds": 3, "epsilon": 2.0, "delta": 1e-5}
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    ours = fedsw.PrivateTrainer(
+        net, sgd, objective, CLIP, fedsw.plan(objective, CLIP, **asked), directory=tmp_path / "run"
+    )
+    plain, odd, frame = records(48), torch.arange(48) % 3, {"g": torch.arange(48) % 2, "x": torch.zeros(48)}
+    declared = fedsw.as_records({**frame, "t": odd}, group="g", target="t")
+    numbers = fedsw.as_records({**frame, "t": odd.double()}, group="g", targets="t")
+    for given, said in (
+        (
+            dataclasses.replace(plain, target=odd),
+            "class of record 2 is 2, and the objective has 2, numbered 0 to 1",
+        ),
+        (dataclasses.replace(plain, target=odd - 1), "the class of record 0 is -1"),
+        (declared, r"declare 3 classes \('0', '1', '2'\) and the objective has 2; make it with classes=3"),
+        (numbers, "the records have 1 target numbers and the objective 2 classes"),
+        (dataclasses.replace(plain, sensitive=odd), "2 at record 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ours.fit(given)
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_batch_is_a_fresh_uniform_sample_of_the_planned_size():

@@ -79,6 +79,24 @@ def test_a_plan_for_other_records_or_another_law_charges_nothing(tmp_path):
         assert account.entries() == []
 
 
+def test_a_label_that_the_law_does_not_have_is_refused_and_never_counted_as_another_one(tmp_path):
+    """Labels 1 to 3 under three classes: 2 and 3 had become one."""
+    plan = plan_sketch(LAW, records=N, epsilon=2.0, delta=1e-5)
+    with ledger(tmp_path, plan) as account:
+        for cells, said in (
+            (CELLS + 1, f"the law has {LAW.cells}, numbered 0 to {LAW.cells - 1}: number them from 0"),
+            (CELLS - 1, "is -1"),
+            (CELLS.float(), "int64"),
+            (CELLS[:, None], r"shape \(40, 1\)"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                release_sketch(SKETCHER, ROWS, cells, plan, account)
+        assert account.entries() == []
+    for labels, groups in (([LAW.classes], [0]), ([-1], [0]), ([0], [LAW.groups])):
+        with pytest.raises(ValueError, match="numbered 0 to"):
+            LAW.cell_of(torch.tensor(labels), torch.tensor(groups))
+
+
 def test_the_guarantee_names_label_and_group_and_a_seed_makes_it_nominal():
     plan = plan_sketch(LAW, records=N, epsilon=2.0, delta=1e-5)
     assert plan.guarantee.startswith("(2, 1e-05)-differential privacy") and "label and group included" in plan.guarantee
@@ -90,8 +108,9 @@ def test_the_guarantee_names_label_and_group_and_a_seed_makes_it_nominal():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"records": 0, "epsilon": 1.0}, "0 records"),
-        ({"records": 2**26 + 1, "epsilon": 1.0}, "takes 1 to"),
+        ({"records": 0, "epsilon": 1.0}, "records = 0; it is a whole number, 1 to 67108864"),
+        ({"records": 2**26 + 1, "epsilon": 1.0}, "1 to 67108864"),
+        ({"records": N, "noise_multiplier": 0}, "noise_multiplier = 0.0"),
         ({"records": N}, "give epsilon"),
         ({"records": N, "epsilon": 1.0, "noise_multiplier": 1.0}, "give epsilon"),
     ],
