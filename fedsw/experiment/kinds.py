@@ -12,6 +12,7 @@ from typing import Literal
 
 from fedsw.experiment.penalties import PENALTIES
 from fedsw.experiment.trust import Comparison, names_of
+from fedsw.settings import ExperimentError
 
 _COMPARED: Mapping[Comparison, str] = {
     "groups": "groups",
@@ -47,6 +48,16 @@ class Facts:
     other_side: Literal["prior", "generator", "domain"] | None = None
     figures: tuple[str, ...] = ("outputs",)
     sketched: bool = False
+
+    def __post_init__(self) -> None:
+        known: dict[str, tuple[str | None, ...]] = {
+            "target": ("class", "numbers", "any"),
+            "unit": (None, "targets", "features"),
+            "other_side": (None, "prior", "generator", "domain"),
+        }
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                raise ExperimentError(f"a task's {name} is {value!r}; there are {', '.join(map(repr, values))}")
 
     @property
     def comparison(self) -> Comparison:

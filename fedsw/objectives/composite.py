@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsw.objectives.groups import Clip
+from fedsw.objectives.groups import Clip, Objective
 from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import Part, Penalty, StatedPart
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
@@ -112,8 +112,10 @@ class Composite:
                     cells[0], sample(number, len(cells[0])), theta, ties=ties, memory_limit=memory_limit
                 )
                 by_cell = [own]
-            else:
+            elif isinstance(part, Objective):
                 by_cell = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
+            else:
+                raise TypeError(f"a {type(part).__name__} is no part of an objective whose derivative is known")
             cotangents.append(_parted(by_cell, owners, sizes))
         return cotangents
 

@@ -192,14 +192,24 @@ def _shares(objective: Objective) -> list[tuple[int, int, float]]:
 
 def _reach(objective: Part, radius: float) -> float:
     """A, what no slot mean is beyond: the ball of the other side."""
-    return objective.radius if isinstance(objective, Matching) else float(radius)
+    if isinstance(objective, Matching):
+        return objective.radius
+    _between(objective)
+    return float(radius)
 
 
 def _weight(objective: Part, cell: int) -> float:
     """Summed weight of the distances that a cell takes part in."""
     if isinstance(objective, Matching):
         return 1.0
-    return sum(weight for i, j, weight in objective.pairs if cell in (i, j))
+    return sum(weight for i, j, weight in _between(objective).pairs if cell in (i, j))
+
+
+def _between(objective: Objective) -> Objective:
+    """A penalty between groups; TypeError for anything else, whose ranks no table gives."""
+    if not isinstance(objective, Objective):
+        raise TypeError(f"a {type(objective).__name__} has no ranks that tables could give")
+    return objective
 
 
 def _cumulated(counts: Tensor) -> Tensor:

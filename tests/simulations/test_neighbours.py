@@ -8,6 +8,7 @@ byte, but for times.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -40,8 +42,10 @@ from fedsw.federation.messages import fields
 from fedsw.federation.messages.arrays import Broadcast
 from fedsw.federation.messages.codec import fields_of
 from fedsw.federation.server.summary import within
+from fedsw.federation.trust.distributed import site
 from fedsw.planning import search
 from fedsw.privacy import release
+from fedsw.privacy.masks import whole_steps
 from fedsw.privacy.noise import spacing
 from tests.federation.sketch_runs import sketched
 from tests.federations import Federation
@@ -139,10 +143,44 @@ def _cases() -> Iterator[tuple[str, Case]]:
         yield f"{trust}, persons", Case(trust, WAVES, overrides=PERSONS, unit=True)
 
 
-CASES = dict(_cases())
+def _masked() -> Iterator[tuple[str, Case]]:
+    """Nobody is trusted: all that leaves is in masked sums, of one batch in both runs, so that they can be compared."""
+    both = {"trust": "distributed", "seeded": True}
+    parity = {**both, "public": ("sex",)}
+    yield "distributed, classification", Case(**parity)
+    odds = ("objective.penalty=equality-of-odds",)
+    yield "distributed, odds", Case(**both, public=("sex", "income"), overrides=odds)
+    several = ("objective.also=[{penalty='equality-of-odds', weight=0.2}]",)
+    yield "distributed, several penalties", Case(**both, public=("sex", "income"), overrides=several)
+    own = ("objective.penalty=tests.federation.penalties:Fair",)
+    yield "distributed, a penalty of one's own", Case(**both, public=("sex", "income"), overrides=own)
+    yield "distributed, no penalty", Case(**parity, overrides=("objective.alpha=0.0",))
+    code = {**ENCODER, "objective": {"task": "representation", "alpha": 0.5}}
+    yield "distributed, representation", Case(**parity, task=code)
+    numbers = {"objective": {"task": "regression", "alpha": 0.5}}
+    yield "distributed, regression", Case(**parity, task=numbers, columns={**FOUR, **NUMBERS})
+    yield "distributed, moments", Case(**parity, overrides=("privacy.moments=0.3",))
+    kept = ("data.held_out_fraction=0.25", "data.held_out_to=everybody")
+    yield "distributed, kept records", Case(**parity, overrides=kept)
+    yield "distributed, persons", Case(**parity, overrides=PERSONS, unit=True)
+    yield "distributed, persons and kept records", Case(**parity, overrides=(*PERSONS, *kept), unit=True)
+    prior = {**ENCODER, "objective": {"task": "autoencoder", "penalty": "prior-matching", "alpha": 0.5}}
+    yield "distributed, autoencoder", Case(**both, task=prior, columns=FOUR)
+    yield "distributed, generator", Case(**both, task=GENERATOR)
+    images = ("data.public=mnist", "data.public_batch=16")
+    yield "distributed, adaptation", Case(**both, task=ADAPTOR, columns=DIGITS, overrides=images)
+    yield "distributed, waves", Case(**both, task=WAVES)
+    yield "distributed, table", Case(**both, task=TABLE)
+    yield "distributed, account", Case(**parity, overrides=("data.account=clinic",))
+    yield "distributed, preset", Case(**parity, overrides=("training.preset=auto",))
+    yield "distributed, bins", Case(**parity, overrides=("local.bins=auto",))
+
+
+CASES = dict([*_cases(), *_masked()])
 QUICK = (
     *("central, kept records", "local-gradient, odds", "local-slices, generation"),
     "local-gradient, persons and kept records",
+    *("distributed, odds", "distributed, kept records"),
     *("local-release, generation", "sketch, waves", "sketch, one table for all", "sketch-local, table"),
 )
 """One for every trust model that promises something, and what the others do not have; the rest is in the slow stage."""
@@ -203,17 +241,23 @@ def same_numbers(value: torch.Tensor, scale: float, mechanism: str, stream: Any)
 
 @dataclass
 class Left:
-    """What a run left: its files, what commands print of it, what it logged, and what may be seen of its messages."""
+    """What a run left: its files, what commands print of it, what it logged, and what may be seen of its messages.
+
+    Of masked sums also what was `summed` before it had noise: the part, its values, and how far a record may move it.
+    """
 
     files: dict[str, Any]
     printed: dict[str, Any]
     logged: list[str]
     sent: list[Any]
+    summed: list[tuple[str, torch.Tensor, float]]
 
 
 @pytest.fixture
 def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame], Left]:
     sent: list[Any] = []
+    summed: list[tuple[str, torch.Tensor, float]] = []
+    nonces = itertools.count()
     strangers: set[threading.Thread] = set()  # clients that hung in another test, and may answer now
     encode, load = messages.encode, sources._load
 
@@ -228,7 +272,16 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
     def digits(spec, *rest):  # which every machine has, in place of the public images of an adaptation
         return load(spec.model_copy(update={"source": "digits"}) if spec.source == "mnist" else spec, *rest)
 
+    def same_share(bounded, paid, name, share, mask, stream):
+        parts = [release._leaving(bounded, each, name) for each in paid]
+        exact = bounded._take().nan_to_num(0.0, share.most, -share.most).clamp(-share.most, share.most)
+        summed.append((name, exact.clone().reshape(-1), min(part.sensitivity for part in parts)))
+        scale = share.scale(parts[0].scale)
+        return whole_steps(same_numbers(exact, scale, "gaussian", stream), share.step) + mask
+
     monkeypatch.setattr(release, "_noised", same_numbers)
+    monkeypatch.setattr(site, "release_share", same_share)
+    monkeypatch.setattr(site, "os", SimpleNamespace(urandom=lambda count: next(nonces).to_bytes(count)))
     monkeypatch.setattr(messages, "encode", seen)
     monkeypatch.setattr(sources, "_load", digits)
     monkeypatch.setattr(ledgers, "uuid4", lambda: uuid.UUID(int=1))
@@ -241,7 +294,9 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
     monkeypatch.setenv("FEDSW_ACCOUNTS", str(accounts_of_run))
 
     def left(case: Case, records: pd.DataFrame) -> Left:
-        sent.clear(), caplog.clear()
+        nonlocal nonces
+        nonces = itertools.count()
+        sent.clear(), summed.clear(), caplog.clear()
         strangers.update(set(threading.enumerate()) - {threading.current_thread()})
         caplog.set_level(logging.DEBUG, logger="fedsw")
         whole = parse_experiment(settings(case), case.overrides)
@@ -262,10 +317,10 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
             main(["synthesize", str(directory), "-o", str(tmp_path / "made.csv"), "--rows", "9", "--quiet"])
             capsys.readouterr()
             printed |= {suffix: (tmp_path / f"made.{suffix}").read_text() for suffix in ("csv", "md")}
-        if "sketch" in case.trust:
+        if "sketch" in case.trust or (case.trust == "distributed" and case.task in (WAVES, TABLE)):
             assert audit(directory).passed
         logged = [without_times(record.getMessage(), directory) for record in caplog.records]
-        return Left(contents(directory) | contents(accounts_of_run), printed, logged, list(sent))
+        return Left(contents(directory) | contents(accounts_of_run), printed, logged, list(sent), list(summed))
 
     return left
 
@@ -335,6 +390,18 @@ def test_neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_n
         assert printed == other.printed[command], command
     assert one.logged == other.logged and one.sent == other.sent
     assert "model.safetensors" in one.files and "summary.json" in one.files and len(one.sent) > 0
+    assert bool(one.summed) == (case.trust == "distributed")
+    require_within_the_charge(one, other)
+
+
+def require_within_the_charge(one: Left, other: Left) -> None:
+    """Given equal sums before, no masked sum of the neighbours is farther apart than what was charged for it."""
+    moved = []
+    for (name, before, most), (same, after, again) in zip(one.summed, other.summed, strict=True):
+        assert (name, before.shape, most) == (same, after.shape, again)
+        moved.append(float(torch.linalg.vector_norm(before - after)) / most)
+        assert moved[-1] <= 1 + 1e-9, f"{name} moves by {moved[-1]:.6g} times what is charged"
+    assert not moved or max(moved) > 0, "the replaced record is in no sum"
 
 
 BY_GROUP = ("partition.scheme=group",)
