@@ -26,6 +26,7 @@ from tests.single.test_trainer import CLIP, OBJECTIVE, plan
 
 VALUE = torch.zeros(400, dtype=torch.float64)
 CHARGES = [Charge("A", 1.0, 1.0)]
+BASIC = ("gaussian", "laplace")
 
 
 @pytest.fixture
@@ -55,11 +56,12 @@ def create(path, **asked) -> Ledger:
 
 
 def test_every_shipped_accountant_says_which_noises_it_takes_and_takes_no_other():
-    takes = {name: dict(each.takes) for name, each in ACCOUNTANTS.items()}
+    takes = {name: {n: word for n, word in each.takes.items() if n in BASIC} for name, each in ACCOUNTANTS.items()}
+    assert all(noise in MECHANISMS for each in ACCOUNTANTS.values() for noise in each.takes)
     assert takes == dict.fromkeys(ACCOUNTANTS, {"gaussian": "proven"}) | {"laplace": {"laplace": "proven"}}
     assert {name for name, each in ACCOUNTANTS.items() if each.pure} == {"laplace"}
     for name, each in ACCOUNTANTS.items():
-        for noise in ("gaussian", "laplace", "uniform", ""):
+        for noise in (*BASIC, "uniform", ""):
             if noise not in each.takes:
                 with pytest.raises(Unknown, match=f"accountant '{name}' is of .*this noise is '{noise}'"):
                     require_noise(name, noise)
@@ -72,7 +74,7 @@ def test_a_noise_that_no_accountant_lists_leaves_under_none(known, tmp_path):
     """Uniform noise has delta of at least .048 at every epsilon, and would print .5945 under "pld"."""
     mechanism("uniform", accountants=())(uniform)
     with create(tmp_path / "l.sqlite") as ledger:
-        with pytest.raises(ValueError, match="'pld' is of gaussian noise, and this noise is 'uniform'"):
+        with pytest.raises(ValueError, match="'pld' is of gaussian.* noise, and this noise is 'uniform'"):
             pay(ledger, 1, 0, CHARGES, 4.0, [Part("value", 1.0, 4.0, "uniform")])
         with pytest.raises(ValueError, match="mechanism 'uniform' and the ledger 'gaussian'"):
             release(bounded(), Fixed(4.0, mechanism="uniform"), ledger)
