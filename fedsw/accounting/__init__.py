@@ -12,7 +12,7 @@ from fedsw.accounting.charges import Charge, Entry
 from fedsw.accounting.composition import Composition, DeltaTooSmall, epsilon, epsilon_bracket, lower_epsilon
 from fedsw.accounting.epsilons import accountant, epsilon_by
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger, Spending, spend_together
+from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted, Ledger, Spending, Uncounted, spend_together
 from fedsw.accounting.profiles import Step, joint, step_profile
 from fedsw.accounting.slicing import Slicing
 
@@ -32,6 +32,7 @@ __all__ = [
     "Slicing",
     "Spending",
     "Step",
+    "Uncounted",
     "accountant",
     "budget_report",
     "epsilon",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,22 @@ from fedsw.text import upward
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
+_SUFFIX, _OF_A_RUN = ".sqlite", ("ledger.sqlite", "account.json")
+
+
+def account_beside(path: Path) -> Path:
+    """The file beside a ledger that says which account it belongs to, whether it is there or not."""
+    return path.with_name(f"{path.name.removesuffix(_SUFFIX)}.account.json")
+
+
+def _belonging(path: Path) -> str | None:
+    """The data set in whose account a ledger counts, by the files beside it: its own, or that of its run's folder."""
+    ledger, account = _OF_A_RUN
+    beside = [account_beside(path), *([path.with_name(account)] if path.name == ledger else [])]
+    for file in beside:
+        if file.exists():
+            return str(json.loads(file.read_text(encoding="utf-8"))["data"])
+    return None
 
 
 class BudgetExhausted(RuntimeError):
@@ -63,6 +80,10 @@ class Limiter(Protocol):
 
     def charged(self, ledger: Ledger) -> None:
         """Take note of the ledger's last row, which is on disk, or raise before anything is released for it."""
+
+
+class Uncounted(ValueError):
+    """A ledger belongs to the account of a data set, and was to be charged without it; nothing was written."""
 
 
 class AlreadySpent(ValueError):
@@ -193,6 +214,7 @@ class Ledger:
         Raises:
             BudgetExhausted: if the total would exceed the ledger's epsilon.
             AlreadySpent: if this (round, attempt) was charged before.
+            Uncounted: if the ledger belongs to an account, and nobody asks it (`limiter`).
             ValueError: if a group is missing, repeated or unknown, or a number is out of range.
             LedgerBusy: if this process may not write. In all these cases nothing is written.
             LedgerReplaced: if the run went on in another copy of its folder. The charge stays, and nothing may be
@@ -228,6 +250,8 @@ class Ledger:
         """Write the row of a release; unless it is lost, within the budget, and returns the epsilon spent then."""
         with self._mutex:
             self._journal.require_writer()
+            if not lost:
+                self._require_counted()
             steps = as_steps(charges, sigma, self.groups)
             require_sampling(self.relation, [charge.sampling for charge in charges])
             row = as_row(round, attempt, charges, sigma) | ({"lost": True} if lost else {})
@@ -242,6 +266,15 @@ class Ledger:
         """Every (round, attempt) of which a release was charged."""
         with self._mutex, self._current() as account:
             return frozenset(account.spent)
+
+    def _require_counted(self) -> None:
+        data = None if self.limiter is not None else _belonging(self.path)
+        if data is not None:
+            raise Uncounted(
+                f"{self.path} counts in the account of data set {data!r}, and is charged here without it; nothing was "
+                f"released. Give account={data!r} (or the Path of its file) to what releases, or count by hand: "
+                f"`with fedsw.accounting.lifetime.counting(ledger, account_named({data!r}), more, about): ...`"
+            )
 
     def require_fresh(self, round: int, attempt: int) -> None:
         """Raise AlreadySpent if this (round, attempt) was charged before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages.common import Joined, Sizes
 from fedsw.federation.node import participation
-from fedsw.federation.node.account import account_of, reserve, spent_epsilon
+from fedsw.federation.node.account import account_of, give_back, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
     COUNTED,
     STATE,
@@ -129,16 +129,26 @@ def hello(message: Message, context: Context) -> Message:
         alone = [node.alone(place) for place in range(len(node.clients))]
         for each in alone:
             served(node.task.experiment).sides.require_ready(each)
-        for each in alone:
-            _reserve(each, context)
-        if privacy.noisy:
+        if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
             spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
+        _reserve_together(alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
     ids = tuple(torch.from_numpy(each) for each in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
     before = torch.from_numpy(answered_by(node, context).all())
     return answered(Joined(clients, sizes, spent, ids, kept, before), node, message)
+
+
+def _reserve_together(alone: Sequence[Node], context: Context) -> None:
+    """Set aside for all clients of this node, or for none: the others give back what the greeting took."""
+    try:
+        for node in alone:
+            _reserve(node, context)
+    except BaseException:
+        if alone[0].task.experiment.privacy.noisy:
+            give_back(ledger_of(alone[0], context).parent)
+        raise
 
 
 def _reserve(node: Node, context: Context) -> None:

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedsw.accounting import Ledger, LedgerDamaged
-from fedsw.accounting.lifetime import Cost, DatasetAccount, TakenRun, room, total_epsilon
+from fedsw.accounting.lifetime import DatasetAccount, TakenRun, room, total_epsilon
 from fedsw.accounting.lifetime.state import State
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.stated import Pure
@@ -44,7 +44,7 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     Epsilon is shown at the limit's delta by default, else at 1e-6.
     """
     state = account.state()
-    at, limit, guarded = delta or state.delta or USUAL_DELTA, state.limit, _guarded([state])
+    at, limit, guarded = delta or state.delta or USUAL_DELTA, state.limit, [run.use for run in _guarded([state])]
     return {
         "data": state.data,
         "file": str(account.path),
@@ -104,16 +104,19 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
 
-def _guarded(states: Sequence[State]) -> list[Cost]:
-    """What the runs cost whose readers have a guarantee."""
+def _guarded(states: Sequence[State]) -> list[TakenRun]:
+    """The runs whose readers have a guarantee."""
     runs = (run for state in states for run in state.runs.values())
-    return [run.cost for run in runs if run.noisy and run.unprotected is None]
+    return [run for run in runs if run.noisy and run.unprotected is None]
 
 
 def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
     """Epsilon of all runs, infinite where one has no guarantee for whoever saw it, and of those that have one."""
     guarded = _guarded(states)
-    others, without = total_epsilon(guarded, delta), sum(len(state.runs) for state in states) - len(guarded)
+    others, without = (
+        total_epsilon((run.cost for run in guarded), delta),
+        sum(len(state.runs) for state in states) - len(guarded),
+    )
     epsilon = math.inf if without else others
     return {"epsilon": epsilon, "epsilon_of_others": others, "runs_without_guarantee": without}
 
@@ -123,10 +126,9 @@ def _left(state: State) -> float | None:
     limit = state.limit
     if limit is None:
         return None
-    taken = [run.cost for run in state.runs.values()]
     noisy = [run for run in state.runs.values() if run.steps and run.noisy]  # a run like them could have other noise
     shapes = [run.cost for run in noisy if all(step.stated is None for step in run.steps)][-_SHAPES:]
-    return min(room(limit, taken, like) for like in [None, *shapes])
+    return min(room(limit, state.uses(), like) for like in [None, *shapes])
 
 
 def _sum(record: Mapping[str, Any], whose: str) -> Text:

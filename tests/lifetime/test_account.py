@@ -23,6 +23,7 @@ from fedsw.accounting.lifetime import (
     Reservation,
     composed_epsilon,
     cost_of_ledger,
+    in_order,
     one_cost,
     planned,
     room,
@@ -308,10 +309,10 @@ def test_laplace_noise_for_presence_counts_twice_for_a_replacement(tmp_path):
 
 def test_a_run_of_the_size_that_is_left_fits():
     taken = {Step(0.1, 0.3): 50}
-    left = room(Limit(2.0, DELTA), [one_cost(taken)])
+    left = room(Limit(2.0, DELTA), in_order([one_cost(taken)]))
     spent = composed_epsilon([taken], DELTA)
     assert 2.0 - spent < left < 2.0  # more than the difference: epsilons do not add up
-    assert room(Limit(spent / 2, DELTA), [one_cost(taken)]) == 0.0
+    assert room(Limit(spent / 2, DELTA), in_order([one_cost(taken)])) == 0.0
 
 
 @pytest.mark.parametrize("shape", [{Step(1.0, 0.7): 1}, {Step(0.1, 0.4): 60}, {Step(0.3, 0.2): 5, Step(1.0, 0.1): 1}])
@@ -319,7 +320,7 @@ def test_what_is_advised_is_admitted_and_two_per_cent_more_is_not(account, shape
     account.limit(2.0, DELTA)
     account.reserve("taken", {Step(0.1, 0.3): 50}, OWN)
     state = account.state()
-    left = room(state.limit, state.without(""), like=one_cost(shape))
+    left = room(state.limit, state.uses(), like=one_cost(shape))
 
     def sized(epsilon):
         low, high = 0.0, 50.0

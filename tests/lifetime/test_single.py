@@ -13,9 +13,17 @@ import pytest
 from rich.console import Console
 
 import fedsw
-from fedsw.accounting import Ledger, LedgerReplaced, Step
+from fedsw.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, Uncounted, spend_together
 from fedsw.accounting.journal import Journal
-from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached, cost_of_ledger, total_epsilon
+from fedsw.accounting.lifetime import (
+    About,
+    DatasetAccount,
+    LimitReached,
+    cost_of_ledger,
+    counting,
+    one_cost,
+    total_epsilon,
+)
 from fedsw.engines.pool import settle_run
 from fedsw.privacy.noise import MECHANISMS
 from fedsw.report.accounts import account_record, account_view, accounts_view
@@ -161,6 +169,39 @@ def test_what_counts_in_an_account_counts_nowhere_else(people, tmp_path):
         with pytest.raises(ValueError, match=r"counts in the account of data set 'people'.*give account='people'"):
             sketched(tmp_path / "s.sqlite", other, attempt=1)
     assert list(people.folder.glob("*.account")) == [people.path]
+
+
+def test_a_ledger_that_belongs_to_an_account_is_not_charged_without_it(people, tmp_path):
+    """Of one release on one machine, and of a training whose folder belongs to an account."""
+    large = plan_sketch(LAW, records=N, epsilon=4.0, delta=1e-3)
+    sketched(tmp_path / "s.sqlite", plan=large)
+    with pytest.raises(Stop):
+        trainer(tmp_path / "trained", secret(), observer=stopping_after(2), account="people").fit(records())
+    before = people.state()
+    for path in (tmp_path / "s.sqlite", tmp_path / "trained" / "ledger.sqlite"):
+        with Ledger.open(path) as ledger:
+            charges = [Charge(group, 1.0, 0.1) for group in ledger.groups]
+            head = ledger.head()
+            with pytest.raises(Uncounted, match=r"counts in the account of data set 'people'.*Give account='people'"):
+                ledger.spend(9, 9, charges, 1.0)
+            (refusal,) = spend_together([Spending(ledger, 9, 9, charges, 1.0)])
+            assert isinstance(refusal, Uncounted) and ledger.head() == head
+    assert people.state() == before
+
+
+def test_what_was_not_planned_is_asked_for_release_by_release_and_makes_no_empty_plan(people, tmp_path):
+    people.limit(1.0, DELTA)
+    about, own = About("own", "by hand", ""), [Charge("all", 1.0, 0.1)]
+    with Ledger.create(tmp_path / "own.sqlite", groups=("all",), delta=1e-3, epsilon=50.0) as ledger:
+        with counting(ledger, people, {}, about):
+            assert people.state().first is None
+            for round_ in range(2):
+                ledger.spend(round_, 0, own, 1.0)
+        assert people.state().first == one_cost({Step(1.0, 0.1): 1})
+        with pytest.raises(LimitReached), counting(ledger, people, {}, about):
+            ledger.spend(9, 0, [Charge("all", 1.0, 1.0)], 1.0)
+    people.reserve("other", {Step(0.05, 0.2): 20}, about)
+    assert people.state().limit.admits(people.state().uses())
 
 
 def test_of_copies_one_goes_on(people, tmp_path):

@@ -13,8 +13,18 @@ from fedsw.accounting.lifetime.account import (
     accounts_folder,
     accounts_in,
 )
-from fedsw.accounting.lifetime.bound import Bound, bind, bound_in, bound_to, counting, require_same, settle, unbind
-from fedsw.accounting.lifetime.chosen import Limit, room
+from fedsw.accounting.lifetime.bound import (
+    Bound,
+    bind,
+    bind_again,
+    bound_in,
+    bound_to,
+    counting,
+    require_same,
+    settle,
+    unbind,
+)
+from fedsw.accounting.lifetime.chosen import Limit, Share, Use, in_order, room
 from fedsw.accounting.lifetime.composing import (
     NO_NOISE,
     Cost,
@@ -39,18 +49,22 @@ __all__ = [
     "Limit",
     "LimitReached",
     "Reservation",
+    "Share",
     "State",
     "TakenRun",
+    "Use",
     "account_named",
     "accounts_folder",
     "accounts_in",
     "added",
     "bind",
+    "bind_again",
     "bound_in",
     "bound_to",
     "composed_epsilon",
     "cost_of_ledger",
     "counting",
+    "in_order",
     "one_cost",
     "planned",
     "require_same",

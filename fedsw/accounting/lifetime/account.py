@@ -129,9 +129,6 @@ class DatasetAccount:
             wanted = planned if known is None else _with_taken(planned, known.cost)
             if known is not None and not known.settled and wanted == known.cost:
                 return journal.head
-            self._require_room(state, run, wanted, about)
-            if known is None:
-                self.newest.begin(run)
             row = {
                 "kind": "reserved",
                 "run": run,
@@ -142,6 +139,9 @@ class DatasetAccount:
                 "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 **_as_row(wanted),
             }
+            self._require_room(state, row, about)
+            if known is None:
+                self.newest.begin(run)
             self._append(journal, row)
             return journal.head
 
@@ -150,8 +150,9 @@ class DatasetAccount:
         with self._writing() as (journal, state):
             known = state.runs[run]
             about = About(known.label, known.kind, "", known.unprotected)
-            self._require_room(state, run, known.cost.and_more(steps), about)
-            self._append(journal, {"kind": "extended", "run": run, "steps": as_row(steps)})
+            row = {"kind": "extended", "run": run, "steps": as_row(steps)}
+            self._require_room(state, row, about)
+            self._append(journal, row)
 
     def require_newest(self, run: str, ledger: Path) -> None:
         """Raise LedgerReplaced if a run's ledger, which need not exist, lacks what the run has released."""
@@ -181,8 +182,10 @@ class DatasetAccount:
             self._append(journal, row)
             return journal.head
 
-    def _require_room(self, state: State, run: str, wanted: Cost, about: About) -> None:
-        limit = state.limit
+    def _require_room(self, state: State, row: Mapping[str, Any], about: About) -> None:
+        """Refuse a row that would take a run beyond the limit."""
+        run, after = str(row["run"]), state.after(row)
+        limit = after.limit
         if limit is None:
             return
         if about.unprotected:
@@ -190,16 +193,16 @@ class DatasetAccount:
                 f"{about.unprotected}: such a run has no guarantee, and the account of data set {self.data!r} has a "
                 f"limit, epsilon {upward(limit.epsilon, 6)} at delta {upward(limit.delta, 6)}; nothing was spent"
             )
-        others = state.without(run)
-        if limit.admits([*others, wanted]):
+        if limit.admits(after.uses()):
             return
-        before = total_epsilon(others, limit.delta)
-        total = limit.chosen([*others, wanted]) if before else total_epsilon([wanted], limit.delta)
+        wanted, others = after.runs[run].cost, state.uses(without=run)
+        before = total_epsilon([use.cost for use in others], limit.delta)
+        total = limit.chosen(after.uses()) if before else total_epsilon([wanted], limit.delta)
         chosen = ", whatever made you choose it" if before else ""
         left = 0.0
         if math.isfinite(total) and all(step.stated is None for step in wanted.steps):
             left = room(limit, others, like=wanted)
-        waiting = sum(not each.settled for name, each in state.runs.items() if name != run)
+        waiting = sum(not other.settled for name, other in state.runs.items() if name != run)
         advice = f"A run like it of epsilon {downward(left)} still fits: lower its epsilon (privacy.epsilon)"
         alone = "" if limit.shared or not before else ": the plan of the first run takes the limit whole"
         fits = advice if left else f"Nothing more fits{alone}"

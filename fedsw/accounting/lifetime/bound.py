@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedsw import files
 from fedsw.accounting.journal import memory_of, remembered
-from fedsw.accounting.ledger import Ledger
+from fedsw.accounting.ledger import Ledger, account_beside
 from fedsw.accounting.lifetime.account import About, DatasetAccount, Reservation
 from fedsw.accounting.lifetime.composing import Counts, cost_of_ledger
 
@@ -33,18 +33,42 @@ def bind(place: Path, account: DatasetAccount, run: str) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
     files.new_folder(place.parent)
     content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
-    files.replace(_beside(place), json.dumps(content).encode())
+    files.replace(account_beside(place), json.dumps(content).encode())
+
+
+def bind_again(place: Path, account: DatasetAccount, run: str) -> None:
+    """Write down that a ledger belongs to an account as this run, and to no other: one ledger has one run.
+
+    What another run set aside, whose ledger never began here, is given back.
+
+    Raises:
+        ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
+    """
+    before = bound_to(place)
+    if before is not None and (before.run, before.account.path) != (run, account.path):
+        if _begun(place):
+            raise ValueError(
+                f"{place} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
+                f"{before.account.data!r}, and this is run {run[:12]!r} in that of {account.data!r}; give every run a "
+                "folder of its own"
+            )
+        settle(place)
+    bind(place, account, run)
 
 
 def unbind(place: Path) -> None:
     """Forget that a ledger that was never begun belongs to an account."""
-    _beside(place).unlink()
+    account_beside(place).unlink(missing_ok=True)
+
+
+def _begun(place: Path) -> bool:
+    return place.exists() or remembered(place) is not None
 
 
 def bound_to(place: Path) -> Bound | None:
     """The account that a ledger belongs to; None if it belongs to none."""
     try:
-        content = json.loads(_beside(place).read_text(encoding="utf-8"))
+        content = json.loads(account_beside(place).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     return Bound(DatasetAccount(Path(content["folder"]), content["data"]), content["run"])
@@ -64,10 +88,11 @@ def settle(place: Path) -> bool:
     bound = bound_to(place)
     if bound is None:
         return False
-    head = remembered(place)
-    if not place.exists() and head is None:
-        bound.account.settle(bound.run, {}, None)
+    if not _begun(place):
+        if bound.run in bound.account.state().runs:  # else its process ended before anything was set aside
+            bound.account.settle(bound.run, {}, None)
         return True
+    head = remembered(place)
     with Ledger.open(place) as ledger:
         if head is not None:
             ledger.require(head, memory_of(place).name)
@@ -118,7 +143,3 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
     finally:
         ledger.limiter = before
         account.settle(run, cost_of_ledger(ledger), ledger)
-
-
-def _beside(place: Path) -> Path:
-    return place.with_name(place.name.removesuffix(_LEDGER) + _BOUND)

@@ -1,4 +1,4 @@
-"""What runs may cost together where each is chosen by what earlier ones released: a filter of one Renyi order.
+"""What runs may cost together where each is chosen by what earlier ones released: filters, of which one must hold.
 
 Source: docs/guarantees/ledger.md.
 """
@@ -6,13 +6,14 @@ Source: docs/guarantees/ledger.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from fedsw.accounting.lifetime.composing import Cost, Counts, counted, one_cost, total_epsilon, uncovered
+from fedsw.accounting.composition import SMALLEST_DELTA
+from fedsw.accounting.lifetime.composing import Cost, Counts, counted, one_cost, total_epsilon, uncovered, worst_of
 from fedsw.accounting.profiles import Step
 from fedsw.accounting.selection import ORDERS, renyi_divergence
 from fedsw.accounting.slicing import Slicing, gaussian_mixture, log_moment, lost
@@ -20,81 +21,167 @@ from fedsw.accounting.stated import Pure, Renyi, log_factor
 
 _TOLERANCE = 1e-9
 _CLOSE, _LEAST, _MOST = 1e-3, 1e-4, 1e4
-_LOOKED_AT, _BINS = ORDERS[::2], 12
+_BINS = 12
+
+FILTERS = 3
+"""Filters of which one must hold; each has its share of delta."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run was let in with, and which part of its filter's delta that took; neither changes afterwards."""
+
+    cost: Cost
+    weight: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a run counts with, the shares that it was let in with, and whether the first of all shares is its own."""
+
+    cost: Cost
+    shares: tuple[Share, ...]
+    leads: bool = False
+
+
+def next_weight(shares: Sequence[Share]) -> float:
+    """The weight of one more share: 1/2, 1/6, 1/12 and so on, which never add up to more than 1."""
+    return (1 - math.fsum(share.weight for share in shares)) / (len(shares) + 2)
+
+
+def in_order(costs: Iterable[Cost]) -> list[Use]:
+    """Uses of runs that were let in one after another, each at once, and released all of it."""
+    uses: list[Use] = []
+    for cost in costs:
+        if cost.steps:
+            share = Share(cost, next_weight([share for use in uses for share in use.shares]))
+            uses.append(Use(cost, (share,), leads=not uses))
+    return uses
+
+
+def lacking(cost: Cost, shares: Sequence[Share]) -> Cost | None:
+    """What shares do not pay for of a run's cost, whichever of its groups a record is in; None if nothing."""
+    if not shares:
+        return cost if cost.steps else None
+    paid = shares[0].cost
+    for share in shares[1:]:
+        paid = paid.and_more(share.cost.steps)
+    rest = worst_of(paid.lacks(part) for part in cost.parts)
+    return one_cost(rest) if rest else None
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit (epsilon, delta) of all runs together, and the plan of the first, in which no release had a part."""
+    """A limit (epsilon, delta) of all runs together, and the first share, in which no release had a part."""
 
     epsilon: float
     delta: float
     first: Cost | None = None
 
-    def admits(self, costs: Iterable[Cost]) -> bool:
-        """Whether runs that count with these costs keep to it, however each was chosen.
+    def admits(self, uses: Iterable[Use]) -> bool:
+        """Whether runs keep to it, however each was chosen.
 
-        Guarantee: whatever is released under costs that this admits, one after another, is (epsilon, delta)-private
-        together, for the replacement of one record within its groups. The first run's plan alone is composed
-        numerically. Whatever is added to it must fit by Renyi divergences of one order, which the limit and that plan
-        settle; where the plan itself does not, nothing but more of the step that it takes most often is ever added: of
-        any other there would be a choice, and as fixed plans both may fit.
+        Guarantee: whatever is released in runs that this admits, one after another, is (epsilon, delta)-private
+        together, for the replacement of one record within its groups. Where the first share passes one of the filters
+        of `filters`, all runs together must pass one of them, not always the same. Where it passes none, it takes the
+        limit whole: nothing is then let in but what copies of its commonest step cover, composed numerically at the
+        whole delta.
 
-        Source: docs/guarantees/ledger.md; Feldman and Zrnic 2021 (filters).
+        Source: docs/guarantees/ledger.md; Feldman and Zrnic 2021 and Rogers, Roth, Ullman and Vadhan 2016 (filters).
         """
-        taken = [cost for cost in costs if cost.steps]
-        first = self.first or (taken[0] if taken else one_cost({}))
-        more = [first.lacks(part) for part in taken[0].parts] if len(taken) == 1 else []
-        if len(taken) < 2 and not any(more):
-            return self._keeps(total_epsilon(taken, self.delta))
-        if replace(self, first=first).shared:
-            return self._keeps(self.chosen(taken))
-        longer = _longer(first, more) if more else None
-        return longer is not None and self._keeps(total_epsilon([longer], self.delta))
+        known, taken = self._led(uses)
+        if not taken:
+            return True
+        if known.shared:
+            return any(known._keeps(epsilon) for epsilon in known.filters(taken))
+        return known._keeps(known._alike(taken, self.delta))
 
     @cached_property
     def shared(self) -> bool:
-        """Whether other runs may be added to the first: its plan fits by Renyi divergences, too."""
-        return self.first is None or self._keeps(self.chosen([self.first]))
+        """Whether runs of other kinds may be added to the first: it passes a filter."""
+        return self.first is None or any(self._keeps(epsilon) for epsilon in self.filters(in_order([self.first])))
 
     @cached_property
     def order(self) -> float:
-        """The Renyi order at which most copies of the first run's plan fit."""
-        least = [_beside(order, self.delta) for order in _LOOKED_AT]
-        own = [divergence(self.first or one_cost({Step(1.0, 1e-3): 1}), order) for order in _LOOKED_AT]
-        fits = [(self.epsilon - other) / max(each, 1e-300) for each, other in zip(own, least, strict=True)]
-        if max(fits) <= 0.0:
-            return _LOOKED_AT[int(np.argmin(np.add(own, least)))]
-        return _LOOKED_AT[int(np.argmax(fits))]
+        """The order of the divergences, which follows from the limit alone.
 
-    def chosen(self, costs: Iterable[Cost]) -> float:
-        """Epsilon at delta of costs of which each may follow from what was released before; inf if it is not known."""
-        taken = [cost for cost in costs if cost.steps]
+        The least at which of small releases with normal noise nine tenths as many fit as at the best one; batches cost
+        much at high orders.
+        """
+        fits = [(self.epsilon - _beside(order, self.delta / FILTERS)) / order for order in ORDERS]
+        return next(order for order, many in zip(ORDERS, fits, strict=True) if many >= min(0.9 * max(fits), max(fits)))
+
+    def filters(self, uses: Iterable[Use]) -> Iterator[float]:
+        """Epsilon of all runs by each filter, at a third of delta: of which the first that is small enough will do.
+
+        The sum of Renyi divergences of one `order`; copies of the first share's commonest step, composed numerically;
+        the sum of the shares' own epsilons, at parts of delta that were fixed when each was let in.
+        """
+        known, taken = self._led(uses)
+        delta = self.delta / FILTERS
+        yield max(0.0, sum(divergence(use.cost, self.order) for use in taken) + _beside(self.order, delta))
+        yield known._alike(taken, delta)
+        shares = [share for use in taken for share in use.shares]
+        yield math.fsum(_composed(share.cost, share.weight * delta) for share in shares)
+
+    def chosen(self, uses: Iterable[Use]) -> float:
+        """What runs take of the limit, however each was chosen: the least of the filters, or what is kept instead."""
+        known, taken = self._led(uses)
         if not taken:
             return 0.0
-        order = self.order if self.first else replace(self, first=taken[0]).order
-        return max(0.0, sum(divergence(cost, order) for cost in taken) + _beside(order, self.delta))
+        whole = math.inf if known.shared else known._alike(taken, self.delta)
+        return whole if math.isfinite(whole) else min(known.filters(taken))
+
+    def _led(self, uses: Iterable[Use]) -> tuple[Limit, list[Use]]:
+        """The limit with its first share, and the runs that cost something; without one, the first of these leads."""
+        taken = [use for use in uses if use.cost.steps]
+        if self.first is not None or not taken:
+            return self, taken
+        return replace(self, first=taken[0].cost), [replace(taken[0], leads=True), *taken[1:]]
+
+    def _alike(self, uses: Sequence[Use], delta: float) -> float:
+        """Epsilon of as many copies of the first share's commonest step as cover all runs; inf if none do.
+
+        A first share of several kinds of steps counts whole, and covers what the run takes that was let in with it.
+        """
+        if self.first is None or not self.first.steps:
+            return math.inf
+        step = max(self.first.steps, key=self.first.steps.__getitem__)
+        alone = all(set(part) <= {step} for part in self.first.parts)
+        longest = one_cost({}) if alone else self.first
+        for use in uses:
+            beyond = [self.first.lacks(part) for part in use.cost.parts] if use.leads and not alone else use.cost.parts
+            copies = [_copies(part, step) for part in beyond]
+            if None in copies:
+                return math.inf
+            longest = longest.and_more({step: max(many or 0 for many in copies)})
+        return _composed(longest, delta)
 
     def _keeps(self, epsilon: float) -> bool:
         return epsilon <= self.epsilon * (1 + _TOLERANCE)
 
 
-def _longer(plan: Cost, more: Sequence[Counts]) -> Cost | None:
-    """A plan with as many more of its commonest step as cover what each group takes beyond it; None if they do not."""
-    if not plan.steps:
-        return None
-    own, times = max(plan.steps, key=plan.steps.__getitem__), max(sum(rest.values()) for rest in more)
-    return None if any(uncovered(rest, {own: times}) for rest in more) else plan.and_more({own: times})
+def _composed(cost: Cost, delta: float) -> float:
+    """Epsilon of one run at a delta; inf at one that floating point cannot vouch for."""
+    return total_epsilon([cost], delta) if delta >= SMALLEST_DELTA else math.inf
 
 
-def room(limit: Limit, costs: Sequence[Cost], like: Cost | None = None) -> float:
+def _copies(steps: Counts, step: Step) -> int | None:
+    """How many copies of a step cover some; None if none do."""
+    times = sum(steps.values())
+    return None if uncovered(steps, {step: times}) else times
+
+
+def room(limit: Limit, uses: Sequence[Use], like: Cost | None = None) -> float:
     """Epsilon at the limit's delta of the largest run like one that still fits, to a thousandth; 0 if none does."""
     shape = like or one_cost({Step(1.0, 1.0): 1})
+    weight = next_weight([share for use in uses for share in use.shares])
 
     def fits(factor: float) -> bool:
-        return limit.admits([*costs, _scaled(shape, factor)])
+        cost = _scaled(shape, factor)
+        return limit.admits([*uses, Use(cost, (Share(cost, weight),))])
 
-    if not limit.admits(costs) or not fits(_LEAST):
+    if not limit.admits(uses) or not fits(_LEAST):
         return 0.0
     low = high = 1.0
     while fits(high) and high < _MOST:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from fedsw import files
 from fedsw.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.ledger import Ledger
-from fedsw.accounting.lifetime.chosen import Limit
+from fedsw.accounting.lifetime.chosen import Limit, Share, Use, lacking, next_weight
 from fedsw.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
 
@@ -23,8 +23,9 @@ class TakenRun:
     """One run on the records.
 
     ``unprotected`` says why its reader has no guarantee, whatever it cost; ``steps`` is what counts: the plan's until
-    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``planned`` what was set aside
-    before any of its releases; ``ledger`` the last row of its ledger when it was settled.
+    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``shares`` what it was let in
+    with, nothing once it has given all of it back, and ``leads`` that the first of all is its own; ``ledger`` the last
+    row of its ledger when it was settled.
     """
 
     run: str
@@ -34,15 +35,21 @@ class TakenRun:
     begun: str
     unprotected: str | None
     steps: Counts
-    planned: Cost
     settled: bool = False
     ledger: Head | None = None
     parts: tuple[Counts, ...] = ()
+    shares: tuple[Share, ...] = ()
+    leads: bool = False
 
     @property
     def cost(self) -> Cost:
         """What it counts with."""
         return Cost(self.steps, self.parts or (self.steps,))
+
+    @property
+    def use(self) -> Use:
+        """What it takes of a limit."""
+        return Use(self.cost, self.shares, self.leads)
 
     @property
     def released_nothing(self) -> bool:
@@ -57,28 +64,30 @@ class TakenRun:
 
 @dataclass(frozen=True)
 class State:
-    """An account as its rows leave it: its limit, if there is one, and runs by name, in the order they began."""
+    """An account as its rows leave it: its limit, if there is one, and runs by name, in the order they began.
+
+    ``first`` is the share that was let in when nothing had been released, and nothing could be: it stays, whatever
+    becomes of its run, until all runs have given back what they were let in with.
+    """
 
     data: str
     epsilon: float | None = None
     delta: float | None = None
     runs: Mapping[str, TakenRun] = field(default_factory=dict)
+    first: Cost | None = None
 
     @property
     def limit(self) -> Limit | None:
-        """The limit, with the plan of the first run that released something, or still may."""
-        if self.epsilon is None or self.delta is None:
-            return None
-        plans = (run.planned for run in self.runs.values() if not run.released_nothing)
-        return Limit(self.epsilon, self.delta, next(plans, None))
+        """The limit, with the first share."""
+        return None if self.epsilon is None or self.delta is None else Limit(self.epsilon, self.delta, self.first)
 
     def spent(self, delta: float) -> float:
         """Epsilon of all runs together, reservations included, as if all had been planned; inf without noise."""
         return total_epsilon((run.cost for run in self.runs.values()), delta)
 
-    def without(self, run: str) -> list[Cost]:
-        """What all other runs count with."""
-        return [each.cost for name, each in self.runs.items() if name != run]
+    def uses(self, *, without: str | None = None) -> list[Use]:
+        """What all runs take of a limit, or all but one."""
+        return [run.use for name, run in self.runs.items() if name != without]
 
     def after(self, row: Mapping[str, Any]) -> State:
         """The state that one more row leaves."""
@@ -90,20 +99,34 @@ class State:
         if row["kind"] == "reserved":
             about = {key: row[key] for key in ("label", "doing", "place", "begun", "unprotected")}
             about["kind"] = about.pop("doing")
+            run = TakenRun(run=name, steps=steps, parts=parts, **about)
             if known is None or known.released_nothing:  # it begins here, after whatever was released meanwhile
-                others = {other: run for other, run in self.runs.items() if other != name}
-                new = TakenRun(run=name, steps=steps, parts=parts, planned=Cost(steps, parts or (steps,)), **about)
-                return replace(self, runs={**others, name: new})
-            run = TakenRun(run=name, steps=steps, parts=parts, planned=known.planned, **about)
+                return replace(self, runs={key: run for key, run in self.runs.items() if key != name})._with(run)
+            run = replace(run, shares=known.shares, leads=known.leads)
         elif known is None:
             raise ValueError(f"a row of the account is about run {name!r}, which was not reserved for")
         elif row["kind"] == "extended":
             more = known.cost.and_more(steps)
             run = replace(known, steps=more.steps, parts=more.parts)
-        else:
+        elif row["kind"] == "settled":
             head = row["ledger"] and Head(int(row["ledger"][0]), str(row["ledger"][1]))
             run = replace(known, steps=steps, parts=parts, settled=True, ledger=head)
-        return replace(self, runs={**self.runs, name: run})
+        else:
+            raise ValueError(f"a row of the account is of the kind {row['kind']!r}, which this version does not know")
+        return self._with(run)
+
+    def _with(self, run: TakenRun) -> State:
+        """The state with a run as it is now: what its shares do not pay for becomes one more of them."""
+        if run.released_nothing:
+            runs = {**self.runs, run.run: replace(run, shares=(), leads=False)}
+            return replace(self, runs=runs, first=self.first if any(each.shares for each in runs.values()) else None)
+        rest = lacking(run.cost, run.shares)
+        if rest is None:
+            return replace(self, runs={**self.runs, run.run: run})
+        others = [share for name, other in self.runs.items() if name != run.run for share in other.shares]
+        share = Share(rest, next_weight([*others, *run.shares]))
+        run = replace(run, shares=(*run.shares, share), leads=run.leads or self.first is None)
+        return replace(self, runs={**self.runs, run.run: run}, first=self.first or rest)
 
 
 def state_of(data: str, rows: Iterable[Mapping[str, Any]]) -> State:

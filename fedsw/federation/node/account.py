@@ -26,7 +26,7 @@ from fedsw.accounting.lifetime import (
     DatasetAccount,
     Reservation,
     accounts_folder,
-    bind,
+    bind_again,
     bound_in,
     bound_to,
     one_cost,
@@ -70,20 +70,23 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts | Cost) -> None:
     """Set aside what a run will cost this client's records at most, at the greeting: nothing is spent yet.
 
-    The account that the ledger at `place` belongs to is written beside it.
+    The account and the run that the ledger at `place` belongs to are written beside it first, so that
+    `fedsw account settle` finds them whatever ends the process. What was set aside for a run that was greeted before
+    this one, and whose ledger never began, is given back: greetings alone take nothing for good.
 
     Raises:
         LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of the ledger.
+        ValueError: if the ledger is that of another run.
     """
     account.require_newest(run, place)
+    if experiment.privacy.noisy:
+        bind_again(place, account, run)
     about = About(
         experiment.name, f"{experiment.privacy.trust}, own ledger", str(place.resolve()), unprotected(experiment)
     )
     account.reserve(run, steps, about)
     if not experiment.privacy.noisy:  # there is no ledger, and whatever leaves has cost that much
         account.settle(run, steps, None)
-        return
-    bind(place, account, run)
 
 
 def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:
@@ -316,8 +319,15 @@ def _open(path: Path, promise: Promise) -> Ledger:
     except BaseException:
         ledger.close()
         raise
-    if bound is not None:
-        ledger.limiter = Reservation(bound.account, bound.run)
+    if bound is None:
+        return ledger
+    if bound.run != promise.run.partition(".")[0]:
+        ledger.close()
+        raise ValueError(
+            f"{path} counts in the account of data set {bound.account.data!r} as run {bound.run[:12]!r}, which was "
+            f"greeted here since, and this is {promise}; start the run again, each in a folder of its own: {REMEDY}"
+        )
+    ledger.limiter = Reservation(bound.account, bound.run)
     return ledger
 
 

@@ -1,0 +1,101 @@
+"""Laws of greetings of clients that count in an account: alone they take nothing of it for good."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from fedsw.accounting import Ledger
+from fedsw.accounting.lifetime import DatasetAccount, bind_again, bound_to
+from fedsw.engines.inprocess import InProcessGrid
+from fedsw.engines.pool import settle_run
+from fedsw.experiment import Experiment
+from fedsw.federation import messages
+from fedsw.federation.client import app as client_app
+from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.messages import Fault
+from fedsw.federation.node.account import Promise, opened
+from tests.federations import small
+
+DELTA = 1e-5
+LOCAL = ("privacy.trust=local-gradient", "data.records=300", "privacy.epsilon=1.0", "privacy.delta=1e-4")
+RUNS = [f"{number:032x}" for number in range(1, 6)]
+
+
+@pytest.fixture
+def people(tmp_path):
+    return DatasetAccount(tmp_path / "accounts", "people")
+
+
+@pytest.fixture
+def greet(tmp_path, people):
+    """A client on a machine of its own, whose operator names the account, and what it answers to a greeting."""
+    config = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "own-data": 1,
+        "trust": "any",
+        "account": people.data,
+        "accounts": str(people.folder),
+        "state-dir": str(tmp_path / "state"),
+    }
+
+    def greeted(run: str, experiment: Experiment | None = None, **more: object) -> RecordDict | Fault:
+        grid = InProcessGrid(client_app, [{**config, **more}])
+        content = {"experiment": (experiment or small(*LOCAL)).model_dump_json(), "run": run}
+        try:
+            (node,) = grid.get_node_ids()
+            requests = {node: RecordDict({"config": ConfigRecord(content)})}
+            return exchange(grid, messages.HELLO.kind, requests, group="g", timeout=30.0, traffic=Traffic())[node]
+        finally:
+            grid.close()
+
+    return greeted
+
+
+def test_greetings_without_a_release_cost_no_more_than_the_last_and_all_of_it_is_given_back(greet, people, tmp_path):
+    assert not isinstance(greet(RUNS[0]), Fault)
+    one = people.state().spent(DELTA)
+    for run in RUNS[1:]:
+        assert not isinstance(greet(run), Fault)
+        assert people.state().spent(DELTA) == one > 0
+    assert settle_run(tmp_path / "state") == ["people"]
+    assert people.state().spent(DELTA) == 0 and len(people.state().runs) == len(RUNS)
+
+
+def test_a_ledger_that_has_begun_belongs_to_one_run(greet, people, tmp_path):
+    greet(RUNS[0])
+    place = tmp_path / "state" / "client-0.sqlite"
+    with Ledger.create(place, groups=("all",), delta=1e-4, epsilon=1.0, run=RUNS[0]):
+        pass
+    before = people.state()
+    answer = greet(RUNS[1])
+    assert isinstance(answer, Fault) and "accounts for another run" in answer.reason
+    assert people.state() == before and bound_to(place).run == RUNS[0]
+    with pytest.raises(ValueError, match="has begun as the ledger of run .* give every run a folder of its own"):
+        bind_again(place, people, RUNS[1])
+
+
+def test_a_run_is_not_charged_as_another_that_was_greeted_since(greet, people, tmp_path):
+    greet(RUNS[0])
+    greet(RUNS[1])
+    place = tmp_path / "state" / "client-0.sqlite"
+    with (
+        pytest.raises(ValueError, match="which was greeted here since"),
+        opened(place, Promise(RUNS[0], 1.0, 1e-4, "pld", False)),
+    ):
+        pass
+
+
+def test_a_greeting_that_is_refused_sets_nothing_aside_for_any_client_of_the_site(greet, people, tmp_path):
+    DatasetAccount(people.folder, "people.client-1").limit(0.05, DELTA)
+    answer = greet(RUNS[0], **{"num-clients": 3, "num-partitions": 1})
+    assert isinstance(answer, Fault) and "people.client-1" in answer.reason
+    assert DatasetAccount(people.folder, "people.client-0").state().spent(DELTA) == 0
+    assert not list((tmp_path / "state").glob("*.account.json"))
+
+
+def test_a_process_that_ends_before_anything_is_set_aside_leaves_nothing_to_settle(people, tmp_path):
+    bind_again(tmp_path / "state" / "client-0.sqlite", people, RUNS[0])
+    assert settle_run(tmp_path / "state") == ["people"]
+    assert not people.state().runs
