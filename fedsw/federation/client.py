@@ -19,7 +19,7 @@ from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages.common import Joined, Sizes
 from fedsw.federation.node import participation
-from fedsw.federation.node.account import account_of, give_back, reserve, spent_epsilon
+from fedsw.federation.node.account import Planned, account_of, reserve, spent_epsilon
 from fedsw.federation.node.answers import (
     COUNTED,
     STATE,
@@ -131,7 +131,7 @@ def hello(message: Message, context: Context) -> Message:
             served(node.task.experiment).sides.require_ready(each)
         if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
             spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
-        _reserve_together(alone, context)
+        _reserve(alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
     ids = tuple(torch.from_numpy(each) for each in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
@@ -140,24 +140,16 @@ def hello(message: Message, context: Context) -> Message:
     return answered(Joined(clients, sizes, spent, ids, kept, before), node, message)
 
 
-def _reserve_together(alone: Sequence[Node], context: Context) -> None:
-    """Set aside for all clients of this node, or for none: the others give back what the greeting took."""
-    try:
-        for node in alone:
-            _reserve(node, context)
-    except BaseException:
-        if alone[0].task.experiment.privacy.noisy:
-            give_back(ledger_of(alone[0], context).parent)
-        raise
-
-
-def _reserve(node: Node, context: Context) -> None:
-    """Set aside in the account of a client's data set what this run will cost its records at most."""
-    experiment, client = node.task.experiment, int(node.clients[0])
-    account = account_of(experiment, context.node_config, client)
-    if account is not None:
-        steps = served(experiment).sides.planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
-        reserve(account, ledger_of(node, context), node.run, experiment, steps)
+def _reserve(alone: Sequence[Node], context: Context) -> None:
+    """Set aside in the accounts of the clients' data sets what this run will cost their records at most."""
+    experiment, clients = alone[0].task.experiment, list[Planned]()
+    for node in alone:
+        account = account_of(experiment, context.node_config, int(node.clients[0]))
+        if account is not None:
+            cost = served(experiment).sides.planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
+            clients.append(Planned(account, ledger_of(node, context), cost))
+    if clients:
+        reserve(clients, alone[0].run, experiment)
 
 
 def _spent(node: Node, context: Context) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +44,11 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
     Epsilon is shown at the limit's delta by default, else at 1e-6.
     """
     state = account.state()
-    at, limit, guarded = delta or state.delta or USUAL_DELTA, state.limit, [run.use for run in _guarded([state])]
+    at, limit, guarded = (
+        delta or state.delta or USUAL_DELTA,
+        state.limit,
+        [run.use for run in _guarded(state.runs.values())],
+    )
     return {
         "data": state.data,
         "file": str(account.path),
@@ -79,7 +83,7 @@ def together_record(accounts: Sequence[DatasetAccount], delta: float | None = No
         "accounts": [account_record(account, at) for account in accounts],
         "delta": at,
         **_together(states, at),
-        "runs": sum(len(state.runs) for state in states),
+        "runs": len(_runs_of(states, at)),
     }
 
 
@@ -104,19 +108,27 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
 
 
-def _guarded(states: Sequence[State]) -> list[TakenRun]:
+def _runs_of(states: Sequence[State], delta: float) -> list[TakenRun]:
+    """All runs, each once: one that stands in a data set's account and in its client's costs what it cost that one."""
+    runs: dict[str, TakenRun] = {}
+    for state in states:
+        for name, run in state.runs.items():
+            if name in runs:
+                run = min(runs[name], run, key=lambda each: total_epsilon([each.cost], delta))
+            runs[name] = run
+    return list(runs.values())
+
+
+def _guarded(runs: Iterable[TakenRun]) -> list[TakenRun]:
     """The runs whose readers have a guarantee."""
-    runs = (run for state in states for run in state.runs.values())
     return [run for run in runs if run.noisy and run.unprotected is None]
 
 
 def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
     """Epsilon of all runs, infinite where one has no guarantee for whoever saw it, and of those that have one."""
-    guarded = _guarded(states)
-    others, without = (
-        total_epsilon((run.cost for run in guarded), delta),
-        sum(len(state.runs) for state in states) - len(guarded),
-    )
+    runs = _runs_of(states, delta)
+    guarded = _guarded(runs)
+    others, without = total_epsilon((run.cost for run in guarded), delta), len(runs) - len(guarded)
     epsilon = math.inf if without else others
     return {"epsilon": epsilon, "epsilon_of_others": others, "runs_without_guarantee": without}
 

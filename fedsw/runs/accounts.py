@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
-from fedsw.accounting.lifetime import About, Cost, DatasetAccount, Reservation, cost_of_ledger
+from fedsw.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation, cost_of_ledger
 from fedsw.accounting.meaning import Meaning
 from fedsw.runs.files import (
     ACCOUNT,
@@ -25,14 +25,24 @@ from fedsw.runs.files import (
     write_json,
 )
 from fedsw.runs.recovery import require_remembered
+from fedsw.text import upward
 
 _UNNAMED = Names()
 
 
 class Budgeted:
-    """A run that counts in the account of its data set, or in none."""
+    """A run that counts in the account of its data set, or in none; ``said`` is what its summary says of that."""
 
-    def __init__(self, directory: Path, account: DatasetAccount | None, run: str, *, resumed: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        account: DatasetAccount | None,
+        run: str,
+        *,
+        resumed: bool,
+        said: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        self._said = said
         self._directory, self._account, self._run, self._resumed = directory, account, run, resumed
         self._ledger: Ledger | None = None
         self._reservation: Reservation | None = None
@@ -60,25 +70,49 @@ class Budgeted:
     def settle(self) -> dict[str, Any] | None:
         """Count with what the ledger says from now on; what the summary says of the account, None without one."""
         if self._account is None:
-            return None
+            return None if self._said is None else self._said()
         ledger = self._ledger
         head = self._account.settle(self._run, {} if ledger is None else cost_of_ledger(ledger), ledger)
         _keep(self._directory, self._account, head)
-        state = self._account.state()
-        at = state.delta or (None if ledger is None else ledger.delta)
-        return {
-            "data": self._account.data,
-            "runs": len(state.runs),
-            "delta": at,
-            "epsilon": None if at is None else state.spent(at),
-            "limit": state.epsilon,
-        }
+        return _said_of(self._account, None if ledger is None else ledger.delta)
 
     def give_back(self) -> None:
         """Give the reservation of a new run back if nothing was charged; one that broke off keeps it, to go on."""
         charged = self._reservation is not None and self._reservation.asked
         if not self._resumed and self._account is not None and not charged:
             self._account.settle(self._run, {}, None)
+
+
+def counted_by_clients(directory: Path, account: DatasetAccount, run: str, delta: float, *, resumed: bool) -> Budgeted:
+    """A run whose clients have reserved and are charged by themselves, in the data set's account or elsewhere.
+
+    Raises:
+        LimitReached: if the account has a limit, and they count elsewhere, where nobody composes the run with others.
+    """
+    state = account.state()
+    if run in state.runs:
+        return Budgeted(directory, None, run, resumed=resumed, said=lambda: _said_of(account, delta))
+    if state.limit is not None:
+        raise LimitReached(
+            f"the account of data set {account.data!r} has a limit, epsilon {upward(state.limit.epsilon, 6)}, and the "
+            "clients of this run keep accounts elsewhere, on machines of their own: nothing here can know what the "
+            "limit leaves for a record of theirs. Nothing was spent. Leave data.account out, and let each client's "
+            "operator set a limit (`fedsw client --account NAME`, `fedsw account limit NAME`)"
+        )
+    return Budgeted(directory, None, run, resumed=resumed)
+
+
+def _said_of(account: DatasetAccount, delta: float | None) -> dict[str, Any]:
+    """What a summary says of an account, at its limit's delta, else at the run's, else at none."""
+    state = account.state()
+    at = state.delta or delta
+    return {
+        "data": account.data,
+        "runs": len(state.runs),
+        "delta": at,
+        "epsilon": None if at is None else state.spent(at),
+        "limit": state.epsilon,
+    }
 
 
 @contextmanager

@@ -9,13 +9,18 @@ import pytest
 
 from fedsw.accounting import Ledger, LedgerReplaced, Step
 from fedsw.accounting.journal import Journal
-from fedsw.accounting.lifetime import About, DatasetAccount, LimitReached
+from fedsw.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation
 from fedsw.audit.record import published
 from fedsw.audit.record.folder import read_folder
 from fedsw.cli.app import main
 from fedsw.engines import driver
+from fedsw.engines.inprocess import InProcessGrid
 from fedsw.engines.pool import settle_run
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.federation.client import app as client_app
+from fedsw.federation.server.federation import federate
+from fedsw.federation.server.job import Job
+from fedsw.report.accounts import together_record
 from fedsw.runs.accounts import Budgeted
 from fedsw.settings import FederationError
 from tests.federation.sketch_runs import SKETCH
@@ -186,6 +191,70 @@ def test_a_client_without_room_refuses_at_the_greeting_and_nobody_stays_reserved
         for client in range(3)
         for run in DatasetAccount(accounts, f"people.client-{client}").state().runs.values()
     )
+
+
+LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=0.9", f"privacy.delta={DELTA}")
+
+
+@pytest.mark.parametrize("trust", ["local-gradient", "distributed"])
+def test_a_limit_binds_runs_that_trust_nobody_together_with_those_that_trust_the_server(tmp_path, people, trust):
+    central = ("privacy.epsilon=0.9", f"privacy.delta={DELTA}")
+    nobody = (*central, f"privacy.trust={trust}")
+    found = driver.run(counted(*nobody), runs=tmp_path / "runs")
+    clients = [DatasetAccount(people.folder, f"people.client-{client}").state() for client in range(3)]
+    assert found.summary["account"]["runs"] == len(people.state().runs) == 1
+    assert people.state().spent(DELTA) == max(state.spent(DELTA) for state in clients)
+    assert all(run.settled for run in people.state().runs.values())
+    people.limit(1.0, DELTA)
+    for settings in (central, nobody):
+        with pytest.raises((LimitReached, FederationError), match="data set 'people' would reach"):
+            driver.run(counted(*settings), runs=tmp_path / "runs")
+        assert people.state().spent(DELTA) <= 1.0
+    people.limit(1.6, DELTA)
+    driver.run(counted(*central), runs=tmp_path / "runs")
+    together = together_record([people, DatasetAccount(people.folder, "people.client-0")], DELTA)
+    assert together["runs"] == 2 and 0.9 < together["epsilon"] <= people.state().spent(DELTA) < 1.6
+
+
+def test_a_run_that_clients_settle_one_by_one_counts_in_full_until_the_last(tmp_path, people):
+    clients = [DatasetAccount.of_client(people.folder, "people", client) for client in range(2)]
+    costs, about = [{Step(0.1, 0.4): 60}, {Step(0.2, 0.3): 50}], About("own", "local", "")
+    people.reserve("run", Cost.of(costs), about, among=True)
+    for client, cost in zip(clients, costs, strict=True):
+        client.reserve("run", cost, about)
+    whole = people.state().spent(DELTA)
+    clients[0].settle("run", {Step(0.1, 0.4): 1}, None)
+    assert people.state().spent(DELTA) == whole
+    clients[1].settle("run", {Step(0.2, 0.3): 2}, None)
+    (run,) = people.state().runs.values()
+    assert run.settled and list(run.cost.parts) == [{Step(0.2, 0.3): 2}, {Step(0.1, 0.4): 1}]
+
+
+def test_what_a_client_releases_beyond_its_plan_is_asked_of_its_data_set_too(people):
+    people.limit(1.0, DELTA)
+    client, about = DatasetAccount.of_client(people.folder, "people", 0), About("own", "local", "")
+    people.reserve("central", {Step(1.0, 0.1): 1}, about)
+    people.reserve("run", {Step(1.0, 0.1): 1}, about, among=True)
+    client.reserve("run", {Step(1.0, 0.1): 1}, about)
+    reservation = Reservation(client, "run")
+    reservation.admit({"records": {Step(1.0, 0.1): 2}})
+    assert people.state().runs["run"].steps == client.state().runs["run"].steps == {Step(1.0, 0.1): 2}
+    with pytest.raises(LimitReached, match="data set 'people' would reach"):
+        reservation.admit({"records": {Step(1.0, 0.1): 40}})
+    assert client.state().runs["run"].steps == {Step(1.0, 0.1): 2}
+
+
+def test_a_limit_that_clients_elsewhere_cannot_know_of_refuses_their_run(tmp_path, people):
+    """On machines of their own they name no account, or another: what the limit leaves for them, nobody can say."""
+    people.limit(5.0, DELTA)
+    states = [{"partition-id": part, "num-partitions": 3, "own-data": 1, "trust": "any"} for part in range(3)]
+    grid = InProcessGrid(client_app, [{**node, "state-dir": str(tmp_path / str(i))} for i, node in enumerate(states)])
+    try:
+        with pytest.raises(LimitReached, match="keep accounts elsewhere.*Nothing was spent"):
+            federate(grid, Job(counted(*LOCAL), tmp_path / "run", engine="served"))
+    finally:
+        grid.close()
+    assert not list(tmp_path.glob("*/client-*.sqlite")) and not people.state().runs
 
 
 def test_the_command_shows_limits_and_settles(federation, people, capsys):

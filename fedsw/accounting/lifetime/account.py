@@ -34,6 +34,7 @@ from fedsw.text import downward, upward
 
 ACCOUNTS_VARIABLE = "FEDSW_ACCOUNTS"
 SUFFIX = ".account"
+_CLIENT = ".client-"
 
 
 def accounts_folder() -> Path:
@@ -75,14 +76,18 @@ class DatasetAccount:
     or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen. What a run
     costs, and where it stops, may follow from what earlier ones released (`Limit`); which limits are set may not.
 
+    The account of one client's records may be `within` that of all clients' records, beside it. A run whose clients
+    have ledgers of their own then counts in that, too: once, with what it costs the client that a record is at,
+    whichever that is in this run.
+
     Attributes:
         newest: the last row of every run's ledger.
 
     Source: docs/guarantees/ledger.md.
     """
 
-    def __init__(self, folder: Path, data: str) -> None:
-        self.data, self.folder = require_data_set(data), folder
+    def __init__(self, folder: Path, data: str, within: DatasetAccount | None = None) -> None:
+        self.data, self.folder, self.within = require_data_set(data), folder, within
         self.path = folder / f"{data}{SUFFIX}"
         self.newest = NewestRows(folder, data)
 
@@ -109,12 +114,26 @@ class DatasetAccount:
         with self._writing() as (journal, _):
             self._append(journal, {"kind": "limit", "epsilon": float(epsilon), "delta": float(delta)})
 
-    def reserve(self, run: str, steps: Counts | Cost, about: About, witnesses: Sequence[tuple[Head, str]] = ()) -> Head:
+    @classmethod
+    def of_client(cls, folder: Path, data: str, client: int) -> DatasetAccount:
+        """The account of one client's records, within that of the data set."""
+        return cls(folder, f"{data}{_CLIENT}{client}", within=cls(folder, data))
+
+    def reserve(
+        self,
+        run: str,
+        steps: Counts | Cost,
+        about: About,
+        witnesses: Sequence[tuple[Head, str]] = (),
+        *,
+        among: bool = False,
+    ) -> Head:
         """Set aside what a run will spend at most, before it spends anything; again when it goes on.
 
         What the run counts with already stays. Its name is the same when it is resumed; the steps are of all its
         releases, by groups, of which a record is in one; witnesses are rows that this file had at some time, with who
-        remembers each.
+        remembers each. `among` others of the run's clients, whose records are not these, the steps are those of one
+        more group.
 
         Raises:
             LimitReached: if all runs together would exceed the limit, or the run has no guarantee and there is a limit.
@@ -126,7 +145,10 @@ class DatasetAccount:
             for head, by in witnesses:
                 self._require(journal, head, by)
             known = state.runs.get(run)
-            wanted = planned if known is None else _with_taken(planned, known.cost)
+            if known is None:
+                wanted = planned
+            else:
+                wanted = Cost.of([*known.cost.parts, *planned.parts]) if among else _with_taken(planned, known.cost)
             if known is not None and not known.settled and wanted == known.cost:
                 return journal.head
             row = {
@@ -180,7 +202,22 @@ class DatasetAccount:
                 head = [ledger.head().sequence, ledger.head().digest]
             row = {"kind": "settled", "run": run, **_as_row(one_cost(spent).counted()), "ledger": head}
             self._append(journal, row)
-            return journal.head
+            settled = journal.head
+        if self.within is not None:
+            self.within.settle_among(run)
+        return settled
+
+    def settle_among(self, run: str) -> None:
+        """Let a run count with what it cost the clients whose accounts are within this one, once all have settled."""
+        if run not in self.state().runs:
+            return
+        parts: list[Counts] = []
+        for path in sorted(self.folder.glob(f"{self.data}{_CLIENT}*{SUFFIX}"), reverse=True):
+            known = DatasetAccount(self.folder, path.stem).state().runs.get(run)
+            if known is not None and not known.settled:
+                return
+            parts += [] if known is None else known.cost.parts
+        self.settle(run, Cost.of(parts), None)
 
     def _require_room(self, state: State, row: Mapping[str, Any], about: About) -> None:
         """Refuse a row that would take a run beyond the limit."""
@@ -275,16 +312,23 @@ class Reservation:
     def __init__(self, account: DatasetAccount, run: str) -> None:
         self.account, self.run, self.asked = account, run, False
         self._cost = account.state().runs[run].cost
+        within = account.within
+        self._within = None if within is None or run not in within.state().runs else Reservation(within, run)
 
     def admit(self, taken: Mapping[str, Counts]) -> None:
         """Agree to what a run has taken, the next release included, by group of its records.
 
         More is set aside where the reservation does not cover it: a fresh attempt, or clients that are away. Where the
-        account has no room for that, LimitReached, and nothing may be released.
+        account has no room for that, or the one that it is within, LimitReached, and nothing may be released.
         """
         self.asked = True
+        if self._within is not None:
+            self._within.admit(taken)
         for steps in taken.values():
             own = counted(steps.items())
+            if not self._cost.lacks(own):
+                continue
+            self._cost = self.account.state().runs[self.run].cost  # as the run's other ledgers left it
             if rest := self._cost.lacks(own):
                 self.account.extend(self.run, rest)
                 self._cost = self._cost.and_more(rest)

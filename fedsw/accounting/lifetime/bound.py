@@ -33,6 +33,8 @@ def bind(place: Path, account: DatasetAccount, run: str) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
     files.new_folder(place.parent)
     content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
+    if account.within is not None:
+        content["within"] = account.within.data
     files.replace(account_beside(place), json.dumps(content).encode())
 
 
@@ -71,7 +73,9 @@ def bound_to(place: Path) -> Bound | None:
         content = json.loads(account_beside(place).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Bound(DatasetAccount(Path(content["folder"]), content["data"]), content["run"])
+    folder, within = Path(content["folder"]), content.get("within")
+    around = None if within is None else DatasetAccount(folder, within)
+    return Bound(DatasetAccount(folder, content["data"], around), content["run"])
 
 
 def bound_in(folder: Path) -> list[Path]:
@@ -89,8 +93,10 @@ def settle(place: Path) -> bool:
     if bound is None:
         return False
     if not _begun(place):
-        if bound.run in bound.account.state().runs:  # else its process ended before anything was set aside
+        if bound.run in bound.account.state().runs:
             bound.account.settle(bound.run, {}, None)
+        elif bound.account.within is not None:  # it was refused, or its process ended, before it set anything aside
+            bound.account.within.settle_among(bound.run)
         return True
     head = remembered(place)
     with Ledger.open(place) as ledger:

@@ -55,38 +55,60 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
     """The account of a client's data set; None where its owner named none.
 
     On a machine of the client's own its operator names the data set, and what the experiment says is the server's word.
-    In a simulation, and on a node of several clients, every client has an account of its own, with its number.
+    In a simulation, and on a node of several clients, every client has an account of its own, with its number, within
+    that of the data set: what limits that limits them.
     """
     if is_simulated(node_config) or node_config.get(ACCOUNT) == SHARED:
         data = experiment.data.account
-        return None if data is None else DatasetAccount(accounts_folder(), f"{data}.client-{client}")
+        return None if data is None else DatasetAccount.of_client(accounts_folder(), data, client)
     if (named := node_config.get(ACCOUNT)) is None:
         return None
-    folder = node_config.get(ACCOUNTS)
-    data = f"{named}.client-{client}" if "num-clients" in node_config else str(named)
-    return DatasetAccount(accounts_folder() if folder is None else Path(str(folder)), data)
+    folder = accounts_folder() if (kept := node_config.get(ACCOUNTS)) is None else Path(str(kept))
+    several = "num-clients" in node_config
+    return DatasetAccount.of_client(folder, str(named), client) if several else DatasetAccount(folder, str(named))
 
 
-def reserve(account: DatasetAccount, place: Path, run: str, experiment: Experiment, steps: Counts | Cost) -> None:
-    """Set aside what a run will cost this client's records at most, at the greeting: nothing is spent yet.
+@dataclass(frozen=True)
+class Planned:
+    """What a run costs one client's records at most, the account that they count in, and where their ledger is."""
 
-    The account and the run that the ledger at `place` belongs to are written beside it first, so that
-    `fedsw account settle` finds them whatever ends the process. What was set aside for a run that was greeted before
-    this one, and whose ledger never began, is given back: greetings alone take nothing for good.
+    account: DatasetAccount
+    place: Path
+    cost: Counts | Cost
+
+
+def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
+    """Set aside what a run will cost the records of this node's clients at most, at the greeting: nothing is spent yet.
+
+    First, once, in the account of all clients' records, then in each client's own. The account and the run that a
+    ledger belongs to are written beside it before, so that `fedsw account settle` finds them whatever ends the process.
+    What was set aside for a run that was greeted before this one, and whose ledger never began, is given back:
+    greetings alone take nothing for good. Where one client has no room, nothing stays set aside for any.
 
     Raises:
-        LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of the ledger.
-        ValueError: if the ledger is that of another run.
+        LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of a ledger.
+        ValueError: if a ledger is that of another run.
     """
-    account.require_newest(run, place)
-    if experiment.privacy.noisy:
-        bind_again(place, account, run)
-    about = About(
-        experiment.name, f"{experiment.privacy.trust}, own ledger", str(place.resolve()), unprotected(experiment)
-    )
-    account.reserve(run, steps, about)
-    if not experiment.privacy.noisy:  # there is no ledger, and whatever leaves has cost that much
-        account.settle(run, steps, None)
+    kind = f"{experiment.privacy.trust}, own ledger"
+    noisy, why = experiment.privacy.noisy, unprotected(experiment)
+    for client in clients:
+        client.account.require_newest(run, client.place)
+        if noisy:
+            bind_again(client.place, client.account, run)
+    try:
+        if (within := clients[0].account.within) is not None:
+            together = Cost.of(part for client in clients for part in one_cost(client.cost).counted().parts)
+            folder = str(clients[0].place.parent.resolve())
+            within.reserve(run, together, About(experiment.name, kind, folder, why), among=True)
+        for client in clients:
+            about = About(experiment.name, kind, str(client.place.resolve()), why)
+            client.account.reserve(run, client.cost, about)
+            if not noisy:  # there is no ledger, and whatever leaves has cost that much
+                client.account.settle(run, client.cost, None)
+    except BaseException:
+        if noisy:
+            give_back(clients[0].place.parent)
+        raise
 
 
 def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:

@@ -25,7 +25,7 @@ from fedsw.experiment.load import unprotected
 from fedsw.federation.budgets.local import planned_stages
 from fedsw.federation.budgets.moments import covering, planned_moments
 from fedsw.federation.trust.plan import Plan
-from fedsw.runs.accounts import Budgeted, reserving
+from fedsw.runs.accounts import Budgeted, counted_by_clients, reserving
 from fedsw.runs.evaluation import Metric
 from fedsw.runs.files import ACCOUNT, AGREED
 from fedsw.runs.observer import NoObserver, Observer
@@ -47,10 +47,16 @@ class Job:
 def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
     """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
 
-    This run and those beside it, `runs/<name>/<time>/`, remember the account. Raises as `reserving`.
+    This run and those beside it, `runs/<name>/<time>/`, remember the account. Where clients have ledgers of their own,
+    they have reserved at the greeting: in that account where they keep theirs beside it, as in a simulation.
+
+    Raises:
+        LimitReached: as `reserving`; or if the account has a limit, and clients count elsewhere.
     """
-    experiment = plan.task.experiment
-    data = None if experiment.privacy.local else experiment.data.account
+    experiment, data = plan.task.experiment, plan.task.experiment.data.account
+    if data is not None and experiment.privacy.local:
+        account = DatasetAccount(accounts_folder(), data)
+        return nullcontext(counted_by_clients(directory, account, run, plan.delta, resumed=resume))
     if data is None:
         return nullcontext(Budgeted(directory, None, run, resumed=resume))
     return reserving(
