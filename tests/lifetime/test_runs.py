@@ -224,7 +224,7 @@ def test_a_run_that_clients_settle_one_by_one_counts_in_full_until_the_last(tmp_
         client.reserve("run", cost, about)
     whole = people.state().spent(DELTA)
     clients[0].settle("run", {Step(0.1, 0.4): 1}, None)
-    assert people.state().spent(DELTA) == whole
+    assert people.state().spent(DELTA) == whole and not people.state().runs["run"].settled
     clients[1].settle("run", {Step(0.2, 0.3): 2}, None)
     (run,) = people.state().runs.values()
     assert run.settled and list(run.cost.parts) == [{Step(0.2, 0.3): 2}, {Step(0.1, 0.4): 1}]
