@@ -38,6 +38,31 @@ def harmless(text: object, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
     return _COMMANDS.sub(instead, str(text))
 
 
+_BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def is_formula(cell: object) -> bool:
+    """Whether a spreadsheet takes a cell of a CSV file for a formula, and runs it; numbers are none."""
+    return isinstance(cell, str) and cell.startswith(_BEGINS_A_FORMULA) and to_float(cell) is None
+
+
+def for_spreadsheets(cell: Any) -> Any:
+    """A cell with an apostrophe before it where a spreadsheet would take it for a formula; any other as it is."""
+    return f"'{cell}" if is_formula(cell) else cell
+
+
+def warning_of_formulas(texts: Iterable[object]) -> str | None:
+    """What is said of a CSV file with such cells; None without."""
+    found = [shown(repr(text)) for text in dict.fromkeys(texts) if is_formula(text)]
+    if not found:
+        return None
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{found[0]}{more} would be taken for a formula by a spreadsheet, which runs it: --spreadsheet writes an "
+        "apostrophe before such cells"
+    )
+
+
 def to_float(value: Any) -> float | None:
     """The number behind a JSON value written by `json_text`: "inf" is infinite, anything else None."""
     if isinstance(value, bool) or value is None:

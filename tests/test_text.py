@@ -33,6 +33,18 @@ NOT_PRINTED = {
 }
 
 
+@pytest.mark.parametrize("cell", ["=1+1", "+a", "-cmd|' /C calc'!A0", "@SUM(A1)", "\t=1"])
+def test_what_a_spreadsheet_would_run_gets_an_apostrophe_and_is_warned_of(cell):
+    assert text.for_spreadsheets(cell) == f"'{cell}"
+    warning = text.warning_of_formulas(["a", cell, cell, "=2"])
+    assert warning is not None and "and 1 more" in warning and "--spreadsheet" in warning
+
+
+@pytest.mark.parametrize("cell", ["a=1", "", "-3.5", "+1e5", -3, 2.5, None, "a@b"])
+def test_numbers_and_other_texts_stay_as_they_are(cell):
+    assert text.for_spreadsheets(cell) is cell and text.warning_of_formulas([cell]) is None
+
+
 @given(st.floats(1e-300, 1e300), st.integers(2, 8))
 def test_a_number_is_rounded_to_the_side_that_is_asked_for_and_by_one_unit_at_most(value, digits):
     up, down = float(upward(value, digits)), float(downward(value, digits))

@@ -73,6 +73,12 @@ GoOn = Annotated[
         help="Of a folder whose checkpoint lacks rounds that were released: release and charge them once more.",
     ),
 ]
+Spreadsheet = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet", help="Write an apostrophe before texts that a spreadsheet would run as a formula (= + - @)."
+    ),
+]
 MomentsAlone = Annotated[
     bool,
     typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ def synthesize_command(
     ] = None,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
+    spreadsheet: options.Spreadsheet = False,
     force: options.Force = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -105,7 +107,7 @@ def synthesize_command(
         found, other = learnt(run, allow_module or ()), None
         if held_out is not None:  # and no file that the stored experiment names itself
             other = other_table(held_out, found.columns, data_dir, option="--held-out")
-    _write(run, found, other, held_out, output, rows, draw, as_json=as_json, quiet=quiet)
+    _write(run, found, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
@@ -186,17 +188,23 @@ def _write(
     rows: int,
     draw: int,
     *,
+    spreadsheet: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     from fedsw import files
     from fedsw.own_data.synthesis import write_table
-    from fedsw.text import json_text
+    from fedsw.text import for_spreadsheets, json_text, warning_of_formulas
 
     made = _made(found, other, named, output, rows, draw)
     doubted = other is not None and other.doubt
     compared, said = made.compared, made.said
-    write_table(output, made.cells, found.columns)
+    cells = made.cells
+    if spreadsheet:
+        cells = {for_spreadsheets(name): list(map(for_spreadsheets, values)) for name, values in cells.items()}
+    elif why := warning_of_formulas(itertools.chain(cells, *cells.values())):
+        echo(f"fedsw: warning: {why}", err=True)
+    write_table(output, cells, found.columns)
     beside, page = output.with_suffix(".md"), output.with_suffix(".html")
     files.replace(beside, made.card.markdown().encode("utf-8"))
     files.replace(page, made.card.page().encode("utf-8"))

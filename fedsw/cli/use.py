@@ -17,12 +17,13 @@ from fedsw.cli.options import (
     Json,
     Run,
     Runs,
+    Spreadsheet,
     answer,
     echo,
     files_of_run,
     require_writable,
 )
-from fedsw.text import json_text, number
+from fedsw.text import json_text, number, warning_of_formulas
 
 if TYPE_CHECKING:
     from fedsw.use.trained import TrainedModel
@@ -68,6 +69,7 @@ def predict_command(
         typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
     ] = None,
     force: Force = False,
+    spreadsheet: Spreadsheet = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -78,7 +80,7 @@ def predict_command(
     run. The predicted column need not be there.
     """
     from fedsw.runs.files import find_run
-    from fedsw.use.export import write_columns
+    from fedsw.use.export import columns_for_spreadsheets, texts_in, write_columns
     from fedsw.use.trained import load
 
     if output is not None:
@@ -87,14 +89,17 @@ def predict_command(
     found = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
+    written = columns_for_spreadsheets(found) if spreadsheet else found
+    if why := warning_of_formulas(texts_in(written)):
+        echo(f"fedsw: warning: {why}", err=True)
     if output is not None:
         files.new_folder(output.parent)
         with files.opened(output, "w") as file:
-            write_columns(file, found)
+            write_columns(file, written)
     if as_json:
         echo(json_text(_plain(model, found, output)))
     elif output is None:
-        write_columns(sys.stdout, found)
+        write_columns(sys.stdout, written)
     else:
         echo(f"{output}: {_words(model, found)}")
 

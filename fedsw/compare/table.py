@@ -26,7 +26,7 @@ from fedsw.report.progress import metric_name, ordered_metrics
 from fedsw.report.screens import bytes_of
 from fedsw.runs.files import UNNAMED, Names, names_from, names_in, write_json
 from fedsw.runs.intervals import LEVEL, Interval, normal, standard_error, student
-from fedsw.text import harmless, json_text, measured, number, to_float, upward
+from fedsw.text import for_spreadsheets, harmless, json_text, measured, number, to_float, upward
 
 
 def table_view(table: Mapping[str, Any]) -> RenderableType:
@@ -224,7 +224,8 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
         flat = {column: row[column] for column in _COLUMNS}
         for name, value in row["metrics"].items():
             flat |= {f"{name}_{part}": value.get(part) for part in ("mean", "sd", "low", "high")}
-        writer.writerow({key: "" if value is None else harmless(value) for key, value in flat.items()})
+        texts = {key: "" if value is None else harmless(value) for key, value in flat.items()}
+        writer.writerow({key: for_spreadsheets(text) for key, text in texts.items()})
     files.replace(folder / "table.csv", text.getvalue().encode())
     return [folder / "table.json", folder / "table.csv"]
 

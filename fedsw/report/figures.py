@@ -46,14 +46,20 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
 }
+_NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
+"""Of names and titles, which anybody may write: between two $ they would be set as mathematics, or end the drawing."""
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
-    """Draw in the house style inside this context (or in a function decorated with `@house_style()`)."""
+def house_style(*, formulas: bool = False) -> Iterator[None]:
+    """Draw in the house style inside this context (or in a function decorated with `@house_style()`).
+
+    No text that is made inside is parsed as mathematics, unless all of it is the project's own (`formulas`), as the
+    labels that matplotlib makes for a logarithmic axis are.
+    """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE | ({} if formulas else _NO_FORMULAS)):
         yield
 
 

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -27,7 +27,7 @@ from fedsw.runs.files import CARD
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.runs.recovery import require_remembered
 from fedsw.tasks.own import made_up_features
-from fedsw.text import json_text
+from fedsw.text import for_spreadsheets, json_text
 from fedsw.use.trained import AnsweringModel, TrainedModel
 
 Format = Literal["torchscript", "onnx"]
@@ -143,6 +143,23 @@ _ROWS = 2**16
 _LEAST, _MOST = 1e-4, 1e9
 """Between them both write a number that is not whole alike: its shortest digits, without an exponent."""
 _QUOTED = '[",\r\n]'
+
+
+def texts_in(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Iterator[str]:
+    """The names of columns of equal length (n,), and each text in them once."""
+    yield from columns
+    for values in columns.values():
+        cells = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "OU" else values
+        yield from () if isinstance(cells, np.ndarray) else (cell for cell in set(cells) if isinstance(cell, str))
+
+
+def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> dict[str, Any]:
+    """Columns of equal length (n,) whose names and texts no spreadsheet takes for a formula."""
+    found: dict[str, Any] = {}
+    for name, values in columns.items():
+        numbers = isinstance(values, np.ndarray) and values.dtype.kind not in "OU"
+        found[for_spreadsheets(name)] = values if numbers else [for_spreadsheets(cell) for cell in values]
+    return found
 
 
 def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:

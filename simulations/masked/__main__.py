@@ -93,7 +93,7 @@ def _said(measure: str, values: Sequence[float]) -> str:
     return f"{mean(values):.{digits}f} ({', '.join(f'{each:.{digits}f}' for each in values)})"
 
 
-@house_style()
+@house_style(formulas=True)
 def draw(asked: Mapping[str, Any], found: Mapping[str, Any]) -> Figure:
     """Accuracy and the groups' difference over the number of clients: a line a trust model, a point a seed."""
     figure, panels = new_panels(2, len(asked["task"]), size=(8.4, 5.2), sharex=True)

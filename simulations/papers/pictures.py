@@ -25,7 +25,7 @@ def draw(study: Study, folder: Path) -> list[Path]:
         return []
     drawing: Callable[[Study], Mapping[str, Drawing]] = function("drawn", study.figure.draw)
     stem = study.figure.id.replace("/", "-")
-    with house_style():
+    with house_style(formulas=True):
         drawings = drawing(study)
         return [save(picture, folder / f"{'-'.join([stem, *_words(part)])}.png") for part, picture in drawings.items()]
 
@@ -54,7 +54,7 @@ def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | No
     from matplotlib.image import imread
 
     rows = -(-len(pictures) // _COLUMNS)
-    with house_style():
+    with house_style(formulas=True):
         figure, panels = new_panels(rows, _COLUMNS, size=(_TILE[0] * _COLUMNS, _TILE[1] * rows))
         for axes in panels:
             axes.set_axis_off()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import subprocess
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedsw.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of
+from fedsw.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of, save
+from fedsw.report.page.pictures import picture
 from fedsw.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_run, draw_trade_off
+from fedsw.runs.files import Names
 from fedsw.runs.record import HeldOutOutputs, read_run
 from fedsw.tasks.kinds.classification import Classification
 
@@ -119,6 +123,35 @@ def test_groups_differ_by_colour_and_are_named(finished_run: MakeRun) -> None:
     assert figure is not None
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["A=0", "A=1"]
     assert len(set(COLOURS)) == len(COLOURS)
+
+
+def test_no_text_of_a_users_is_read_as_mathematics(finished_run: MakeRun, tmp_path: Path) -> None:
+    """Groups "$0 to $50k" stood as "0to50k", and half a formula ended the drawing with a message of its parser."""
+    names = ("$0 to $50k", r"$\frac{$")
+    for dimension in (1, 2):
+        record = replace(read_run(finished_run(dimension=dimension)), names=Names(groups=names, classes=names))
+        for draw in (draw_outputs, draw_metrics, draw_privacy):
+            figure = draw(record)
+            assert figure is not None
+            texts = [text for text in figure.findobj(Text) if "$" in text.get_text()]
+            assert not [text.get_text() for text in texts if text.get_parse_math()]
+            save(figure, tmp_path / "figure.png")
+            picture(figure, name="a", caption="a", says="a")
+            shown = {text.get_text() for text in texts}
+            assert draw is not draw_outputs or set(names) <= shown
+
+
+def test_every_figure_of_the_package_is_drawn_in_the_house_style() -> None:
+    """Outside of it matplotlib parses what stands between two $."""
+    loose = []
+    for path in sorted(Path("fedsw").rglob("*.py")):
+        for function in [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.FunctionDef)]:
+            calls = [ast.unparse(each.func) for each in ast.walk(function) if isinstance(each, ast.Call)]
+            styled = any("house_style" in ast.unparse(each) for each in function.decorator_list)
+            public = not function.name.startswith("_") and function.name != "new_panels"  # what draws inside another
+            if public and {"new_panels", "Figure"} & set(calls) and not styled:
+                loose.append(function.name)
+    assert loose == []
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])

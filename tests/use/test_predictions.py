@@ -144,6 +144,21 @@ def test_the_command_writes_what_the_call_returns(classifier, place, tmp_path, c
     assert "write GROUP=NUMBER" in capsys.readouterr().err
 
 
+def test_texts_that_a_spreadsheet_would_run_are_warned_of_and_marked_where_asked(classifier, place, tmp_path, capsys):
+    frame = pd.read_csv(place / "held-out.csv")
+    frame["note"] = ["=1+1", "-5", *["fine"] * (len(frame) - 2)]
+    table, output = tmp_path / "table.csv", tmp_path / "predictions.csv"
+    frame.to_csv(table, index=False)
+    asked = ["predict", str(classifier), str(table), "-o", str(output), "--keep", "note"]
+    for more, first in ((), "=1+1"), (("--spreadsheet",), "'=1+1"):
+        assert main([*asked, *more]) == 0
+        warned = "'=1+1' would be taken for a formula by a spreadsheet" in capsys.readouterr().err
+        assert warned == (not more)
+        with output.open(newline="") as file:
+            notes = [row["note"] for row in csv.DictReader(file)]
+        assert notes[:3] == [first, "-5", "fine"]
+
+
 def test_every_class_of_several_has_its_probability(place, tmp_path):
     columns = {"target": {"name": "pay", "values": list(range(10, 19))}}
     asked = settings(place, columns, clip={"output": 1.0, "jacobian": 0.5, "loss": 1.0})
