@@ -202,6 +202,8 @@ def check_command(
     Exits with 2 if a run could not start.
     """
     from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.sources import declared_columns
+    from fedsw.own_data.draft import MOST_GROUPS
     from fedsw.own_data.examine import examine
     from fedsw.own_data.screen import as_plain, examination_view
 
@@ -213,8 +215,11 @@ def check_command(
             "... for each client, or a client's own folder"
         )
     found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
-    cost = None
-    if estimate and found.fits and not found.alone:
+    cost, groups = None, len(declared_columns(chosen).groups)
+    if estimate and groups > MOST_GROUPS:
+        more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
+        found = replace(found, warnings=(*found.warnings, more))
+    elif estimate and found.fits and not found.alone:
         from fedsw.own_data.screen import measured_cost
 
         try:

@@ -309,6 +309,8 @@ def of_system(fault: BaseException) -> str:
         return str(fault)
     name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
     remedy = _REMEDIES.get(fault.errno)
+    if fault.errno in (errno.EACCES, errno.EPERM) and fault.filename and os.path.lexists(fault.filename):
+        remedy = "this user may not open it: let whoever owns it allow that, or name another"
     return f"{name}{fault.strerror}" + (f"; {remedy}" if remedy else "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -160,9 +161,16 @@ def tables_in(folder: Path) -> list[Path]:
 
 def what_is_in(folder: Path) -> str:
     """What a folder has in place of what was looked for there, as the end of a message; empty of an empty one."""
-    names = sorted(child.name + "/" * child.is_dir() for child in folder.iterdir() if not child.name.startswith("."))
+    names = sorted(map(_shown_in, (child for child in folder.iterdir() if not child.name.startswith("."))))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"; it has {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+
+
+def _shown_in(child: Path) -> str:
+    """The name of what is in a folder; of a link that leads nowhere, where it leads."""
+    if child.is_symlink() and not child.exists():
+        return f"{child.name}, a link to {child.readlink()}, which is not there"
+    return child.name + "/" * child.is_dir()
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:
@@ -199,11 +207,11 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 class Checked:
     """What a file's cells come to when every one is looked at.
 
-    ``groups`` (groups,) and ``classes`` (classes,) count units and rows that fit; ``faults`` are in the order of rows,
-    at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults, cells that seem
-    to be missing, by column and as messages show them; ``missing`` and ``cut`` those that the declaration allows;
-    ``names`` are the numbers of declared units, the same in every file; ``records`` are there if they were to be kept
-    and every cell fits.
+    ``groups`` (groups,) and ``classes`` (classes,) count units and rows whose own cell fits; ``faults`` are in the
+    order of rows, at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults,
+    cells that seem to be missing, by column and as messages show them; ``missing`` and ``cut`` those that the
+    declaration allows; ``names`` are the numbers of declared units, the same in every file; ``records`` are there if
+    they were to be kept and every cell fits.
     """
 
     groups: NDArray[np.int64]
@@ -235,15 +243,16 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         units = encoder.unit(columns.unit)
         features = encoder.features(columns.features)
         groups, labels = encoder.group(columns.sensitive), encoder.target(columns)
-        fine = np.ones(encoder.rows, dtype=bool)
-        fine[[fault.row - chunk.first_row for fault in encoder.faults]] = False
+        read = _rows_read(encoder, chunk.first_row, columns)  # whatever is wrong elsewhere in their rows
         totals.rows += encoder.rows
-        totals.groups += np.bincount(groups[fine], minlength=len(totals.groups))
+        totals.groups += np.bincount(groups[read.group], minlength=len(totals.groups))
         if columns.unit is not None:
+            fine = read.unit & read.group
             owned.add(units[fine], groups[fine], encoder.numbered[fine])
         if columns.classes:
-            totals.classes += np.bincount(labels[fine], minlength=len(totals.classes))
+            totals.classes += np.bincount(labels[read.target], minlength=len(totals.classes))
             if public_classes and columns.unit is not None:
+                fine = read.unit & read.target
                 labelled.add(units[fine], labels[fine], encoder.numbered[fine])
         if keep:
             gathered.add(features, groups, labels)
@@ -263,6 +272,25 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         gathered.close(owned.units)
         totals.records = gathered.tables()[0]
     return totals
+
+
+class _Read(NamedTuple):
+    """Which rows (n,) of a chunk have a unit, a group and a class that can be read."""
+
+    unit: NDArray[np.bool_]
+    group: NDArray[np.bool_]
+    target: NDArray[np.bool_]
+
+
+def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _Read:
+    labels = (columns.sensitive, columns.target)
+    names = (columns.unit, *(None if label is None else label.name for label in labels))
+    found = _Read(*(np.ones(encoder.rows, dtype=bool) for _ in names))
+    for fault in encoder.faults:
+        for rows, name in zip(found, names, strict=True):
+            if fault.column == name:
+                rows[fault.row - first_row] = False
+    return found
 
 
 def _note(found: Checked, faults: list[CellFault], kept: dict[str, int]) -> None:

@@ -17,6 +17,7 @@ from fedsw.columns.kinds import LONGEST_NAME
 from fedsw.columns.number import SPELLINGS, as_number
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import number_text, numbers_rows
+from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
@@ -96,8 +97,8 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     """
     found = places(asked.folder)
     tables = [place.table for place in found]
-    names, separator = _header(tables)
-    _require_known(asked, names)
+    names, separator, partly = _header(tables)
+    _require_known(asked, names, partly)
     public, origin = _public(asked, tables, separator)
     seen = public or (_cells(tables, separator) if asked.guess else {})
     cuts = asked.words.edges.get(asked.group)
@@ -126,14 +127,16 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     lines = [
         *_head(name, asked, len(found), clients_share=found[0].client is None),
         *_unit(unit, names),
-        *_columns(separator, numbers, features),
+        *_columns(separator, numbers, [*features, *map(_partly, partly)]),
         _values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges",
         _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
         "",
         *_rest(regression, clients=4 if found[0].client is None else len(found)),
     ]
     text = "\n".join(lines) + "\n"
-    notes = () if positive is None or positive.sure else (f"{asked.target!r}, {positive.why}; --positive says which",)
+    notes = tuple(f"column {column!r} is in some of the clients' tables only, and is left out" for column in partly)
+    if positive is not None and not positive.sure:
+        notes += (f"{asked.target!r}, {positive.why}; --positive says which",)
     blanks = blank_lines(text)
     if not blanks:
         _require_loaded(text)
@@ -222,7 +225,7 @@ def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, c
     kind = None if form is None else KINDS.get(form.kind)
     numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
     declared = group.source.startswith(("given", "from"))
-    if cut or declared or not (numeric or len(group.categories) > _MOST_GROUPS):
+    if cut or declared or not (numeric or len(group.categories) > MOST_GROUPS):
         return
     what = f"{len(group.categories)} different {'numbers' if numeric else 'values'}, and each would be a group"
     raise ExperimentError(
@@ -231,8 +234,8 @@ def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, c
     )
 
 
-_MOST_GROUPS, _MOST_NUMBERS = 20, 10
-"""Most groups that are read off a public table; of numbers, which may be codes of groups, fewer."""
+MOST_GROUPS, _MOST_NUMBERS = 20, 10
+"""Most groups that are read off a public table, and `check` times a run of; of numbers, which may be codes, fewer."""
 
 
 def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
@@ -245,31 +248,38 @@ def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) 
     return positive_of(asked.target, target.categories, said, asked.ask)
 
 
-def _header(tables: Sequence[Path]) -> tuple[list[str], str]:
+def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
+    """Names of the columns that all tables have, what parts them, and names of those that only some have."""
     headers = {table: read_header(table) for table in tables}
     for table, (names, separator) in headers.items():
         if (twice := next((name for name, times in Counter(names).items() if times > 1 and name), None)) is not None:
             raise ExperimentError(f"{table} has two columns {twice!r}; rename one, or take one out, for every client")
-        first, parted = headers[tables[0]]
-        if set(names) != set(first):
-            odd = sorted(set(names) ^ set(first))
-            raise ExperimentError(
-                f"{tables[0]} and {table} do not agree: column {odd[0]!r} is in one of them only; all clients' tables "
-                "are alike"
-            )
+        parted = headers[tables[0]][1]
         if separator != parted:
             raise ExperimentError(
                 f"{tables[0]} and {table} do not agree: their cells are parted by {SEPARATORS.get(parted, parted)} and "
                 f"by {SEPARATORS.get(separator, separator)}; write one of them as the other is"
             )
-    return headers[tables[0]]
+    first, separator = headers[tables[0]]
+    every = dict.fromkeys(name for names, _ in headers.values() for name in names)
+    shared = [name for name in first if all(name in names for names, _ in headers.values())]
+    return shared, separator, [name for name in every if name not in shared]
 
 
-def _require_known(asked: DraftRequest, names: Sequence[str]) -> None:
+def _partly(column: str) -> str:
+    return f"  # {{name = {json.dumps(column)}}},   left out: only some of the clients' tables have it"
+
+
+def _require_known(asked: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
     roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
     for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
         if column is not None and column not in names:
             option = "the code book" if column in asked.words.book else option
+            if column in partly:
+                raise ExperimentError(
+                    f"{option} names {column!r}, which only some of the clients' tables have: add it to the others, or "
+                    "leave it out"
+                )
             raise ExperimentError(
                 f"{option} names {column!r}, and the tables have no such column; {nearest(column, list(names))}they "
                 f"have {', '.join(names)}"
@@ -297,13 +307,27 @@ def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
 
 
 def _is_regression(asked: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
-    """Whether numbers are predicted: by the operator's bounds, or because more than ten of them may be seen."""
+    """Whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
+
+    ExperimentError for whole numbers that may be either: more than ten of them, and not more than classes may be.
+    """
     said = asked.words.book.get(asked.target)
     if asked.target in asked.words.bounds or (said is not None and said.low is not None):
         return True
     if asked.target in asked.words.categories or said is not None or asked.target not in seen:
         return False
-    return KINDS.get(forms[asked.target].kind).stored == "numbers" and len(set(seen[asked.target])) > 10
+    kind, values = forms[asked.target].kind, set(seen[asked.target]) - set(MISSING)
+    if KINDS.get(kind).stored != "numbers" or len(values) <= _MOST_NUMBERS:
+        return False
+    if kind != "integer" or len(values) > MOST_CATEGORIES:
+        return True
+    what = f"the target {asked.target!r} holds {len(values)} different whole numbers"
+    if asked.ask is not None:
+        return asked.ask(f"{what}: are they numbers, or codes of classes? n or c; Enter is n").strip() not in ("c", "C")
+    raise ExperimentError(
+        f"{what}, which may be codes of classes or numbers: say which with --categories {asked.target}=A,B,... or "
+        f"--bounds {asked.target}=LOW:HIGH"
+    )
 
 
 def _feature(column: str, found: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:

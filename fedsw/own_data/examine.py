@@ -124,6 +124,8 @@ def places(folder: Path) -> list[Place]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
+    if broken := next((each for each in sorted(folder.iterdir()) if each.is_symlink() and not each.exists()), None):
+        raise FileNotFoundError(f"{broken} is a link to {broken.readlink()}, which is not there; mend or remove it")
     _require_numbered(folder)
     if tables_in(folder):
         return [Place(None, find_table(folder))]
@@ -204,8 +206,9 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
 class Examined:
     """What was found in one file.
 
-    Of what fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not read to its end;
-    ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages show them.
+    Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
+    read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
+    show them.
     """
 
     name: str
@@ -230,11 +233,12 @@ class Examined:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found in all files, and what is wrong with them together."""
+    """What was found in all files, what is wrong with them together, and what a run goes on with (``warnings``)."""
 
     files: tuple[Examined, ...]
     together: tuple[str, ...]
     alone: bool
+    warnings: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -270,7 +274,7 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
-    return Examination(files, together, alone)
+    return Examination(files, together, alone, () if alone else tuple(_absent_classes(experiment, columns, files)))
 
 
 def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: bool) -> tuple[Examined, Checked | None]:
@@ -318,17 +322,31 @@ def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
         said.append(str(fault))
 
 
+def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
+    """The declared groups or classes of which no file has a record; none where a file was not read to its end."""
+    if not files or any(file.broken is not None for file in files):
+        return []
+    return [name for name in names if sum(getattr(file, what).get(name, 0) for file in files) == 0]
+
+
+def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Examined]) -> Iterator[str]:
+    """What a run goes on without."""
+    if "label" not in fixed_by_neighbours(experiment):
+        for name in _nobody_s(files, "classes", columns.classes):
+            yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
+
+
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
     files, asked = [file for file, _ in read], experiment.federation.clients
     if len(files) > 1 and len(files) != asked:
         yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
-    whole = all(file.broken is None for file in files)
-    for what, names in (("groups", columns.groups), ("classes", columns.classes)):
-        for name in names if whole else ():
-            if files and sum(getattr(file, what).get(name, 0) for file in files) == 0:
-                yield f"no client holds a record of {name!r}, one of the {what} that are declared"
+    for name in _nobody_s(files, "groups", columns.groups):
+        yield f"no client holds a record of {name!r}, one of the groups that are declared"
+    if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
+        for name in _nobody_s(files, "classes", columns.classes):
+            yield f"no client holds a record of {name!r}, one of the classes that are declared"
     if experiment.data.held_out is None:
         return
     kept = [found.records for _, found in read if found is not None and found.records is not None]

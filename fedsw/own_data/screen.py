@@ -62,7 +62,7 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
     """Sizes, every fault, what is public, and what a run takes."""
     unit = declared_columns(experiment).unit
     parts: list[RenderableType] = [_sizes(found, unit)]
-    parts += [Text(line, style="yellow") for file in found.files for line in file.warnings]
+    parts += [Text(line, style="yellow") for line in _warnings(found)]
     faults = [line for file in found.files for line in _faults_of(file, declared_columns(experiment))]
     parts += [Text(line, style="red") for line in (*faults, *found.together)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
@@ -75,13 +75,19 @@ def examination_view(experiment: Experiment, found: Examination, cost: MachineCo
     return Group(*parts)
 
 
+def _warnings(found: Examination) -> Iterator[str]:
+    for file in found.files:
+        yield from file.warnings
+    yield from found.warnings
+
+
 def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | None) -> dict[str, Any]:
     """The same as plain values."""
     return {
         "fits": found.fits,
         "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files],
         "together": list(found.together),
-        "warnings": [line for file in found.files for line in file.warnings],
+        "warnings": list(_warnings(found)),
         "public": list(public_words(experiment)),
         "cost": None if cost is None else asdict(cost),
     }

@@ -292,8 +292,9 @@ def noised_gain(more: float, differing: float, total: float, noise: float, level
     """
     z, seen = intervals.normal(level), more / total
     spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
-    a, b = 1 + z * z / total, seen
-    c = seen**2 - z * z * (spread + noise**2 / total) / total
+    possible = min(max(seen, -1.0), 1.0)  # noise moves what is seen beyond what can be
+    a, b = 1 + z * z / total, possible
+    c = possible**2 - z * z * (spread + noise**2 / total) / total
     reach = math.sqrt(max(0.0, b * b - a * c))
     return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from rich.console import Console
 
 from fedsw.cli.app import main
+from fedsw.cli.options import of_system
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.own_data.examine import examine
-from fedsw.own_data.screen import examination_view, made_up, measured_cost
+from fedsw.own_data.rehearsal import made_up
+from fedsw.own_data.screen import examination_view, measured_cost
+from fedsw.settings import FederationError
 
 RAW = {
     "name": "own",
@@ -46,7 +50,7 @@ def test_every_fault_of_every_file_is_listed_with_its_row_and_column(tmp_path):
     places = [[(fault.row, fault.column) for fault in file.faults] for file in found.files]
     assert places == [[(22, "age"), (22, "work"), (23, "sex")], [(22, "age")]]
     assert not found.fits and [file.rows for file in found.files] == [22, 21]
-    assert found.files[1].groups == {"female": 10, "male": 10} and found.files[1].classes == {"low": 10, "high": 10}
+    assert found.files[1].groups == {"female": 10, "male": 11} and found.files[1].classes == {"low": 10, "high": 11}
 
 
 def test_cells_that_seem_to_be_missing_have_one_line_a_column_with_the_setting(tmp_path, capsys):
@@ -183,3 +187,71 @@ def test_held_out_rows_that_are_private_too_are_found_in_what_was_read(tmp_path)
     data = RAW["data"] | {"held_out": str(tmp_path / "public" / "train.csv"), "data_dir": str(tmp_path)}
     said = examine(parse_experiment(RAW | {"data": data}), tmp_path).together
     assert len(said) == 1 and "3 of its 5 rows are also in the private records" in said[0]
+
+
+def test_a_faulty_column_leaves_groups_and_classes_counted(tmp_path):
+    for client in range(2):
+        write(tmp_path / str(client), [[f"?{client}", *row[1:]] for row in FINE])
+    found = examine(EXPERIMENT, tmp_path)
+    assert not found.fits and found.together == ()
+    assert all(file.groups == {"female": 10, "male": 10} for file in found.files)
+    assert all(file.classes == {"low": 10, "high": 10} for file in found.files)
+
+
+def test_a_class_that_nobody_holds_is_a_warning_where_a_run_completes_and_a_fault_where_it_cannot(tmp_path):
+    for client in range(2):
+        write(tmp_path / "DATA" / str(client), [[row[0] + client, *row[1:3], "low"] for row in FINE])
+    about = RAW | {"data": RAW["data"] | {"data_dir": str(tmp_path / "DATA")}}
+    found = examine(parse_experiment(about), tmp_path / "DATA")
+    assert found.fits and "no client holds a record of the class 'high'" in found.warnings[0]
+    assert run(about, runs=tmp_path / "runs").summary["status"] == "completed"
+    odds = parse_experiment(about | {"objective": {"penalty": "equality-of-odds"}})
+    found = examine(odds, tmp_path / "DATA")
+    assert not found.fits and "'high', one of the classes that are declared" in found.together[0]
+    with pytest.raises(FederationError, match="is empty"):
+        run(odds, runs=tmp_path / "runs")
+
+
+def test_a_link_that_leads_nowhere_is_told_by_where_it_leads(tmp_path, capsys):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "t.csv").symlink_to("/nowhere/t.csv")
+    with pytest.raises(FileNotFoundError, match=r"t.csv, a link to /nowhere/t.csv, which is not there"):
+        examine(EXPERIMENT, tmp_path)
+    (tmp_path / "0" / "t.csv").unlink()
+    write(tmp_path / "a", FINE)
+    (tmp_path / "a").rename(tmp_path / "0" / "x")
+    (tmp_path / "1").symlink_to("/nowhere/1")
+    with pytest.raises(FileNotFoundError, match=r"1 is a link to /nowhere/1, which is not there"):
+        examine(EXPERIMENT, tmp_path)
+
+
+def test_a_file_that_may_not_be_opened_is_no_place_to_write_to(tmp_path):
+    (tmp_path / "t.csv").touch()
+    there, elsewhere = (
+        of_system(PermissionError(errno.EACCES, "Permission denied", str(tmp_path / name))) for name in ("t.csv", "x")
+    )
+    assert there.endswith("this user may not open it: let whoever owns it allow that, or name another")
+    assert elsewhere.endswith("name a place that can be written to")
+
+
+def test_more_groups_than_can_be_compared_in_time_are_told_and_nothing_is_estimated(tmp_path, capsys):
+    groups = [f"g{place}" for place in range(30)]
+    columns = RAW["data"]["columns"] | {"sensitive": {"name": "sex", "values": groups}}
+    for client in range(2):
+        write(
+            tmp_path / "D" / str(client),
+            [[30 + client, "a", name, ("low", "high")[i % 2]] for i, name in enumerate(groups)],
+        )
+    lines = ['name = "own"', "[data]", 'source = "files"', "[data.columns]", f"features = {toml(columns['features'])}"]
+    lines += [f"sensitive = {toml(columns['sensitive'])}", f"target = {toml(columns['target'])}"]
+    (tmp_path / "own.toml").write_text("\n".join([*lines, "[federation]", "clients = 2", ""]))
+    assert main(["check", str(tmp_path / "own.toml"), "--data-dir", str(tmp_path / "D"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cost"] is None and "30 groups: every two are compared" in found["warnings"][-1]
+
+
+def toml(value) -> str:
+    """A nested value in TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + "}"
+    return "[" + ", ".join(map(toml, value)) + "]" if isinstance(value, list) else json.dumps(value)

@@ -267,3 +267,40 @@ def test_the_drafted_delta_fits_any_number_of_records(tmp_path, records):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert SMALLEST_DELTA <= resolve_delta(delta, records=records) < 1 / records
+
+
+def test_a_column_that_some_clients_have_is_left_out_and_said_as_a_run_ignores_it(tmp_path):
+    data = folder(tmp_path)
+    table = data / "1" / "train.csv"
+    lines = table.read_text().splitlines()
+    more = [f"{lines[0]},extra", *(f"{line},7" for line in lines[1:])]
+    table.write_text("\n".join(more))
+    found = draft(DraftRequest(data, "sex", "income", Words(), from_public=True), name="own")
+    assert found.notes == ("column 'extra' is in some of the clients' tables only, and is left out",)
+    assert '# {name = "extra"},   left out: only some of the clients' in found.text
+    (tmp_path / "own.toml").write_text(found.text)
+    columns = load_experiment(tmp_path / "own.toml").data.columns
+    assert columns is not None and len(read_table(table, columns)) == 10
+    with pytest.raises(ExperimentError, match="--target names 'extra', which only some of the clients' tables have"):
+        draft(DraftRequest(data, "sex", "extra", Words()), name="own")
+
+
+@pytest.mark.parametrize(("count", "task"), [(10, "classification"), (12, None), (101, "regression")])
+def test_whole_numbers_that_may_be_codes_are_asked_for(tmp_path, count, task):
+    rows = [[f"p{i}", 20 + i % 9, "ab"[i % 2], "fm"[i // 2 % 2], 100 + i % count] for i in range(3 * count)]
+    (tmp_path / "D").mkdir()
+    with (tmp_path / "D" / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["pid", "age", "job", "sex", "grade"], *rows])
+    asked = DraftRequest(tmp_path / "D", "sex", "grade", Words(), from_public=True)
+    if task is not None:
+        assert f'task = "{task}"' in draft(asked, name="own").text
+        return
+    with pytest.raises(ExperimentError, match="'grade' holds 12 different whole numbers, which may be codes"):
+        draft(asked, name="own")
+    for said, known in (("c", "classification"), ("", "regression")):
+
+        def ask(question: str, said: str = said) -> str:
+            return said if "different whole numbers" in question else ""
+
+        again = DraftRequest(tmp_path / "D", "sex", "grade", Words(), guess=True, ask=ask)
+        assert f'task = "{known}"' in draft(again, name="own").text

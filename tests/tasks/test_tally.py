@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.runs.held_out_metrics import Tallied, as_many, held_out_of
+from fedsw.runs.held_out_metrics import Tallied, as_many, held_out_of, noised_gain
 from fedsw.runs.quality import metrics_of_tables
 from fedsw.runs.verdict import warnings_of
 from fedsw.tasks.problem import Problem
@@ -206,3 +206,10 @@ def test_no_kept_records_are_no_metrics():
     task = Problem.from_experiment(small())
     none = Tallied(np.zeros((2, 4)), 1.0, np.array([0, 0]), 3, 0, 1.0, round=1)
     assert held_out_of(task, Counts(2, 2), none).metrics == {}
+
+
+@pytest.mark.parametrize("more", [-130.0, -100.0, -3.0, 0.0, 99.0, 107.0, 300.0])
+def test_an_interval_of_a_gain_never_ends_below_its_beginning(more):
+    for noise in (0.0, 5.0, 80.0):
+        found = noised_gain(more, abs(more) + noise, 100, noise)
+        assert -1 <= found.low <= found.high <= 1
