@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn
 from fedsw.columns.registered import KINDS
-from fedsw.columns.values import as_texts, number_text, text_of
+from fedsw.columns.values import as_texts, composed, number_text, text_of
 
 
 def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
@@ -31,7 +30,7 @@ MAX_FEATURES = 10_000
 
 def _composed(name: Any) -> Any:
     """A name in Unicode's form NFC, as names in tables are compared."""
-    return unicodedata.normalize("NFC", name) if isinstance(name, str) else name
+    return composed(name) if isinstance(name, str) else name
 
 
 LONGEST_NAME = 200

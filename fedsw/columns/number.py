@@ -185,6 +185,8 @@ def _plain_text(cell: str, spelling: Spelling) -> str | None:
     if "_" in cell:
         return None  # Python's float reads "1_000" as 1000
     text = cell.strip()
+    if not text.isascii():
+        text = text.strip("\ufeff\u200b").replace("\u2212", "-")
     if spelling.thousands:
         text = _ordinary(text, spelling.thousands)
         if spelling.thousands in text:
@@ -203,6 +205,14 @@ def _ordinary(text: str, thousands: str) -> str:
     for mark in _BLANKS if thousands == " " else _QUOTES if thousands == "'" else "":
         text = text.replace(mark, thousands)
     return text
+
+
+def is_amount(text: str) -> bool:
+    """Whether a text is a number with a sign of money or percent, or a negative one in brackets: $1,200, 12%, (3.5)."""
+    return _AMOUNT.fullmatch(text.strip()) is not None
+
+
+_AMOUNT = re.compile(r"(?=.*[$€£¥%()]|.*-$)\(?[+-]?\s*[$€£¥]?\s*[+-]?\d[\d.,' \u00a0\u202f]*\s*[$€£¥%]?\)?-?")
 
 
 @functools.cache

@@ -1,10 +1,10 @@
 """When two cells are the same value, in every format: the one rule, by which declared values are found again.
 
-A cell's text is compared: text in Unicode's form NFC without spaces around it, a whole number however it is stored (7,
-7.0 in a column of floats), a truth value as true or false. A whole number may be written with zeros behind its point,
-and true and false in any case; two declared values that are opposite truth words (no and yes, 0 and 1) are also found
-by truth values and by 0 and 1. Zeros at the beginning count: 007 is not 7. `exact` values, which are codes, are found
-by their own text alone.
+A cell's text is compared: text in Unicode's form NFC without spaces and invisible characters around it, a whole number
+however it is stored (7, 7.0 in a column of floats), a truth value as true or false. A whole number may be written with
+zeros behind its point, and true and false in any case; two declared values that are opposite truth words (no and yes, 0
+and 1) are also found by truth values and by 0 and 1. Zeros at the beginning count: 007 is not 7. `exact` values, which
+are codes, are found by their own text alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,25 @@ import numpy as np
 TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
 """Words for truth values, in any case."""
 
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_HARD = str.maketrans(dict.fromkeys("\u00a0\u2007\u202f", " "))
 _WHOLE = re.compile(r"(-?)(0|[1-9]\d*)\.0*")
 _DIGITS = re.compile(r"0*(\d+)(\.0*)?")
 
 
+def composed(text: str) -> str:
+    """A text in Unicode's form NFC, its hard blanks ordinary ones."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text).translate(_HARD)
+
+
 def normal(text: str) -> str:
-    """A text in Unicode's form NFC, without spaces around it."""
-    stripped = text.strip()
-    return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped).strip()
+    """The same without spaces and invisible characters around it."""
+    if text.isascii():
+        return text.strip()
+    before, stripped = "", composed(text)
+    while stripped != before:
+        before, stripped = stripped, stripped.strip().strip(_INVISIBLE)
+    return stripped
 
 
 def as_text(value: int | str) -> str:
@@ -44,11 +55,7 @@ def as_texts(values: Any) -> Any:
     if not isinstance(values, list | tuple):
         return values
     return tuple(
-        unicodedata.normalize("NFC", value)
-        if isinstance(value, str)
-        else as_text(value)
-        if isinstance(value, int)
-        else value
+        composed(value) if isinstance(value, str) else as_text(value) if isinstance(value, int) else value
         for value in values
     )
 

@@ -16,6 +16,7 @@ _MOST_SHOWN = 60
 
 MISSING = (
     "", "NA", "N/A", "n/a", "na", "NaN", "nan", "?", "null", "NULL", "None", "<NA>", "#N/A", "NaT", "-", "--", ".",
+    "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "0000-00-00", "0000-00-00 00:00:00",
 )  # fmt: skip
 """Cells that mostly stand for a missing value."""
 

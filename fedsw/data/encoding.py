@@ -17,9 +17,9 @@ from fedsw.columns.date import is_time
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kind import PLAIN, Spelling
 from fedsw.columns.kinds import Feature, Group, Label, Number
-from fedsw.columns.number import LARGEST
+from fedsw.columns.number import LARGEST, is_amount
 from fedsw.columns.registered import KINDS
-from fedsw.columns.values import identifier_of
+from fedsw.columns.values import identifier_of, normal
 from fedsw.data.cells import missing_among, shown
 from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
@@ -275,6 +275,8 @@ class Encoder:
         for place in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[place]
             hint = "" if spelling is None else _written_otherwise(cell, spelling)
+            if isinstance(cell, str) and normal(cell) == column:
+                hint = "; the names of the columns stand there again, as in files that were joined: delete that row"
             row, remedy = self._first + int(place), (remedies or {}).get(int(place), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
@@ -283,6 +285,10 @@ def _written_otherwise(cell: object, spelling: Spelling) -> str:
     """What to do about a number that is written in another way, or a time of day; empty for what is neither."""
     if isinstance(cell, datetime.time) or (isinstance(cell, str) and is_time(cell)):
         return "; times of day are not read: write hours as numbers, 13.75 for 13:45, or leave the column out"
-    if not isinstance(cell, str) or spelling != PLAIN:
+    if not isinstance(cell, str):
+        return ""
+    if is_amount(cell):
+        return "; write it without a sign of money or percent, and a negative number with a minus before it"
+    if spelling != PLAIN:
         return ""
     return next((remedy for pattern, remedy in _COMMAS if pattern.fullmatch(cell.strip())), "")

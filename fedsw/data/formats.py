@@ -40,7 +40,10 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
-_PLAIN = re.compile(r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(dictionary<values=)?(large_)?string.*")
+_PLAIN = re.compile(
+    r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(large_)?string.*|null"
+    r"|dictionary<values=((large_)?string|u?int\d+|float|double|bool)\b.*"
+)
 _MOMENT = re.compile(r"timestamp\[\w+(, tz=.+)?\]")
 _PARTED_BY = re.compile(rb"(?:\xef\xbb\xbf)?sep=(.)\r?\n?", re.IGNORECASE)
 _PACKED: Mapping[bytes, str] = {
@@ -194,6 +197,8 @@ def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> 
     if not names:
         raise BadRecords(f"{path} is empty; its first row must name the columns")
     require_separator(path, names, columns.separator)
+    if names[0].startswith("#") and not set(columns.names) <= set(names):
+        raise BadRecords(f"{path} begins with a comment, {names[0][:60]!r}; its first row must name the columns")
     places = columns_among(path, names, columns.names)
     places |= {name: place for place, name in enumerate(names) if beside(name)}
     return ColumnLayout.of(columns, places, len(names), beside)

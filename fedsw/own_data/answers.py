@@ -60,6 +60,8 @@ def read_header(path: Path) -> tuple[list[str], str]:
         names, separator = _parted(file, parted_by(path))
     if not any(names):
         raise BadRecords(f"{path} is empty; its first row must name the columns")
+    if len(names) == 1 and names[0].startswith("#"):
+        raise BadRecords(f"{path} begins with a comment, {names[0][:60]!r}; its first row must name the columns")
     return names, separator
 
 

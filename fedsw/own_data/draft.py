@@ -14,7 +14,7 @@ from pathlib import Path
 from fedsw.columns.date import is_time
 from fedsw.columns.kind import PLAIN, Spelling
 from fedsw.columns.kinds import LONGEST_NAME
-from fedsw.columns.number import SPELLINGS, as_number
+from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import number_text, numbers_rows
 from fedsw.data.cells import MISSING
@@ -145,8 +145,13 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
 
 def _require_loaded(text: str) -> None:
     """Refuse a draft that does not load, before it is written, with the line of each column that is at fault."""
+    left_out = [line.strip(" #") for line in text.splitlines() if line.startswith("  # {name = ")]
     try:
-        parse_experiment(tomllib.loads(text))
+        raw = tomllib.loads(text)
+        if not raw["data"]["columns"]["features"]:
+            listed = "".join(f"\n  {line}" for line in left_out)
+            raise ExperimentError(f"no column is left as an input{listed}")
+        parse_experiment(raw)
     except (ExperimentError, tomllib.TOMLDecodeError) as fault:
         quoted = [name for name in re.findall(r"'([^']+)'", str(fault))]
         at = [
@@ -374,6 +379,8 @@ def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> s
     if found.kind is not None and KINDS.get(found.kind).listing and found.categories:
         if all(map(is_time, found.categories)):
             return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
+        if all(map(is_amount, found.categories)):
+            return "its numbers have signs of money or percent; write plain ones, 12 for 12%, if it is an input"
         if len(found.categories) > MOST_CATEGORIES:
             return f"it has {len(found.categories)} categories, over {MOST_CATEGORIES}"
         if len(found.categories) < 2:

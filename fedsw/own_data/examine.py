@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedsw.columns.cells import Distinct, by_value
 from fedsw.columns.declaration import Columns
-from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
+from fedsw.data import BadRecords, find_table, read_table, same_content, tables_in, what_is_in
 from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
@@ -164,7 +163,7 @@ def one_file_twice(tables: Sequence[Place]) -> str | None:
         if place.client is None or not place.table.is_file():
             continue
         for other in by_size.setdefault(place.table.stat().st_size, []):
-            if place.table.samefile(other.table) or filecmp.cmp(place.table, other.table, shallow=False):
+            if same_content(place.table, other.table):
                 return (
                     f"clients {other.client} and {place.client} bring one file, {other.table} and {place.table}: its "
                     "people would be counted and protected as if they were two; give each client its own records"
