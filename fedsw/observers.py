@@ -125,7 +125,7 @@ class MlflowObserver:
             from mlflow import MlflowClient
         except ModuleNotFoundError as fault:
             raise ModuleNotFoundError(
-                "mlflow is not installed; pip install 'fedsw[mlflow]' brings it", name="mlflow"
+                "mlflow is not installed; pip install '.[mlflow]' in fedsw's checkout brings it", name="mlflow"
             ) from fault
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedsw"
         try:
@@ -233,7 +233,7 @@ class WandbObserver:
             import wandb
         except ModuleNotFoundError as fault:
             raise ModuleNotFoundError(
-                "wandb is not installed; pip install 'fedsw[wandb]' brings it", name="wandb"
+                "wandb is not installed; pip install '.[wandb]' in fedsw's checkout brings it", name="wandb"
             ) from fault
         self._wandb = wandb
         self._project, self._mode = project or os.environ.get("WANDB_PROJECT") or "fedsw", mode

@@ -123,7 +123,7 @@ def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
         elif reason := _not_covered(each, counts):
             note = reason
         elif each.renyi and importlib.util.find_spec("dp_accounting") is None:
-            note = "dp_accounting is not installed (pip install 'fedsw[compare]'); " + note
+            note = "dp_accounting is not installed (pip install '.[compare]' in fedsw's checkout); " + note
         else:
             try:
                 value = epsilon_by(name, counts, delta)

@@ -26,8 +26,8 @@ from fedsw.data import Records
 from fedsw.tasks.problem import Problem
 
 MISSING = (
-    "it trains with Opacus, which is not installed: `pip install 'fedsw[compare]'` (or `pip install opacus`); "
-    "fedsw's own methods need nothing more"
+    "it trains with Opacus, which is not installed: `pip install '.[compare]'` in fedsw's checkout (or "
+    "`pip install opacus`); fedsw's own methods need nothing more"
 )
 
 

@@ -118,7 +118,8 @@ Predict = Callable[[Array], Array]
 """From inputs (n, p) to probabilities of all classes (n, k), or numbers (n, t)."""
 
 MISSING = (
-    "it trains with scikit-learn, which is not installed: `pip install 'fedsw[app]'` (or `pip install scikit-learn`)"
+    "it trains with scikit-learn, which is not installed: `pip install '.[app]'` in fedsw's checkout (or "
+    "`pip install scikit-learn`)"
 )
 _FOLDS = 3
 _MOST = 20_000

@@ -288,7 +288,7 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         echo(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", err=True)
         return 2
     if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
-        echo(f"fedsw: {fault.name} is not installed; pip install 'fedsw[{extra}]' brings it", err=True)
+        echo(f"fedsw: {fault.name} is not installed; pip install '.[{extra}]' in fedsw's checkout brings it", err=True)
         return 2
     if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
         fault = ValueError(

@@ -301,7 +301,9 @@ def _in_days(batch: Any, layout: ColumnLayout) -> Any:
 def parquet_of(path: Path) -> Any:
     """The module that reads a Parquet file, or one error that names the file."""
     if (parquet := _arrow("parquet")) is None:
-        raise BadRecords(f"{path}: reading Parquet takes pyarrow; pip install 'fedsw[tables]', or use CSV")
+        raise BadRecords(
+            f"{path}: reading Parquet takes pyarrow; pip install '.[tables]' in fedsw's checkout, or use CSV"
+        )
     return parquet
 
 

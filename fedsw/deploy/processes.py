@@ -127,7 +127,8 @@ def script(name: str) -> str:
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise FileNotFoundError(
-            f"{name} is not installed beside {sys.executable}; install the extra: pip install 'fedsw[app]'"
+            f"{name} is not installed beside {sys.executable}; install the extra: "
+            "pip install '.[app]' in fedsw's checkout"
         )
     return str(path)
 

@@ -122,6 +122,7 @@ def test_debug_is_taken_wherever_it_stands() -> None:
 def test_a_module_that_an_extra_brings_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
     missing = ModuleNotFoundError("No module named 'flwr.app'", name="flwr.app")
     assert invoke(group_that(missing), ["act"], debug=False) == 2
-    assert capsys.readouterr().err == "fedsw: flwr.app is not installed; pip install 'fedsw[app]' brings it\n"
+    said = "fedsw: flwr.app is not installed; pip install '.[app]' in fedsw's checkout brings it\n"
+    assert capsys.readouterr().err == said
     other = ModuleNotFoundError("No module named 'mine'", name="mine")
     assert invoke(group_that(other), ["act"], debug=False) == 1

@@ -312,7 +312,7 @@ def test_without_pyarrow_parquet_is_refused_with_the_remedy(tmp_path, monkeypatc
 
     monkeypatch.setattr(formats.importlib, "import_module", missing)
     (tmp_path / "train.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadRecords, match=r"pip install 'fedsw\[tables\]'"):
+    with pytest.raises(BadRecords, match=r"pip install '.\[tables\]' in fedsw's checkout"):
         read_table(tmp_path / "train.parquet", COLUMNS)
 
 

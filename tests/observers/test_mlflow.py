@@ -10,7 +10,7 @@ from fedsw.engines import driver
 from fedsw.observers import MlflowObserver
 from tests.federations import Saboteur, small
 
-pytest.importorskip("mlflow", reason="mlflow is not installed; pip install 'fedsw[mlflow]'")
+pytest.importorskip("mlflow", reason="mlflow is not installed; pip install '.[mlflow]' in fedsw's checkout")
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_a_run_that_breaks_off_is_failed_and_goes_on_under_the_same_id(runs, fed
 def test_a_missing_library_is_an_error_that_names_the_extra_before_a_run_begins(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setitem(sys.modules, name, None)
     code = main(["run", "fair-classification", "--observe", name, "--runs", str(tmp_path)])
-    assert code == 2 and f"fedsw[{name}]" in capsys.readouterr().err
+    assert code == 2 and f".[{name}]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_an_engine_that_shows_nothing_cannot_be_observed(tmp_path, capsys):
 
 
 def test_the_real_library_takes_it_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="wandb is not installed; pip install 'fedsw[wandb]'")
+    pytest.importorskip("wandb", reason="wandb is not installed; pip install '.[wandb]' in fedsw's checkout")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     result = driver.run(small(), runs=tmp_path / "runs", observer=WandbObserver(mode="offline"))
     assert result.summary["status"] == "completed"

@@ -76,3 +76,17 @@ def test_a_reference_that_leads_nowhere_is_a_fault():
 
 def test_every_reference_leads_somewhere():
     assert {name: wrong for name, text in TEXTS.items() if (wrong := faults(name, text))} == {}
+
+
+def test_nothing_is_installed_by_a_name_that_nobody_has_published():
+    """Whoever takes the name in a package index would run code at every hospital that follows the page."""
+    command = re.compile(r"pip3? (?:install|download)[^\n|`;]*")
+    by_name = re.compile(r"[\s'\"]fedsw(?:\[|['\"](?!s\b)|\s|$)")
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in TEXTS.items()
+        if not name.startswith("tests/")
+        for match in command.finditer(text)
+        if by_name.search(match[0])
+    ]
+    assert found == []

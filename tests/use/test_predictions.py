@@ -149,7 +149,7 @@ def test_texts_that_a_spreadsheet_would_run_are_warned_of_and_marked_where_asked
     frame["note"] = ["=1+1", "-5", *["fine"] * (len(frame) - 2)]
     table, output = tmp_path / "table.csv", tmp_path / "predictions.csv"
     frame.to_csv(table, index=False)
-    asked = ["predict", str(classifier), str(table), "-o", str(output), "--keep", "note"]
+    asked = ["predict", str(classifier), str(table), "-o", str(output), "--keep", "note", "--force"]
     for more, first in ((), "=1+1"), (("--spreadsheet",), "'=1+1"):
         assert main([*asked, *more]) == 0
         warned = "'=1+1' would be taken for a formula by a spreadsheet" in capsys.readouterr().err

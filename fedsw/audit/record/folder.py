@@ -399,7 +399,8 @@ def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
     try:
         return of(folder)
     except ModuleNotFoundError as missing:
-        return Check(name, None, f"needs {missing.name}, which is not installed (pip install 'fedsw[compare]')")
+        brings = "pip install '.[compare]' in fedsw's checkout"
+        return Check(name, None, f"needs {missing.name}, which is not installed ({brings})")
     except Unchecked as reason:
         return Check(name, None, str(reason))
     except Exception as fault:
