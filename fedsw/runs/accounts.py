@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
-from fedsw.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation, cost_of_ledger
+from fedsw.accounting.lifetime import About, Cost, Counts, DatasetAccount, LimitReached, Reservation, cost_of_ledger
 from fedsw.accounting.meaning import Meaning
 from fedsw.runs.files import (
     ACCOUNT,
@@ -225,6 +225,22 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
         if ledger.selection is not None:
             return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
         return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
+
+
+def cost_of(directory: Path) -> Cost:
+    """What a run's releases so far cost a record: by its groups, or where clients have ledgers of their own by client.
+
+    Raises:
+        LedgerDamaged, LedgerReplaced: as `read_ledger`.
+    """
+    require_no_links(directory)
+    require_remembered(directory)
+    path = directory / LEDGER
+    parts: list[Counts] = []
+    for ledger_path in [path] if path.exists() else client_ledgers(directory):
+        with Ledger.open(ledger_path, read_only=True) as ledger:
+            parts += cost_of_ledger(ledger).parts
+    return Cost.of(parts)
 
 
 def _unit(directory: Path) -> str:

@@ -21,6 +21,7 @@ from fedsw.accounting.discretise import Harmonics
 from fedsw.accounting.ledger import Ledger
 from fedsw.accounting.pld import Distribution
 from fedsw.accounting.profiles import Step, stated_step
+from fedsw.accounting.selection import renyi_of_best
 from fedsw.accounting.slicing import Slicing
 from fedsw.accounting.stated import Pure, Renyi, Tabled, convex_below
 
@@ -274,7 +275,9 @@ def _by_group(cost: Cost) -> Counts:
 
 
 def cost_of_ledger(ledger: Ledger) -> Cost:
-    """The steps that a run's ledger was charged for, by its groups."""
+    """The steps that a run's ledger was charged for, by its groups; of the best of several runs the selection's."""
+    if ledger.selection is not None and ledger.released_rounds():
+        return one_cost({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
     return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
 
 

@@ -21,12 +21,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedsw import files
+from fedsw.accounting.lifetime import total_epsilon
+from fedsw.experiment.load import unprotected
 from fedsw.report import facts
 from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
-from fedsw.runs.files import REGISTRY, REPORT, UNNAMED
+from fedsw.runs.accounts import cost_of
+from fedsw.runs.files import PLAN, REGISTRY, REPORT, UNNAMED, found_json
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, installed_version, json_text, measured, number, table, to_float, upward
 
@@ -61,6 +64,31 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
         "results": Facts.of(("", *names), rows),
         "figure": None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
     }
+
+
+def together(records: Sequence[RunRecord]) -> str:
+    """What runs cost together a record that is in all of them, at the smallest of their deltas, in a sentence."""
+    whose = "Together, for a record that is in all of them"
+    bare = {reason for record in records if (reason := unprotected(record.experiment)) is not None}
+    if bare:
+        return f"{whose}: ε = ∞, for {'; '.join(sorted(bare))}."
+    deltas = [to_float(record.summary.get("delta")) or _planned_delta(record) for record in records]
+    known = [delta for delta in deltas if delta is not None]
+    if not known:
+        return ""
+    epsilon = total_epsilon([cost_of(record.directory) for record in records], min(known))
+    names = {record.experiment.data.account for record in records} - {None}
+    more = "".join(
+        f"; `fedsw account show {name}` has all that count in data set {name}" for name in sorted(map(str, names))
+    )
+    return (
+        f"{whose}: ε = {upward(epsilon, 4)} at δ = {upward(min(known))}, as if all had been planned ahead. Other runs "
+        f"on the same records add to it{more}."
+    )
+
+
+def _planned_delta(record: RunRecord) -> float | None:
+    return to_float(found_json(record.directory / PLAN).get("delta"))
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -141,6 +169,7 @@ def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequ
         title=names[0] if len(names) == 1 else "Runs side by side",
         runs=[{**each, "what_ifs": found} for each, found in zip_longest(articles, what_ifs)],
         beside=beside(shown) if len(records) > 1 else None,
+        together=together(records) if len(records) > 1 else "",
         operator=operator,
     )
 
