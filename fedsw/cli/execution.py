@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw.cli.options import RunInterrupted, RunStopped, echo, of_system
 from fedsw.experiment.choices import modules_of
+from fedsw.report import facts
 from fedsw.report.console import Screen
 from fedsw.report.plots import draw_run
 from fedsw.report.progress import RunProgress
@@ -82,8 +83,8 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
         return start(progress)
 
 
-def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
-    """Print what a run left: a panel, JSON, or with `quiet` its directory.
+def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
+    """Print what a run left: a panel, JSON, or with `quiet` its directory; its errors coded, or in their units.
 
     LedgerReplaced if its ledger is older than its summary, or of another run.
     """
@@ -91,16 +92,18 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False) -> None:
 
     require_remembered(directory, missing_ok=True)
     if as_json:
-        echo(json_text(run_summary(directory)))
+        echo(json_text(run_summary(directory, coded=coded)))
     elif quiet:
         echo(directory)
     else:
-        Screen().print(summary_panel(read_run(directory)))
+        record = read_run(directory)
+        Screen().print(summary_panel(facts.coded(record) if coded else record))
 
 
-def run_summary(directory: Path) -> dict[str, Any]:
+def run_summary(directory: Path, *, coded: bool = False) -> dict[str, Any]:
     """The summary of a run with its directory and plots; what there is of one that has not ended."""
     record = read_run(directory)
+    record = facts.coded(record) if coded else record
     summary = record.summary or {
         "name": record.experiment.name,
         "status": "not finished",

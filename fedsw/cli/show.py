@@ -52,6 +52,9 @@ def show_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
     ] = None,
+    coded: Annotated[
+        bool, typer.Option("--coded", help="summary: errors of a number as training has them, of 0 to 1.")
+    ] = False,
     force: Force = False,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -95,7 +98,7 @@ def show_command(
     else:
         from fedsw.cli.execution import print_run
 
-        print_run(directory, as_json=as_json)
+        print_run(directory, as_json=as_json, coded=coded)
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:

@@ -140,6 +140,13 @@ class Columns(Declared):
         """The number of the favourable class; None where there is none, or nobody said which of more than two."""
         return None if self.target is None else self.target.favourable
 
+    @property
+    def units(self) -> tuple[float, float] | None:
+        """The lower bound of the one number to predict and the width of its bounds; None where there is not one."""
+        if len(self.targets) != 1 or self.targets[0].low is None or self.targets[0].high is None:
+            return None
+        return self.targets[0].low, self.targets[0].high - self.targets[0].low
+
     def uncut(self) -> Columns:
         """The same where numbers that would be cut at their bounds are read as they are."""
 

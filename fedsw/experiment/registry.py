@@ -139,7 +139,7 @@ def _home(found: object) -> str | None:
 
 _SHIPPED = re.compile(
     r"loss|accuracy|disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|"
-    r"mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
+    r"(root_)?mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
 )
 _NAME = re.compile(r"[^\W\d][\w-]*")
 

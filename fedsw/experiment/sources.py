@@ -40,7 +40,8 @@ _reading = threading.Lock()
 class Shape:
     """What is public of a data set before a record is read: inputs, groups, classes or regression targets.
 
-    Ratios between groups are of the class `positive`; of no class in particular where that is None.
+    Ratios between groups are of the class `positive`; of no class in particular where that is None. Errors of one
+    declared number are in its own units, by its lower bound and the width of its bounds (`units`).
     """
 
     features: int
@@ -48,6 +49,7 @@ class Shape:
     classes: int
     targets: int
     positive: int | None = None
+    units: tuple[float, float] | None = None
 
 
 def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
@@ -55,7 +57,7 @@ def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
     if experiment.data.own:
         columns = declared_columns(experiment)
         classes, targets = len(columns.classes), len(columns.targets)
-        return Shape(columns.inputs, columns.groups, classes, targets, columns.positive)
+        return Shape(columns.inputs, columns.groups, classes, targets, columns.positive, columns.units)
     dataset = load_dataset(experiment, data_dir)
     classes = len(dataset.classes)
     return Shape(dataset.train.features.shape[1], dataset.groups, classes, dataset.targets, second_of_two(classes))

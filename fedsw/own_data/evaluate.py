@@ -18,14 +18,13 @@ from fedsw.data import Records, tables_in
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
-from fedsw.experiment.sources import load_class_names
 from fedsw.federation.node.partition import held_out_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.randomness import Stream
 from fedsw.report.console import table_of
 from fedsw.report.progress import group_table, measured_cell, metric_name, ordered_metrics
 from fedsw.runs.evaluation import HeldOut, parts_of, worth_of
-from fedsw.runs.files import MODEL, UNNAMED, Names
+from fedsw.runs.files import MODEL, UNNAMED, Names, names_of
 from fedsw.runs.intervals import Interval
 from fedsw.runs.record import read_run
 from fedsw.runs.verdict import warnings_of
@@ -141,7 +140,8 @@ def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> 
     """Of every unit one row, the same at every call: rows of one person say little more than one of them."""
     if len(records) == 0:
         return Evaluated(name, 0, HeldOut(), (_NOTHING.format(name),))
-    called = Names(task.groups, load_class_names(task.experiment), task.positive)
+    columns = task.experiment.data.columns
+    called = UNNAMED if columns is None else names_of(columns)
     units = Units.of(records)
     rows = units.one_row_each(np.arange(len(units)), Stream.seeded(0, "evaluate"), seeded=False)
     chosen = records.take(rows)

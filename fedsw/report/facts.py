@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -117,10 +117,48 @@ def gain(summary: Mapping[str, Any]) -> str:
     found = summary.get("gain")
     if not found:
         return ""
-    by = gained(found["value"], [found["low"], found["high"]])
+    by = gained(found["value"], [found["low"], found["high"]]) + in_squares(summary)
     return (
         f"The model is {by}." if found["claim"] in ("better", "worse") else f"The model cannot be told from it: {by}."
     )
+
+
+def in_squares(summary: Mapping[str, Any]) -> str:
+    """What a gain is in, where errors have units: squares of them."""
+    return " in squared error" if "root_mean_squared_error" in (summary.get("held_out") or {}) else ""
+
+
+_POWERS = {"mean_squared_error": 2, "w2_squared": 2, "root_mean_squared_error": 1, "mean_absolute_error": 1}
+"""How errors and distances of a number grow with its unit."""
+
+
+def coded(record: RunRecord) -> RunRecord:
+    """The same run with errors as training has them, of a number that its bounds map to [0, 1]."""
+    columns = record.experiment.data.columns
+    if columns is None or columns.units is None:
+        return record
+    width = columns.units[1]
+
+    def divided(value: Any, power: int) -> Any:
+        if isinstance(value, list | tuple):
+            return [divided(each, power) for each in value]
+        known = to_float(value)
+        return value if known is None else known / width**power
+
+    def of(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: of(each) if isinstance(each, Mapping) else divided(each, _POWERS.get(name, 0))
+            for name, each in found.items()
+        }
+
+    summary = {
+        name: of(each) if isinstance(each, Mapping) and name.startswith(("held_out", "constant")) else each
+        for name, each in record.summary.items()
+    }
+    if gain := summary.get("gain"):
+        summary["gain"] = {name: each if name == "claim" else divided(each, 2) for name, each in gain.items()}
+    summary["constant_answers"] = "always the mean"
+    return replace(record, summary=summary, names=replace(record.names, predicted=""))
 
 
 def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:

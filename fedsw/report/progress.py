@@ -30,6 +30,7 @@ _NAMES = {
     "accuracy": "accuracy",
     "sw2": "SW₂",
     "sw2_to_prior": "SW₂ to prior",
+    "root_mean_squared_error": "error (RMS)",
     "mean_squared_error": "squared error",
     "disparate_impact": "DI",
     "w2_squared": "W₂²",
@@ -70,6 +71,8 @@ def metric_name(key: str, names: Names = UNNAMED) -> str:
 
     Where none of more than two classes is positive, "worst" says that it is of the class that is worst off.
     """
+    if names.predicted and key == "loss":
+        return "loss (coded)"
     if not names.classes:
         return _NAMES.get(key, key.replace("_", " "))
     positive = None if names.positive is None else names.label(names.positive)

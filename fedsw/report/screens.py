@@ -271,7 +271,8 @@ def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
     parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
     if gain := summary.get("gain"):
-        text.append(f"; {_gain(gain)}")
+        squares = " in squared error" if "root_mean_squared_error" in constant else ""
+        text.append(f"; {_gain(gain)}{squares}")
     if best := summary.get("best_threshold"):
         interval = [best["low"], best["high"]] if "low" in best else None
         of = f" of {names.label(names.positive)}" if names.classes and names.positive is not None else ""

@@ -305,7 +305,7 @@ def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
         names = load_class_names(task.experiment)
         about: dict[str, Any] = {"groups": len(task.groups), "classes": task.classes, "positive": task.positive}
         return quality_of_classes(outputs, records, names=names, **about)
-    return quality_of_numbers(outputs, records) if kind == "regression" else Quality()
+    return quality_of_numbers(outputs, records, task.units) if kind == "regression" else Quality()
 
 
 def measured_on(experiment: Experiment) -> str:

@@ -180,12 +180,14 @@ _CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
 class Names:
     """Declared names of groups and classes, by their numbers; empty where nobody declared any.
 
-    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular.
+    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
+    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty.
     """
 
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     positive: int | None = None
+    predicted: str = ""
 
     def group(self, number: int) -> str:
         """The name of a group, "A=2" without one."""
@@ -205,7 +207,8 @@ class Names:
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {"groups": list(self.groups), "classes": list(self.classes), "positive": self.positive}
+        numbers = {"positive": self.positive, "predicted": self.predicted}
+        return {"groups": list(self.groups), "classes": list(self.classes), **numbers}
 
 
 UNNAMED = Names()
@@ -217,7 +220,13 @@ def names_in(directory: Path, columns: Columns | None = None) -> Names:
     names = found_json(directory / PLAN).get("names")
     if isinstance(names, Mapping):
         return names_from(names)
-    return UNNAMED if columns is None else Names(columns.groups, columns.classes, columns.positive)
+    return UNNAMED if columns is None else names_of(columns)
+
+
+def names_of(columns: Columns) -> Names:
+    """The names that are declared, and of what numbers are."""
+    predicted = "" if columns.units is None else columns.targets[0].name
+    return Names(columns.groups, columns.classes, columns.positive, predicted)
 
 
 def names_from(plain: Any) -> Names:
@@ -225,7 +234,8 @@ def names_from(plain: Any) -> Names:
     if not isinstance(plain, Mapping):
         return UNNAMED
     positive = plain.get("positive")
-    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), positive if type(positive) is int else None)
+    of = (positive if type(positive) is int else None, str(plain.get("predicted") or ""))
+    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), *of)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -20,7 +20,16 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import HeldOut
 from fedsw.runs.files import HELD_OUT, read_json, write_json
 from fedsw.runs.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
-from fedsw.runs.quality import Answers, GroupTable, Measured, Quality, class_named, metrics_of_tables, worst_of
+from fedsw.runs.quality import (
+    Answers,
+    GroupTable,
+    Measured,
+    Quality,
+    class_named,
+    metrics_of_tables,
+    with_root,
+    worst_of,
+)
 from fedsw.tasks.problem import Problem
 from fedsw.tasks.tally import BINS, Counts, RegressionSums, Tally
 
@@ -88,7 +97,7 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
     if isinstance(tally, Counts):
         return _of_classes(tally, tallied, task, size)
     if isinstance(tally, RegressionSums):
-        return _of_numbers(tally, tallied, task.groups, size)
+        return _of_numbers(tally, tallied, task, size)
     return HeldOut(measured_on=size)
 
 
@@ -227,6 +236,12 @@ class _Errors:
         )
         return cls(error, constant, around, (math.hypot(one, noise), math.sqrt(drawn / records)))
 
+    def times(self, square: float) -> _Errors:
+        """The same in units whose square is so many of these."""
+        one, other = (Interval(square * low, square * high) for low, high in self.around)
+        spreads = (square * self.spreads[0], square * self.spreads[1])
+        return _Errors(square * self.error, square * self.constant, (one, other), spreads)
+
     @property
     def gain(self) -> Gain:
         """How much smaller the model's error is."""
@@ -245,27 +260,29 @@ class _Errors:
         return value, Interval(1 - high, 1 - low)
 
 
-def _of_numbers(tally: RegressionSums, tallied: Tallied, groups: tuple[str, ...], size: Mapping[str, int]) -> HeldOut:
+def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+    groups, (low, width) = task.groups, task.units or (0.0, 1.0)
     t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
     values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
-    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present))
+    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present)).times(width**2)
     means = math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count
-    metrics, around = {"mean_squared_error": whole.error}, {"mean_squared_error": whole.around[0]}
-    constant = {"mean_squared_error": whole.constant}
+    metrics = with_root({"mean_squared_error": whole.error}, task.units)
+    around = with_root({"mean_squared_error": whole.around[0]}, task.units)
+    constant = with_root({"mean_squared_error": whole.constant}, task.units)
     if t == 1 and tally.groups > 1:
         metrics["ks"], around["ks"] = _ks(as_many(tallied.values[:, -BINS:], tallied.records), tallied)
         constant["ks"] = 0.0
     quality = Quality(
         constant=constant,
-        answer=f"always the mean, {', '.join(f'{value:.3g}' for value in means[:4])}",
+        answer=f"always the mean, {', '.join(f'{low + width * value:.3g}' for value in means[:4])}",
         intervals=around,
-        constant_intervals={"mean_squared_error": whole.around[1]},
+        constant_intervals=with_root({"mean_squared_error": whole.around[1]}, task.units),
         gain=whole.gain,
         noised=tallied.sigma > 0,
     )
     found: list[Measured] = []
     for group, own in enumerate(map(int, tallied.records)):
-        each = _Errors.of(t, values[group], own, tallied.sigma) if own else None
+        each = _Errors.of(t, values[group], own, tallied.sigma).times(width**2) if own else None
         found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
     return HeldOut(metrics, _by_group(tallied, groups, found), size, quality)
 

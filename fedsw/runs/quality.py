@@ -9,7 +9,7 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -115,25 +115,51 @@ def class_named(number: int, names: Sequence[str]) -> str:
     return repr(names[number]) if names else f"class {number}"
 
 
-def quality_of_numbers(outputs: Tensor, records: Records) -> Quality:
-    """What a regression's held-out squared error is worth, of predictions (n, t) of targets (n, t)."""
-    predicted, target = outputs.double().cpu(), records.target.double().cpu()
+def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[float, float] | None = None) -> Quality:
+    """What a regression's held-out squared error is worth, of predictions (n, t) of targets (n, t).
+
+    Of one declared number, whose lower bound and width are given, it is in that number's own units.
+    """
+    predicted, target = (in_units(each.double().cpu(), units_of_one) for each in (outputs, records.target))
     units = units_of(records)
     own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
     mean = target.mean(dim=0, keepdim=True)
     always = (target - mean).square().reshape(len(target), -1).sum(dim=1).numpy()
-    errors = {"mean_squared_error": intervals.positive_mean(own, units)}
+    errors = with_root({"mean_squared_error": intervals.positive_mean(own, units)}, units_of_one)
     groups = int(records.sensitive.max()) + 1
     if outputs.shape[1] == 1 and groups > 1:
         errors["ks"] = _of_ks(outputs, records, groups)
     said = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
     return Quality(
-        constant={"mean_squared_error": float(always.mean()), "w2_squared": 0.0},
+        constant=with_root({"mean_squared_error": float(always.mean()), "w2_squared": 0.0}, units_of_one),
         answer=f"always the mean, {said}",
         intervals=errors,
-        constant_intervals={"mean_squared_error": intervals.positive_mean(always, units)},
+        constant_intervals=with_root({"mean_squared_error": intervals.positive_mean(always, units)}, units_of_one),
         gain=intervals.paired_mean(always - own, units),
     )
+
+
+def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor:
+    """Numbers in [0, 1] as the declared number that they are; as they are where there is not one."""
+    if units_of_one is None:
+        return values
+    low, width = units_of_one
+    return low + width * values
+
+
+Measure = TypeVar("Measure", float, Interval)
+
+
+def with_root(found: dict[str, Measure], units_of_one: tuple[float, float] | None) -> dict[str, Measure]:
+    """The same with the root of the squared error, in the units of the one declared number; as it is without one."""
+    if units_of_one is None:
+        return found
+    square = found["mean_squared_error"]
+    if isinstance(square, Interval):
+        root = Interval(math.sqrt(max(0.0, square.low)), math.sqrt(max(0.0, square.high)))
+    else:
+        root = math.sqrt(max(0.0, square))
+    return {**found, "root_mean_squared_error": root}
 
 
 def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
@@ -356,7 +382,7 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
         if not counts[name]:
             found[name] = {}
         elif answers is None:
-            found[name] = _numbers_of_group(outputs, records, rows)
+            found[name] = _numbers_of_group(outputs, records, rows, task.units)
         else:
             found[name] = _classes_of_group(answers, outputs, group, rows)
     return GroupTable.of(counts, found)
@@ -376,9 +402,12 @@ def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, row
     }
 
 
-def _numbers_of_group(outputs: Tensor, records: Records, rows: Array) -> Measured:
-    target = records.target.cpu().numpy()[rows]
-    gaps = (outputs.detach().double().cpu().numpy()[rows] - target).reshape(len(target), -1)
+def _numbers_of_group(
+    outputs: Tensor, records: Records, rows: Array, units_of_one: tuple[float, float] | None
+) -> Measured:
+    given = (outputs.detach(), records.target)
+    predicted, target = (in_units(each.double().cpu(), units_of_one).numpy()[rows] for each in given)
+    gaps = (predicted - target).reshape(len(target), -1)
     squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
     spread = np.square(wide.astype(np.float64) - wide.mean(axis=0, dtype=np.float64)).sum(axis=1)
     low, high = intervals.ratio_of_means(squares, spread, own)

@@ -111,7 +111,8 @@ def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | Non
 
 
 def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
-    name = "accuracy" if "accuracy" in quality.constant else "mean_squared_error"
+    names = ("accuracy", "root_mean_squared_error", "mean_squared_error")
+    name = next((each for each in names if each in quality.constant), names[-1])
     if quality.gain is None or name not in metrics or name not in quality.constant:
         return
     shown = measured(metrics[name], quality.intervals.get(name))
@@ -123,7 +124,7 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -
         yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}"
     elif not quality.gain.above and (quality.noised or not quality.one_answer):
         noise = " and the noise in what was counted of them" if quality.noised else ""
-        gap = measured(quality.gain.value, quality.gain[1:])
+        gap = measured(quality.gain.value, quality.gain[1:]) + " in squared error" * name.startswith("root_")
         yield (
             f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
             f"difference, {gap}, is within what {records} held-out records{noise} allow"

@@ -144,6 +144,11 @@ class Problem:
         """The class that ratios between groups are of; None where it is no class in particular."""
         return self.shape.positive
 
+    @property
+    def units(self) -> tuple[float, float] | None:
+        """Lower bound and width of the one declared number to predict; None where errors are in coded units."""
+        return self.shape.units
+
     @functools.cached_property
     def dtype(self) -> torch.dtype:
         """Precision of the model and of what travels."""

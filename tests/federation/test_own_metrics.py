@@ -223,6 +223,7 @@ def stand_in(kind, groups, classes):
     return SimpleNamespace(
         experiment=SimpleNamespace(objective=objective), groups=tuple(f"g{g}" for g in range(groups)),
         classes=classes, dimension=1 if classes == 2 else classes, positive=1 if classes == 2 else None,
+        units=None,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import Evaluator, HeldOut
-from fedsw.runs.files import SKETCH, Names, total_seconds
+from fedsw.runs.files import SKETCH, Names, names_of, total_seconds
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.trainer import Trainer, signal_to_noise
@@ -359,7 +359,9 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
     """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
-        names = Names(plan.task.groups, load_class_names(plan.task.experiment), plan.task.positive)
+        columns = plan.task.experiment.data.columns
+        named = Names(plan.task.groups, load_class_names(plan.task.experiment), plan.task.positive)
+        names = named if columns is None else names_of(columns)
         content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
         directory.write_plan(content)
     if ledger is not None:

@@ -102,11 +102,14 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
     names = load_class_names(experiment) if moments.layout.classes else ()
     columns, coding = experiment.data.columns, plan.task.coding
     line = None if coding is None else coding.line
+    score = asdict(constant.score)
+    if plan.task.units is not None:  # a squared error, in the units of what is predicted
+        score = {name: value * plan.task.units[1] ** 2 for name, value in score.items()}
     return {
         "share": experiment.privacy.moments,
         "sigma": moments.sigma,
         "records": moments.count,
-        "constant": asdict(constant.score),
+        "constant": score,
         "means": [asdict(each) for each in constant.means],
         "classes": list(names),
         "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns, line)],

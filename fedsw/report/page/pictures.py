@@ -72,7 +72,7 @@ def _as_png(figure: Figure, says: str, width: int) -> Markup:
     return Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)
 
 
-_HEADLINES = ("accuracy", "mean_squared_error", "sw2")
+_HEADLINES = ("accuracy", "root_mean_squared_error", "mean_squared_error", "sw2")
 """Metrics that a page begins with, the first that a run has."""
 
 

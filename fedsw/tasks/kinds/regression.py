@@ -38,11 +38,18 @@ class Regression(Task):
         return (torch.sigmoid(raw) - batch.target.to(raw.dtype)).square().sum(dim=-1)
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
-        """Loss, gap between groups and mean squared error; for one target also Kolmogorov and Smirnov's distance."""
+        """Loss, gap between groups and mean squared error; for one target also Kolmogorov and Smirnov's distance.
+
+        Of a declared number gap and error are in its own units, squared, and there is the error's root; the loss is
+        that of the number in [0, 1], as training has it.
+        """
         from fedsw import metrics
 
-        error = metrics.mean_squared_error(held_out.outputs, held_out.records.target)
-        report = {"loss": held_out.loss, "w2_squared": held_out.gap(), "mean_squared_error": error}
+        square = 1.0 if held_out.shape.units is None else held_out.shape.units[1] ** 2
+        error = square * metrics.mean_squared_error(held_out.outputs, held_out.records.target)
+        report = {"loss": held_out.loss, "w2_squared": square * held_out.gap(), "mean_squared_error": error}
+        if held_out.shape.units is not None:
+            report["root_mean_squared_error"] = error**0.5
         if held_out.outputs.shape[1] == 1:
             groups = len(held_out.shape.groups)
             report["ks"] = metrics.kolmogorov_smirnov(held_out.outputs, held_out.records.sensitive, groups=groups)
