@@ -146,8 +146,8 @@ def _worst_pair(values: Tensor, sensitive: Tensor, groups: int, distance: Callab
     _require_range("sensitive", sensitive, groups)
     if len(values) != len(sensitive):
         raise ValueError(f"{len(values)} outputs for {len(sensitive)} records of sensitive; they belong together")
-    if groups < 2:
-        raise ValueError(f"groups = {groups}; a distance between groups needs at least 2")
+    if groups == 1:  # nobody to be apart from
+        return 0.0
     parts = [values[sensitive == group] for group in range(groups)]
     if any(len(part) == 0 for part in parts):
         return float("nan")

@@ -98,8 +98,11 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
 
 def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterator[str]:
     goal, facts, model = settings.objective, kind.facts, model_kind(settings.model.kind)
-    if facts.grouped and columns.sensitive is None:
-        yield f"objective.task {goal.task!r} compares groups: declare data.columns.sensitive"
+    if facts.grouped and columns.sensitive is None and (goal.alpha or goal.also):
+        yield (
+            f"objective.task {goal.task!r} compares groups with weight {goal.alpha:g}: declare data.columns.sensitive, "
+            "or set objective.alpha to 0"
+        )
     if facts.target == "numbers" and not columns.targets:
         yield f"objective.task {goal.task!r} predicts numbers: declare one or more of them in data.columns.targets"
     if facts.target != "numbers" and columns.targets and not model.table:
@@ -140,7 +143,7 @@ def _of_coding(settings: Settings) -> Iterator[str]:
         yield f"{asked}, and data.row_norm scales a record by all of them together: leave data.row_norm out"
     if model_kind(spec.kind).columns and data.columns is not None:
         for feature in data.columns.features:
-            if not feature.categories and feature.kind != "boolean" and feature.low is None:
+            if not feature.categories and feature.reader.bounds(feature) is None:
                 yield f"{asked}; column {feature.name!r} needs public bounds: declare low and high"
 
 

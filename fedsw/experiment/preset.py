@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.trust import names_of, trust_model
 from fedsw.settings import ExperimentError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
 
 CHOSEN: Mapping[str, tuple[str, ...]] = {
+    "model": ("kind", "knots", "inputs"),
     "privacy": ("moments",),
     "training": ("rounds", "batch_fraction", "learning_rate", "momentum", "averaging"),
     "clip": ("output", "centre", "jacobian", "loss"),
@@ -57,8 +59,22 @@ _SEEN = 2.9
 """What noise may show in a direction, in what an average one can vary: above it moments tell too little ..."""
 _SEEN_OF_MANY, _MANY = 4.8, 1000
 """... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
-_PREPARED_LOSS = 0.7
+_SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 0.7}
+"""The same where columns can be taken about their middle in place of moments, by what is predicted: gradients alone
+then get further."""
+_SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
+    3: {"two": 2.6, "more": 2.0, "numbers": 1.5},
+    5: {"two": 1.0, "more": 1.0, "numbers": 0.9},
+}
+"""The same of an additive model, by its knots: above it one that bends less, or a linear one, is learnt sooner."""
+KNOTS = tuple(_SEEN_OF_HATS)
+"""Knots of additive models that are tried: the fewest are taken where noise hides all bends."""
+_CENTRED_RATE = 0.5
+"""Learning rate of columns about their middle, in that of columns as they are: they are longer."""
+_PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
 """The clip of loss gradients on prepared inputs, in the scale that moments give."""
+_LARGEST_JACOBIAN = 0.35
+"""The largest clip of Jacobians there."""
 _PREPARED_RATE = 0.6
 """The learning rate there, at the momentum that the rules choose; less where noise hides more than `_STEADY`."""
 _STEADY: Mapping[str, float] = {"classification": 0.07, "regression": 0.04}
@@ -81,19 +97,28 @@ _TAUGHT = 1 / 3
 
 @dataclass(frozen=True)
 class Squares:
-    """What a release of moments would sum, in public numbers: see `fedsw.tasks.moments.Layout`."""
+    """What a release of moments would sum, in public numbers: see `fedsw.tasks.moments.Layout`.
+
+    So many ``classes`` are predicted, 0 for numbers; so many ``knots`` has an additive model, 0 one of another kind.
+    """
 
     side: int
     features: int
     bound: float
     radius: float
     cells: int
-    classes: bool = False
+    classes: int = 0
+    knots: int = 0
 
     def hidden(self, multiplier: float, records: int, parts: int) -> float:
         """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
         sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
         return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
+
+    @property
+    def predicted(self) -> str:
+        """What is predicted: "numbers", a class of "two", or of "more"."""
+        return "numbers" if not self.classes else "two" if self.classes == 2 else "more"
 
     @property
     def spread(self) -> float:
@@ -108,8 +133,9 @@ class Numbers:
     ``records`` n are those of all clients, ``parameters`` r a released vector's, ``multiplier`` is sigma / Delta of one
     release of all records, 0 without noise, ``loss`` the task loss's weight. ``penalty`` is how far one replaced record
     moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
-    group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments, None where there are
-    none.
+    group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments of the inputs as they
+    are settled or plain, None where there are none, and ``hats`` those of additive models by their knots.  Where
+    columns are declared the inputs ``may_centre``.
     """
 
     records: int
@@ -119,6 +145,8 @@ class Numbers:
     penalty: float = 0.0
     parts: int = 1
     squares: Squares | None = None
+    hats: Mapping[int, Squares] = field(default_factory=dict)
+    may_centre: bool = False
 
     @property
     def moments(self) -> float:
@@ -128,12 +156,26 @@ class Numbers:
         """
         if self.squares is None:
             return 0.0
-        hidden = self.squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts)
-        beside = hidden / self.squares.spread
-        many = self.squares.classes and self.records >= _MANY
-        if beside > (_SEEN_OF_MANY if many else _SEEN):
+        beside = self.beside(self.squares)
+        if beside > self._seen(self.squares):
             return 0.0
         return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
+
+    def beside(self, squares: Squares) -> float:
+        """What noise shows in some direction, of what inputs can vary in an average one, with most of the share."""
+        return squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts) / squares.spread
+
+    def _seen(self, squares: Squares) -> float:
+        if squares.knots:
+            return _SEEN_OF_HATS[max(k for k in KNOTS if k <= max(squares.knots, KNOTS[0]))][squares.predicted]
+        if self.may_centre:
+            return _SEEN_BESIDE_CENTRED[squares.predicted]
+        return _SEEN_OF_MANY if squares.classes and self.records >= _MANY else _SEEN
+
+    @property
+    def knots(self) -> int:
+        """The knots of the most bending additive model that noise lets be learnt; 0 where it lets none."""
+        return max((knots for knots, own in self.hats.items() if self.beside(own) <= self._seen(own)), default=0)
 
     def strength(self, jacobian: float, loss: float) -> float:
         """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
@@ -190,12 +232,17 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     parameters may go, the learning rate times the clip times the rounds, grows with the strength of the signal; like
     its square root from where the signal is well above the noise on.
     """
-    moments = settings.privacy.moments
-    share = moments if _written(settings, "privacy", "moments") and moments != "auto" else numbers.moments
     if settings.training.preset == "none":
-        return {"privacy": {"moments": share}}
-    loss = _PREPARED_LOSS if share else _RULES[settings.objective.task].loss
+        return {"privacy": {"moments": _share(numbers, settings)}}
+    model = _model(numbers, settings)
+    if model.get("knots") in numbers.hats:
+        numbers = replace(numbers, squares=numbers.hats[model["knots"]])
+    share = _share(numbers, settings)
+    if "inputs" in model and numbers.may_centre and not share:
+        model["inputs"] = "centred"
+    loss = _PREPARED_LOSS[settings.objective.task] if share else _RULES[settings.objective.task].loss
     rule: dict[str, dict[str, Any]] = {
+        "model": model,
         "privacy": {"moments": share},
         "training": {"rounds": _ROUNDS, "batch_fraction": 1.0, "momentum": _MOMENTUM, "averaging": _AVERAGING},
         "clip": {"output": 0.5, "centre": 0.5, "loss": loss},
@@ -205,7 +252,9 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         rule[section] |= {name: getattr(own, name) for name in CHOSEN[section] if name in own.model_fields_set}
     training, clip = rule["training"], rule["clip"]
     prepared = bool(share) and numbers.squares is not None
-    clip.setdefault("jacobian", float(f"{numbers.jacobian(clip['loss'], prepared=prepared):.3g}"))
+    if "jacobian" not in clip:
+        jacobian = numbers.jacobian(clip["loss"], prepared=prepared)
+        clip["jacobian"] = float(f"{min(jacobian, _LARGEST_JACOBIAN) if prepared else jacobian:.3g}")
     if "learning_rate" not in training:
         momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
         if prepared:
@@ -213,8 +262,32 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         else:
             rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
             rate /= _UNCLIPPED if settings.clip.open else 1.0
+            rate *= _CENTRED_RATE if model.get("inputs", settings.model.inputs) == "centred" else 1.0
         training["learning_rate"] = float(f"{rate * momentum:.3g}")
     return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
+
+
+def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
+    """The kind of model and how it takes columns, where that is left open.
+
+    An additive model is learnt where noise lets its bends be seen in moments, and a linear one elsewhere. Columns are
+    about their middle where no moments are released.
+    """
+    kind, found = settings.model.kind, {}
+    if not _written(settings, "model", "kind"):
+        bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
+        kind = found["kind"] = "additive" if bends and numbers.knots else "logistic"
+    if model_kind(kind).columns and not _written(settings, "model", "knots"):
+        found["knots"] = numbers.knots or KNOTS[0]
+    if kind == "logistic" and not _written(settings, "model", "inputs"):
+        found["inputs"] = settings.model.inputs
+    return found
+
+
+def _share(numbers: Numbers, settings: Settings) -> float:
+    """The share of moments: what is written, or what the rule chooses."""
+    moments = settings.privacy.moments
+    return moments if _written(settings, "privacy", "moments") and moments != "auto" else numbers.moments
 
 
 def _written(settings: Settings, section: str, name: str) -> bool:
@@ -241,9 +314,23 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     found = {
         section: tuple(name for name in names if not _written(settings, section, name))
         for section, names in CHOSEN.items()
-        if section != "privacy" and (section != "clip" or not settings.clip.open)
+        if section not in ("privacy", "model") and (section != "clip" or not settings.clip.open)
     }
+    if model := _open_of_model(settings):
+        found = {"model": model, **found}
     return moments | {section: names for section, names in found.items() if names}
+
+
+def _open_of_model(settings: Settings) -> tuple[str, ...]:
+    """What of the model is still to be chosen: its kind, and how a linear or an additive one takes columns."""
+    spec = settings.model
+    if not _written(settings, "model", "kind"):
+        return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
+    return tuple(
+        name
+        for name, kinds in (("knots", ("additive",)), ("inputs", ("logistic",)))
+        if spec.kind in kinds and not _written(settings, "model", name)
+    )
 
 
 def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:

@@ -31,7 +31,8 @@ class Coding(nn.Module):
     Attributes:
         width: w.
         names: of the w numbers.
-        middle: (w,), what the numbers of records lie about; ``reach`` is the most of their squared distance from it.
+        middle: (w,), what the numbers of records lie about; ``reach`` is the squared distance from it to which moments
+            cut them.
         line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset.
         offset: (p,).
     """
@@ -93,6 +94,7 @@ class Hats(Coding):
     falling: Tensor
 
     def __init__(self, columns: Columns, knots: int) -> None:
+        features = [feature for feature in columns.features for _ in feature.columns]
         by_column = [*_units_by_column(columns, knots)]
         units = [unit for own in by_column for unit in own]
         scale = 1 / math.sqrt(len(by_column))
@@ -101,7 +103,8 @@ class Hats(Coding):
             for column, value in unit.line:
                 line[row, column] = value / scale
         middle = np.array([scale / len(own) for own in by_column for _ in own])
-        reach = sum(1 - 1 / len(own) for own in by_column) / len(by_column)
+        reaches = [_reach_of(feature, own, knots) for feature, own in zip(features, by_column, strict=True)]
+        reach = sum(reaches) / len(by_column)
         super().__init__(tuple(unit.name for unit in units), middle, reach, line, np.zeros(columns.inputs))
         self.scale = scale
         self.by_column = tuple(len(own) for own in by_column)
@@ -162,14 +165,14 @@ def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
     """
     if feature.knots:
         return feature.knots
-    low, high = (0.0, 1.0) if feature.kind == "boolean" else (feature.low, feature.high)
-    if low is None or high is None:
+    if (limits := feature.reader.bounds(feature)) is None:
         raise ValueError(f"column {feature.name!r} has no bounds, and knots lie between them: declare low and high")
-    if feature.kind != "number" and high - low <= knots - 1 and low == int(low) and high == int(high):
+    low, high = limits
+    if _has_a_knot_each(feature, knots):
         return tuple(float(value) for value in range(int(low), int(high) + 1))
-    if low == 0 and high >= _DECADES and feature.kind != "date":
+    if low == 0 and high >= _DECADES and feature.since is None:
         return (0.0, *(high / _FACTOR**power for power in reversed(range(knots - 1))))
-    if low > 0 and high >= low * math.sqrt(_DECADES) and feature.kind != "date":
+    if low > 0 and high >= low * math.sqrt(_DECADES) and feature.since is None:
         return (low, *(low * (high / low) ** (place / (knots - 1)) for place in range(1, knots - 1)), high)
     return (low, *(low + (high - low) * place / (knots - 1) for place in range(1, knots - 1)), high)
 
@@ -206,12 +209,27 @@ def _of_number(feature: Feature, name: str, source: int, missing: int, knots: in
     ]
 
 
+def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:
+    """The squared distance of a column's shares from their middle: the mean over a number's bounds, or at its knots.
+
+    Who is further away is cut to it in moments, as records of plain numbers are.
+    """
+    at_knots = bool(feature.categories) or _has_a_knot_each(feature, knots)
+    return (1.0 if at_knots else 2 / 3) - 1 / len(units)
+
+
+def _has_a_knot_each(feature: Feature, knots: int) -> bool:
+    """Whether every number of a column is a knot: where they are whole, and no more than these."""
+    limits = feature.reader.bounds(feature)
+    if feature.knots or limits is None or not feature.reader.whole:
+        return False
+    low, high = limits
+    return high - low <= knots - 1 and low == int(low) and high == int(high)
+
+
 def _encoded(feature: Feature, value: float) -> float:
     """A number as the column's input has it."""
-    if feature.low is None or feature.high is None:
-        return value
-    unit = (value - feature.low) / (feature.high - feature.low)
-    return unit if feature.scale == "unit" else 2 * unit - 1
+    return float(feature.reader.inputs(np.array([value]), feature)[0, 0])
 
 
 def _filled(feature: Feature, place: int) -> tuple[tuple[int, float], ...]:

@@ -66,7 +66,7 @@ class Objective:
     def __post_init__(self) -> None:
         if self.penalty not in _WITHIN_CLASSES:
             raise ValueError(f"penalty {self.penalty!r} is unknown: choose {' or '.join(map(repr, _WITHIN_CLASSES))}.")
-        if self.groups < 2:
+        if self.groups < (2 if self.alpha else 1):
             raise ValueError(f"groups = {self.groups}; comparing groups needs at least 2.")
         if self.classes < 1:
             raise ValueError(f"classes = {self.classes}; it must be at least 1.")

@@ -67,6 +67,8 @@ def trained(
     """
     _require_public(twins)
     settings = experiment.training
+    if experiment.model != problem.experiment.model:  # which the preset chose by the noise
+        problem = Problem.from_experiment(experiment)
     problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
     objective = _objective(problem, experiment)
     sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
+from fedsw.experiment.kinds import model_kind
 from fedsw.experiment.preset import CHOSEN, refusal
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.budgets.local import StageCost, stage_costs
@@ -236,12 +237,12 @@ def planned(
         experiment=ready,
         chosen={
             section: {name: getattr(getattr(ready, section), name) for name in names}
-            for section, names in CHOSEN.items()
+            for section, names in ({**CHOSEN, "model": _read_of_model(ready)}).items()
         },
         by_group=dict(by_group),
         assumed=assumed,
-        inputs=problem.features,
-        parameters=problem.parameters,
+        inputs=made.features,
+        parameters=made.parameters,
         batch=_batch(plan, by_group),
         releases=planned_releases(ready),
         epsilon=plan.epsilon,
@@ -253,6 +254,12 @@ def planned(
         stages=stages,
         word=made.objective.word,
     )
+
+
+def _read_of_model(experiment: Experiment) -> tuple[str, ...]:
+    """What a preset may choose of the experiment's model."""
+    kind = model_kind(experiment.model.kind)
+    return ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))
 
 
 def _measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -70,7 +71,9 @@ def _signal(strength: float) -> str:
 
 def settings_text(values: Mapping[str, Any]) -> str:
     """Settings as they are written in TOML, side by side."""
-    return ", ".join(f"{name} = {value}" for name, value in values.items())
+    return ", ".join(
+        f"{name} = {json.dumps(value) if isinstance(value, str) else value}" for name, value in values.items()
+    )
 
 
 def as_plain(found: Planned) -> dict[str, Any]:

@@ -163,7 +163,8 @@ def test_sizes_by_group_are_reported_to_nobody_where_the_guarantee_covers_groups
 
 
 def test_a_client_trains_nothing_with_settings_left_open(tmp_path):
-    assert "nothing chose privacy.moments, training.batch_fraction" in Asked(tmp_path).ask(messages.HELLO, asked())
+    said = Asked(tmp_path).ask(messages.HELLO, asked())
+    assert "nothing chose privacy.moments, model.kind, model.knots, model.inputs, training.batch_fraction" in said
 
 
 @pytest.mark.parametrize("exchange", [messages.SIZES, messages.HELLO])

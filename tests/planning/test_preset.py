@@ -239,3 +239,61 @@ def test_the_epsilon_of_a_plan_is_that_of_what_the_run_charges(overrides, steps)
 def test_a_plan_refuses_a_batch_that_the_run_would_refuse():
     with pytest.raises(ExperimentError, match="batch of 500 records asked from group"):
         planned(small("training.batch_size=500"), {"a": 300, "b": 300}, untold="not asked for")
+
+
+TABLE = {
+    "features": [
+        *({"name": f"x{place}", "low": 0, "high": 1} for place in range(6)),
+        {"name": "w", "categories": list("abc")},
+    ],
+    "sensitive": {"name": "sex", "values": ["f", "m"]},
+    "target": {"name": "y", "values": ["no", "yes"]},
+}
+
+
+def of_table(records: int, columns: dict = TABLE, **sections):
+    """What the preset chooses for so many records of a table, from public numbers alone."""
+    written = {
+        "name": "own",
+        "data": {"source": "files", "columns": columns},
+        "objective": {"alpha": 0.0},
+        "training": {"preset": "auto"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-6},
+    }
+    chosen = parse_experiment(written | sections)
+    return settled(chosen, numbers_of(chosen, {"f": records // 3, "m": records - records // 3}))
+
+
+def test_the_fewer_records_the_simpler_the_features_that_are_chosen():
+    found = [of_table(records) for records in (30, 400, 2_000, 10**5)]
+    assert [each.model.kind for each in found] == ["logistic", "logistic", "additive", "additive"]
+    assert [each.model.inputs for each in found[:2]] == ["centred", "plain"]
+    assert [each.model.knots for each in found[2:]] == [3, 5]
+    assert [bool(each.privacy.moments) for each in found] == [False, True, True, True]
+    assert not left_open(found[3]) and settled(found[3]) is found[3]
+
+
+def test_what_is_written_of_the_model_is_never_chosen_otherwise():
+    linear = of_table(10**5, model={"kind": "logistic"})
+    assert linear.model.kind == "logistic" and linear.privacy.moments
+    assert of_table(10**5, model={"inputs": "centred", "kind": "logistic"}).model.inputs == "centred"
+    assert of_table(30, model={"kind": "logistic", "inputs": "plain"}).model.inputs == "plain"
+    assert of_table(10**5, model={"kind": "additive", "knots": 9}).model.knots == 9
+    assert of_table(100, model={"kind": "additive"}).model.knots == 3
+    network = of_table(10**5, model={"kind": "mlp", "hidden": [4]})
+    assert network.model.kind == "mlp" and network.model.inputs == "plain"
+    without = of_table(10**5, privacy={"epsilon": 1.0, "delta": 1e-6, "moments": 0.0})
+    assert (without.model.kind, without.model.inputs) == ("logistic", "centred")
+
+
+def test_columns_without_bounds_have_no_hats():
+    declared = {**TABLE, "features": [*TABLE["features"], {"name": "z"}]}
+    assert of_table(10**5, declared).model.kind == "logistic"
+
+
+def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_answers():
+    numbers = {name: value for name, value in TABLE.items() if name != "target"}
+    numbers["targets"] = [{"name": "y", "low": 0, "high": 1}]
+    regression = of_table(10**5, numbers, objective={"task": "regression", "alpha": 0.2})
+    assert regression.clip.loss == 1.5 and regression.clip.jacobian <= 0.35
+    assert of_table(10**5).clip.loss == 0.7

@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own, parse_experiment, read_delta
-from fedsw.experiment.preset import Numbers, Squares, chosen, left_open
+from fedsw.experiment.kinds import model_kind
+from fedsw.experiment.preset import KNOTS, Numbers, Squares, chosen, left_open
+from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import (
     declared_columns,
     load_dataset,
@@ -92,7 +94,25 @@ def numbers_of(
         penalty=_penalty(made, [*sizes.values()]),
         parts=round(trust.summed(experiment) ** 2) if trust.local else 1,
         squares=squares_of(made),
+        hats=_hats(experiment),
+        may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
     )
+
+
+def _hats(experiment: Experiment) -> dict[int, Squares]:
+    """What moments of additive models would sum, by knots, where there may be one; of public columns alone."""
+    spec, data, asked = experiment.model, experiment.data, left_open(experiment).get("model", ())
+    if data.columns is None or data.row_norm is not None or "knots" not in asked:
+        return {}
+    if any(not feature.categories and feature.reader.bounds(feature) is None for feature in data.columns.features):
+        return {}
+    found = {}
+    for knots in KNOTS:
+        model = Model(kind="additive", knots=knots, seed=spec.seed)
+        squares = squares_of(Problem.from_experiment(experiment.model_copy(update={"model": model})))
+        if squares is not None:
+            found[knots] = squares
+    return found
 
 
 def squares_of(problem: Problem) -> Squares | None:
@@ -100,7 +120,9 @@ def squares_of(problem: Problem) -> Squares | None:
     layout = layout_of(problem)
     if layout is None or not foldable(problem.build_model(), problem.features):
         return None
-    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells, layout.classes)
+    spec, classes = problem.experiment.model, problem.classes if layout.classes else 0
+    knots = spec.knots if model_kind(spec.kind).columns else 0
+    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells, classes, knots)
 
 
 def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
