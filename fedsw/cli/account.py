@@ -54,7 +54,7 @@ def show_command(
     """Show the runs on a data set, what they cost together, and what is left.
 
     Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
-    is a client's record in a simulation, under trusted servers and under local trust.
+    is a record of client 0 in a simulation.
     """
     from fedsw.report.accounts import together_record, together_view
 

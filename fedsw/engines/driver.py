@@ -91,7 +91,7 @@ def run(
         metrics: functions of your own by name, for the held-out outputs beside the shipped ones
             (`fedsw.runs.evaluation.Metric`); tried before anything is spent.
         account: the data set whose account the run counts in, in place of data.account: its name, or the `Path` of the
-            account's file in $FEDSW_ACCOUNTS. Under local trust each client has an account of that name and its number.
+            account's file in $FEDSW_ACCOUNTS. Under local trust it counts there and in an account of each client's.
         moments_alone: stop once moments are released, which costs `privacy.moments` of the budget; `resume` goes on.
 
     Raises:

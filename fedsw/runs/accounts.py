@@ -227,7 +227,7 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
         return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
 
 
-def cost_of(directory: Path) -> Cost:
+def cost_of_run(directory: Path) -> Cost:
     """What a run's releases so far cost a record: by its groups, or where clients have ledgers of their own by client.
 
     Raises:

@@ -21,7 +21,7 @@ from fedsw.report.page.content import shareable
 from fedsw.report.page.page import WhatIfs, page
 from fedsw.report.page.pictures import Picture, percent
 from fedsw.report.plots import draw_metrics
-from fedsw.runs.accounts import cost_of, spent_by
+from fedsw.runs.accounts import cost_of_run, spent_by
 from fedsw.runs.files import LEDGER, read_json, read_lines
 from fedsw.runs.record import read_run
 from fedsw.text import measured, upward
@@ -157,7 +157,7 @@ def test_runs_side_by_side_differ_in_what_their_settings_differ(central, local):
 
 
 def test_several_runs_say_what_they_cost_together_before_anything_else(central, local, without_noise):
-    costs = [cost_of(path) for path in (central, local)]
+    costs = [cost_of_run(path) for path in (central, local)]
     together = total_epsilon(costs, 1e-4)
     assert all(total_epsilon([cost], 1e-4) < together < 2.0 for cost in costs)
     text = Outline(drawn(central, local)).text
@@ -170,10 +170,10 @@ def test_several_runs_say_what_they_cost_together_before_anything_else(central, 
 def test_the_best_of_several_runs_counts_with_its_selection_beside_others(tmp_path):
     selection = Selection(Repetitions(0.0, 0.1), ((Step(1.0, 0.1), 1),), 2.0, 1e-4)
     with Ledger.create(tmp_path / LEDGER, groups=("all",), delta=1e-4, epsilon=2.0, selection=selection) as ledger:
-        assert cost_of(tmp_path).steps == {}
+        assert cost_of_run(tmp_path).steps == {}
         ledger.spend(0, 0, [Charge("all", 1.0, 0.1)], 1.0)
     alone = total_epsilon([one_cost({Step(1.0, 0.1): 1})], 1e-4)
-    assert total_epsilon([cost_of(tmp_path)], 1e-4) > 1.5 * alone
+    assert total_epsilon([cost_of_run(tmp_path)], 1e-4) > 1.5 * alone
 
 
 def test_what_strangers_wrote_is_text(central, tmp_path, quick):

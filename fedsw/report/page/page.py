@@ -28,7 +28,7 @@ from fedsw.report.facts import Facts
 from fedsw.report.page.content import article, shareable, verdict
 from fedsw.report.page.pictures import Picture, draw_runs, picture
 from fedsw.report.progress import metric_name, ordered_metrics, scores
-from fedsw.runs.accounts import cost_of
+from fedsw.runs.accounts import cost_of_run
 from fedsw.runs.files import PLAN, REGISTRY, REPORT, UNNAMED, found_json
 from fedsw.runs.record import RunRecord, read_run
 from fedsw.text import harmless, installed_version, json_text, measured, number, table, to_float, upward
@@ -76,7 +76,7 @@ def together(records: Sequence[RunRecord]) -> str:
     known = [delta for delta in deltas if delta is not None]
     if not known:
         return ""
-    epsilon = total_epsilon([cost_of(record.directory) for record in records], min(known))
+    epsilon = total_epsilon([cost_of_run(record.directory) for record in records], min(known))
     names = {record.experiment.data.account for record in records} - {None}
     more = "".join(
         f"; `fedsw account show {name}` has all that count in data set {name}" for name in sorted(map(str, names))
