@@ -180,7 +180,7 @@ def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recompute
         return Recomputed(math.inf, 0.0, "no noise")
     if accountant == "laplace":
         return Recomputed(sum(times * step.mu for step, times in steps.items()), 0.0, "sum of Laplace steps")
-    if accountant.startswith("gdp-clt-"):
+    if accountant in ("gdp-clt-uniform", "gdp-clt-poisson"):
         return _central_limit(steps, delta, accountant)
     if accountant in ("rdp-wor", "bernstein", "bernstein-published", "clt"):
         return _renyi(steps, delta, accountant)
@@ -319,7 +319,8 @@ def _of_events(events: Sequence[tuple[Any, int]], delta: float, width: float, ki
 def _central_limit(steps: Steps, delta: float, accountant: str) -> Recomputed:
     from opacus.accountants.analysis import gdp
 
-    compute = gdp.compute_mu_uniform if accountant == "gdp-clt-uniform" else gdp.compute_mu_poisson
+    by_sampling = {"gdp-clt-uniform": gdp.compute_mu_uniform, "gdp-clt-poisson": gdp.compute_mu_poisson}
+    compute = by_sampling[accountant]
     squares = [
         compute(steps=times, noise_multiplier=1 / step.mu, sample_rate=step.rate) ** 2 for step, times in steps.items()
     ]

@@ -91,9 +91,9 @@ class Privacy(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:
-        if self.relation == "add-remove":
+        if self.relation != "replace-one":
             raise ValueError(
-                "relation 'add-remove' is refused: removing a record re-ranks every other one, and the bound "
+                f"relation {self.relation!r} is refused: removing a record re-ranks every other one, and the bound "
                 "of a sliced-Wasserstein gradient is proven for replacement only; use 'replace-one'"
             )
         if self.noise_multiplier is not None and self.epsilon is not None and math.isfinite(self.epsilon):
