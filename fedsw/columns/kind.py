@@ -137,6 +137,8 @@ class ColumnKind(ABC):
     """Whether a declaration gives public bounds, low and high."""
     listing: ClassVar[bool] = False
     """Whether a declaration lists the values, each of which becomes an input."""
+    formatted: ClassVar[bool] = False
+    """Whether a declaration may say by a format how cells are written."""
     any_text: ClassVar[bool] = False
     """Whether cells of any text are of this kind, which is then tried after all others."""
 
@@ -150,7 +152,7 @@ class ColumnKind(ABC):
             raise ValueError(
                 f"column {column.name!r} has categories, and kind {self.name!r} lists none; leave one of the two out"
             )
-        if column.format is not None or column.since is not None:
+        if column.since is not None or (column.format is not None and not self.formatted):
             raise ValueError(f"column {column.name!r} has format or since, which belong to dates; set kind to 'date'")
 
     def require_target(self, column: DeclaredColumn) -> None:

@@ -16,16 +16,22 @@ _WORDS = frozenset(_TRUTHS) - {"1", "0"}
 
 
 class TruthKind(ColumnKind):
-    """Truth values, in any case."""
+    """Truth values, in any case; written as true and false, or in the two words of a format: "N|Y", false first."""
 
     name = "boolean"
     bounded = False
+    formatted = True
 
     def require(self, column: DeclaredColumn) -> None:
         """No bounds: they are 0 and 1."""
         super().require(column)
         if column.low is not None:
             raise ValueError(f"column {column.name!r} holds truth values, which are 0 and 1; leave low and high out")
+        if column.format is not None and [as_truth(word) for word in column.format.split("|")] != [0.0, 1.0]:
+            raise ValueError(
+                f"column {column.name!r} has format {column.format!r}; of truth values it is a word for false and one "
+                "for true, as 'no|yes', 'N|Y' or '0|1'"
+            )
 
     def require_target(self, column: DeclaredColumn) -> None:
         """Truth values are two classes."""
@@ -36,8 +42,9 @@ class TruthKind(ColumnKind):
         return mapped(cells, as_truth, np.float64)
 
     def write(self, values: Numbers, column: DeclaredColumn, spelling: Spelling) -> list[str]:
-        """The words true and false."""
-        return ["true" if value else "false" for value in values.tolist()]
+        """The words true and false, or those of the format."""
+        false, true = ("false", "true") if column.format is None else column.format.split("|")
+        return [true if value else false for value in values.tolist()]
 
     def expect(self, column: DeclaredColumn, spelling: Spelling) -> str:
         """The words."""
@@ -74,9 +81,13 @@ class TruthKind(ColumnKind):
         return (traits > chance.normal(0.5, 0.5)).astype(np.float64)
 
     def forms(self, cells: Collection[str]) -> Sequence[Form]:
-        """Words for truth values; 1 and 0 alone are numbers."""
+        """Words for truth values, with a format where each has one spelling; 1 and 0 alone are numbers."""
         words = {cell.lower() for cell in cells}
-        return (Form(self.name),) if words and words <= frozenset(_TRUTHS) and words & _WORDS else ()
+        if not (words and words <= frozenset(_TRUTHS) and words & _WORDS):
+            return ()
+        spelt = sorted(set(cells), key=lambda cell: _TRUTHS[cell.lower()])
+        both = len(spelt) == 2 and len({_TRUTHS[cell.lower()] for cell in spelt}) == 2
+        return (Form(self.name, "|".join(spelt) if both and spelt != ["false", "true"] else None),)
 
 
 def as_truth(cell: Any) -> float:

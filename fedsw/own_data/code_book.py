@@ -204,8 +204,8 @@ def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str,
         yield from _faults_of_bounds(column, reader, low, high)
     if categories and not reader.listing:
         yield f"column {column!r} has categories, and kind {kind!r}; write 'text'"
-    if text["format"] and reader.stored != "days":
-        yield f"column {column!r} has a format, which belongs to dates; write kind 'date'"
+    if text["format"] and not reader.formatted:
+        yield f"column {column!r} has a format, which belongs to dates and truth values; write their kind"
     if (positive := text["positive"]) and text["role"] != "target":
         yield f"column {column!r} has positive {positive!r}, the favourable class of the target; leave it out"
     for edge in lists["edges"]:

@@ -34,8 +34,11 @@ Format = Literal["torchscript", "onnx"]
 
 _CLOSE = 1e-4
 _ENCODING = (
-    "numbers with low and high are (value - low) / (high - low), with scale signed 2 times that minus 1; a category is "
-    "1 in its own input and 0 in the others; a missing value is 1 in 'COLUMN is missing', with the fill in its place"
+    "numbers with low and high are (value - low) / (high - low), with scale signed 2 times that minus 1, and as they "
+    "are without bounds; one outside its bounds is the nearer of them where outside is 'cut', and is refused "
+    "elsewhere; a truth value is 1 (true, yes, t, y, 1, in any case) or 0; a date is the number of days after 'since', "
+    "1970-01-01 if it is not given, with low and high in these days, too, and is written as 'format' says; a category "
+    "is 1 in its own input and 0 in the others; a missing value is 1 in 'COLUMN is missing', with the fill in its place"
 )
 _NEEDED = {"onnx": ("onnx", "onnxscript")}
 

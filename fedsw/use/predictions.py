@@ -207,6 +207,12 @@ def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None)
             f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "
             f"{', '.join(map(repr, RULES))}"
         )
+    if outputs is None and experiment.data.held_out_released:
+        raise ExperimentError(
+            f"the threshold {rule!r} is found on single held-out records, and of those that clients of the run "
+            f"{experiment.name!r} kept out of training counts were released, once, at the threshold 0.5: give numbers, "
+            "or train with data.held_out"
+        )
     if outputs is None:
         raise ExperimentError(
             f"the threshold {rule!r} is found on held-out records, and the run {experiment.name!r} has none; give "

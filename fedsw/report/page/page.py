@@ -227,6 +227,14 @@ def _yaml(value: float) -> str:
     return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{mark}{exponent}"
 
 
+_BEGINS_HTML = re.compile(r"<(?=[A-Za-z/!?])")
+
+
+def inert(text: object) -> str:
+    """A text in Markdown that begins no HTML and loads no picture, whatever names it has in it."""
+    return _BEGINS_HTML.sub("&lt;", str(text)).replace("![", "!\\[")
+
+
 @functools.cache
 def _environment() -> Environment:
     made = Environment(
@@ -237,7 +245,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else harmless(value),
     )
-    made.filters |= {"harmless": harmless, "number": number, "upward": upward}
+    made.filters |= {"harmless": harmless, "number": number, "upward": upward, "inert": inert}
     return made
 
 
@@ -304,7 +312,11 @@ class Document:
 
     def markdown(self) -> str:
         """Write it in Markdown, figures left out; runs of empty lines become one."""
-        text = render("document.md", title=self.title, found=self._whole(), markdown=table)
+
+        def markdown(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+            return table([inert(each) for each in headings], [[inert(each) for each in row] for row in rows])
+
+        text = render("document.md", title=self.title, found=self._whole(), markdown=markdown)
         return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip() + "\n"
 
     def _whole(self) -> Document:
