@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from tests.privacy.test_release import Fixed
 from tests.single.examples import model, records
 from tests.single.test_trainer import CLIP, OBJECTIVE, plan
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_noise.py"
 VALUE = torch.zeros(400, dtype=torch.float64)
 CHARGES = [Charge("A", 1.0, 1.0)]
 BASIC = ("gaussian", "laplace")
@@ -123,6 +126,13 @@ def test_ones_own_noise_is_of_the_scale_that_it_was_paid_for(known):
     paid = pay(Unaccounted(), 1, 0, CHARGES, 3.0, [Part("sum", 1.0, 3.0, "wide")])
     value = Bounded(torch.zeros(20_000, dtype=torch.float64), Sensitivity(1.0, "any"))
     assert float(release_paid(value, paid, "sum", Stream.seeded(1)).value.std()) == pytest.approx(6.0, rel=0.03)
+
+
+def test_the_example_says_that_its_epsilon_is_stated_by_the_user(known):
+    spec = importlib.util.spec_from_file_location("own_noise", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main().startswith("No guarantee but by the user's word: that the accountant pld bounds what 'wide'")
 
 
 def test_values_with_a_noise_of_ones_own_leave_one_by_one(known):

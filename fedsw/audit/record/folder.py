@@ -201,6 +201,14 @@ class Folder:
         except ExperimentError:
             return str(self.privacy["accountant"])
 
+    @property
+    def mechanism(self) -> str:
+        """The noise of what is released, as the trust model says; empty where the settings cannot be read here."""
+        try:
+            return self.model.mechanism(self._written)
+        except ExperimentError:
+            return ""
+
     @cached_property
     def plan(self) -> dict[str, Any]:
         """plan.json: epsilon, delta and the sizes of the groups; empty if there is none."""

@@ -153,6 +153,10 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     faults.require(
         own["accountant"] == accountant, f"{where} is kept by {own['accountant']}, the settings ask for {accountant}"
     )
+    noise = own.get("mechanism")
+    faults.require(noise == folder.mechanism, f"{where} takes {noise} noise, the settings ask for {folder.mechanism}")
+    relation = own.get("relation")
+    faults.require(relation == _relation(folder), f"{where} is for {relation} neighbours, not {_relation(folder)}")
     faults.require(own["nominal"] == seeded, f"{where} says nominal = {own['nominal']}, the seed {seeded}")
     name = folder.directory / "run.name"
     if folder.local and name.is_file():
@@ -170,10 +174,11 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     expected = {
         "trust": folder.trust,
         "accountant": folder.accountant,
-        "accountant_is_guarantee": _proven(folder.accountant),
+        "accountant_is_guarantee": _proven(folder),
+        "mechanism": folder.mechanism,
         "word": folder.word,
         "sampling": _sampling(folder),
-        "relation": "replace-one" if _fixed(folder) else "replace-one, label and group included",
+        "relation": _relation(folder),
     }
     unit = guarantee.get("unit", "record")
     faults.require(unit == (_unit(folder) or "record"), f"summary: the unit of privacy is {unit!r}, not the settings'")
@@ -216,10 +221,15 @@ def _fixed(folder: Folder) -> list[str]:
     return sorted(fixed)
 
 
-def _proven(accountant: str) -> bool:
-    """Whether an accountant's epsilon is a proven bound; no user's own is."""
-    known = ACCOUNTANTS.get(accountant)
-    return known is not None and known.guarantee
+def _relation(folder: Folder) -> str:
+    """The neighbours that a run's guarantee is for."""
+    return "replace-one" if _fixed(folder) else "replace-one, label and group included"
+
+
+def _proven(folder: Folder) -> bool:
+    """Whether the accountant's epsilon is a proven bound for the run's noise; no user's own is."""
+    known = ACCOUNTANTS.get(folder.accountant)
+    return known is not None and known.guarantee and known.takes.get(folder.mechanism) == "proven"
 
 
 def _unit(folder: Folder) -> str | None:
@@ -239,7 +249,7 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     faults.require(replaced in words, f"the sentence does not say {replaced}")
     whose = "rests on a bound that the user stated" in words
     faults.require(whose == (folder.word == "stated"), "the sentence does not say whose word the penalties' bound is")
-    weak = not _proven(folder.accountant)
+    weak = not _proven(folder)
     faults.require(("No guarantee" in words) == weak, f"the sentence does not fit the accountant {folder.accountant}")
     pure = folder.accountant == LAPLACE
     delta = float(folder.summary["delta"])
