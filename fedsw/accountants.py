@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from fedsw.registry import Unknown, Word
 
@@ -16,6 +16,7 @@ GAUSSIAN, LAPLACE = "gaussian", "laplace"
 NO_NOISE = "none"
 """What a release without noise is called: it costs epsilon = infinity, whatever accounts for it."""
 
+_WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
 _NORMAL: Mapping[str, Word] = {GAUSSIAN: "proven"}
 
 
@@ -46,6 +47,15 @@ class Accountant:
     renyi: bool = False
     stated: bool = False
     epsilon: Callable[..., float] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for steps, noises or words that there are not."""
+        if self.covers not in get_args(Covers):
+            raise ValueError(f"covers is {self.covers!r}; choose one of {', '.join(get_args(Covers))}")
+        if not self.takes:
+            raise ValueError(f"accountant {self.name!r} takes no noise; name at least one, such as {GAUSSIAN!r}")
+        if unknown := set(self.takes.values()) - set(_WEAKEST_FIRST):
+            raise ValueError(f"a word is {', '.join(map(repr, unknown))}; choose one of {', '.join(_WEAKEST_FIRST)}")
 
     @property
     def word(self) -> Word:
@@ -149,9 +159,6 @@ def word_of(name: str, mechanism: str) -> Word:
         )
     words = {accountant.word, accountant.takes[mechanism]}
     return next(word for word in _WEAKEST_FIRST if word in words)
-
-
-_WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
 
 
 def require_noise(name: str, mechanism: str) -> None:

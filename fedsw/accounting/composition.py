@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
@@ -61,6 +62,8 @@ class Composition:
         sides: tuple[Orientation, ...] | None = None,
     ) -> None:
         self._device = accounting_device(device)
+        if unknown := set(sides or ()) - set(get_args(Orientation)):
+            raise ValueError(f"sides are {', '.join(map(repr, unknown))}; there are {', '.join(get_args(Orientation))}")
         self._pairs = sides
         self._counts: dict[Step, int] = {}
         self._noiseless = False

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import get_args
 
 import torch
 
@@ -56,14 +55,11 @@ def accountant(
     def registered(function: Own) -> Own:
         if name in ACCOUNTANTS:
             raise ValueError(f"there is an accountant {name!r}; give yours another name")
-        if covers not in get_args(Covers):
-            raise ValueError(f"covers is {covers!r}; choose one of {', '.join(get_args(Covers))}")
-        if not takes:
-            raise ValueError(f"accountant {name!r} takes no noise; name at least one, such as {GAUSSIAN!r}")
+        noises: dict[str, Word] = dict.fromkeys(takes, "stated" if upper_bound else "none")
+        made = Accountant(name, False, note, covers, noises, stated=upper_bound, epsilon=function)
         if upper_bound and covers != "sliced" and GAUSSIAN in takes:
             _require_above(name, function)
-        noises: dict[str, Word] = dict.fromkeys(takes, "stated" if upper_bound else "none")
-        ACCOUNTANTS[name] = Accountant(name, False, note, covers, noises, stated=upper_bound, epsilon=function)
+        ACCOUNTANTS[name] = made
         return function
 
     return registered

@@ -92,6 +92,7 @@ def _divergences(step: Recorded) -> Array:
 
 NAME = "guarantee's words"
 
+ANY_REPLACEMENT = "replace-one, label and group included"
 _SAME = 1e-6
 _DIGITS = 1.1e-2  # what three digits add to a number at most, rounded up
 
@@ -156,7 +157,8 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     noise = own.get("mechanism")
     faults.require(noise == folder.mechanism, f"{where} takes {noise} noise, the settings ask for {folder.mechanism}")
     relation = own.get("relation")
-    faults.require(relation == _relation(folder), f"{where} is for {relation} neighbours, not {_relation(folder)}")
+    covers = relation in (_relation(folder), ANY_REPLACEMENT)  # the second is the wider one
+    faults.require(covers, f"{where} is for {relation} neighbours, not {_relation(folder)}")
     faults.require(own["nominal"] == seeded, f"{where} says nominal = {own['nominal']}, the seed {seeded}")
     name = folder.directory / "run.name"
     if folder.local and name.is_file():
@@ -223,7 +225,7 @@ def _fixed(folder: Folder) -> list[str]:
 
 def _relation(folder: Folder) -> str:
     """The neighbours that a run's guarantee is for."""
-    return "replace-one" if _fixed(folder) else "replace-one, label and group included"
+    return "replace-one" if _fixed(folder) else ANY_REPLACEMENT
 
 
 def _proven(folder: Folder) -> bool:
