@@ -45,22 +45,24 @@ def _is_word(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in NAMES
 
 
-def _decides(node: ast.AST) -> bool:
-    """A comparison with a word, a membership test, or a lookup that has something for what is not there."""
+def _decides(node: ast.AST, *, words: bool) -> bool:
+    """A comparison with a word, and unless `words` are all, a membership test, or a lookup with a default."""
     if isinstance(node, ast.Compare):
-        member = any(isinstance(how, ast.In | ast.NotIn) for how in node.ops)
+        member = not words and any(isinstance(how, ast.In | ast.NotIn) for how in node.ops)
         return member or any(map(_is_word, [node.left, *node.comparators]))
+    if words:
+        return False
     called = node.func if isinstance(node, ast.Call) else None
     return isinstance(called, ast.Attribute) and called.attr in LOOKUPS and len(node.args) == 2
 
 
-def decisions(source: str) -> Iterator[str]:
-    """The function or class around each place that decides by a name."""
+def decisions(source: str, *, words: bool = False) -> Iterator[str]:
+    """The function or class around each place that decides by a name; `words`: compares with one that is written."""
 
     def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             around = (*around, node.name)
-        if _decides(node):
+        if _decides(node, words=words):
             yield ".".join(around)
         for child in ast.iter_child_nodes(node):
             yield from walk(child, around)
@@ -69,13 +71,13 @@ def decisions(source: str) -> Iterator[str]:
 
 
 def places() -> set[str]:
-    """Every place, as `file:function`."""
+    """Every place, as `file:function`; runs of an account by name are none."""
     files = [file for name in DECIDING for file in sorted([PACKAGE / name, *(PACKAGE / name).rglob("*.py")])]
     return {
         f"{file.relative_to(PACKAGE).as_posix()}:{name}"
         for file in files
         if file.is_file()
-        for name in decisions(file.read_text(encoding="utf-8"))
+        for name in decisions(file.read_text(encoding="utf-8"), words=file.parent.name == "lifetime")
     }
 
 
@@ -192,7 +194,6 @@ KNOWN = {
     "accounting/charges.py:Account.epsilon": "a cache",
     "accounting/charges.py:_pure": "a Step's sampling is checked when it is made",
     "accounting/ledger.py:Ledger.__init__": "a header from before it was written means its accountant's own noise",
-    "accounting/lifetime/account.py:DatasetAccount.settle": "a run that is not there has nothing to settle",
     "accounting/ledger.py:Ledger._require_fresh": "numbers",
     "accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
     "accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
@@ -211,8 +212,6 @@ KNOWN = {
     "accounting/slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
     "accounting/lifetime/chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
     "accounting/lifetime/composing.py:comparable": "a Step's sampling is checked when it is made",
-    "accounting/lifetime/composing.py:counted": "counts",
-    "accounting/lifetime/composing.py:added": "counts",
     "accounting/lifetime/composing.py:_step": "a row without orders needs an epsilon, by KeyError",
     "accounting/pld.py:round_off_factor": "every other device sets more aside",
     "accounting/pld.py:_Running.extend": "counts",
