@@ -146,9 +146,13 @@ class BoundedRequests:
         self._app, self._known = app, known or signed_by_a_node
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse: 401, 413, or 408 where a part of the body does not come."""
+        """Pass on, or refuse: 401, 413, 431, or 408 where a part of the body does not come."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        if size + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+            await respond(send, 431, f"the headers of a request have at most {MOST_HEADER_BYTES} bytes".encode())
             return
         fleet = scope["path"].startswith(_FLEET)
         known = fleet and self._known(scope)
@@ -242,7 +246,7 @@ def signed_by_a_node(scope: Any) -> bool:
 async def respond(send: Send, status: int, body: bytes, kind: str = "text/plain") -> None:
     """Answer a request; a refusal also ends its connection, so that what is left of a body is never read."""
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    headers += [(b"connection", b"close")] * (status in (401, 408, 413))
+    headers += [(b"connection", b"close")] * (status in (401, 408, 413, 431))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -95,6 +95,15 @@ def profile(address: str, authority: Path | None) -> str:
     return f"{found}address = {json.dumps(address)}\n{secured}\n"
 
 
+def read_address(address: str) -> tuple[str, int]:
+    """Host and port of a SuperLink; ValueError for what is no HOST:PORT, a URL among them."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ValueError(f"{address!r} is no address of a SuperLink; it is HOST:PORT, without http:// or https://")
+    return host, int(port)
+
+
 _WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py")))
 
 
@@ -134,6 +143,7 @@ class NodeSettings:
     server_key: Path | None = None
 
     def __post_init__(self) -> None:
+        read_address(self.superlink)
         if not 0 <= self.client < self.clients:
             raise ValueError(
                 f"partition-id {self.client} is not below num-partitions {self.clients}; clients are numbered from 0"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from fedsw.experiment.load import SHIPPED
 from fedsw.federation.node.limits import ANY_TRUST
+from fedsw.files import opened
 from fedsw.settings import read_toml, validated
 
 _PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "state-dir", "accounts", "roster")
@@ -56,10 +57,10 @@ class NodeFile(BaseModel):
 
 
 def write_node_file(path: Path) -> None:
-    """Write the commented node file that is shipped, for a client's operator to edit; none is written over."""
+    """Write the commented node file that is shipped, for a client's operator alone; none is written over."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write((SHIPPED / "node.toml").read_text(encoding="utf-8"))
+        with opened(path, "xb") as file:
+            file.write((SHIPPED / "node.toml").read_bytes())
     except FileExistsError:
         raise FileExistsError(f"{path} is there already; -o names another file") from None
 

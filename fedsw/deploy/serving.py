@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, warn_of_expiry, write_certificates, write_node_key
-from fedsw.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
+from fedsw.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
 from fedsw.deploy.processes import Processes, free_port
 from fedsw.federation.node.participation import Participation, participations
 from fedsw.files import private_folder
@@ -196,12 +196,10 @@ def probe(address: str, authority: Path) -> str | None:
     Raises:
         ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"{address!r} is no address of a SuperLink; it is HOST:PORT, without https://")
+    host, port = read_address(address)
     context = ssl.create_default_context(cafile=str(authority))
     try:
-        with contextlib.closing(_connection(host.strip("[]"), int(port), context)) as connection:
+        with contextlib.closing(_connection(host, port, context)) as connection:
             connection.connect()
             return None
     except ssl.SSLCertVerificationError as untrusted:

@@ -21,7 +21,7 @@ from fedsw.runs.files import (
     found_json,
     names_in,
     read_json,
-    require_no_links,
+    require_plain_files,
     write_json,
 )
 from fedsw.runs.recovery import require_remembered
@@ -178,7 +178,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
         LedgerDamaged: if a row does not follow from the one before.
         LedgerReplaced: if the ledger is older than the run's summary, of another run, or gone.
     """
-    require_no_links(directory)
+    require_plain_files(directory)
     require_remembered(directory)
     own = client_ledgers(directory)
     if not own or (directory / LEDGER).exists():
@@ -215,7 +215,7 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
     Raises:
         FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
     """
-    require_no_links(directory)
+    require_plain_files(directory)
     require_remembered(directory)
     own, names = client_ledgers(directory), names_in(directory)
     path = directory / LEDGER

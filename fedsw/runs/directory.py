@@ -39,7 +39,7 @@ from fedsw.runs.files import (
     jsonable,
     read_json,
     read_lines,
-    require_no_links,
+    require_plain_files,
     write_json,
 )
 from fedsw.text import shown
@@ -100,7 +100,7 @@ class RunDirectory:
             experiment, engine = parse_experiment(raw["experiment"]), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
             raise ValueError(f"{path} is no configuration of a run: {fault}") from None
-        require_no_links(self.path)
+        require_plain_files(self.path)
         require_allowed_code(experiment, allow_modules, stored=path)
         return experiment, engine
 

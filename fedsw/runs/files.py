@@ -96,16 +96,24 @@ def client_ledgers(directory: Path) -> list[Path]:
     return sorted(path for pattern in CLIENT_LEDGERS for path in directory.glob(pattern))
 
 
-def require_no_links(directory: Path) -> None:
-    """Refuse a run's folder that holds links: what is read or written there would be somewhere else."""
+def require_plain_files(directory: Path) -> None:
+    """Refuse a run's folder that holds links, which lead elsewhere, or pipes and devices, which never end."""
     for place, folders, names in os.walk(directory):
         for name in sorted((*folders, *names)):
             if (path := Path(place, name)).is_symlink():
                 raise ValueError(f"{path} is a link to {path.readlink()}; a run's folder holds none: remove it")
+            if name not in folders:
+                _require_regular(path)
+
+
+def _require_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file but a pipe, a socket, a device or a folder, and is not read: remove it")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of one of a run's JSON files; None if there is none, and ValueError if it is damaged."""
+    """The content of one of a run's JSON files; None if there is none, and ValueError if it is damaged, or no file."""
+    _require_regular(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -143,6 +151,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file."""
+    _require_regular(path)
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -153,6 +162,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as fault:
             if position < len(lines):
                 raise ValueError(f"{path}, line {position}: {fault}") from None
+            continue
+        if not isinstance(found[-1], dict):
+            raise ValueError(f"{path}, line {position} is damaged: a {type(found[-1]).__name__}, and not an object")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from fedsw.runs.files import (
     names_in,
     read_json,
     read_lines,
-    require_no_links,
+    require_plain_files,
 )
-from fedsw.text import Short, run_facts
+from fedsw.text import Short, run_facts, to_float
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +133,7 @@ def read_run(directory: Path) -> RunRecord:
     Raises:
         ValueError: naming the file that is missing or damaged, or is a link.
     """
-    require_no_links(directory)
+    require_plain_files(directory)
     config = read_json(directory / CONFIG)
     if config is None:
         raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
@@ -141,11 +141,52 @@ def read_run(directory: Path) -> RunRecord:
     return RunRecord(
         directory,
         experiment,
-        (read_json(directory / SUMMARY) or {}) if _ended_in_order(directory / LOG) else {},
+        read_summary(directory / SUMMARY) if _ended_in_order(directory / LOG) else {},
         read_lines(directory / METRICS),
         _read_outputs(directory / OUTPUTS),
         names_in(directory, experiment.data.columns),
     )
+
+
+_TEXTS = ("name", "status", "engine", "begun", "date", "measured_on")
+_WHOLE = ("clients", "rounds", "released_rounds", "bytes_up", "bytes_down")
+_NUMBERS = ("epsilon", "epsilon_spent", "epsilon_of_reader", "delta", "seconds")
+_OBJECTS = (
+    "epsilon_spent_by_client", "guarantee", "signal_to_noise", "held_out", "held_out_intervals",
+    "held_out_standard_errors", "held_out_by_group", "held_out_by_group_intervals", "held_out_measured_on", "constant",
+    "constant_intervals", "gain", "best_threshold", "versions", "hardware", "ledger", "account", "sketch", "moments",
+)  # fmt: skip
+_OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
+"""Objects whose values are numbers."""
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """How a run ended, by its summary's file; empty if there is none.
+
+    Raises:
+        ValueError: naming the file and the key, if it is damaged: something else stands where a text or number belongs.
+    """
+    summary = read_json(path) or {}
+
+    def require(names: Iterable[str], values: Mapping[str, Any], kind: Callable[[Any], bool], wanted: str) -> None:
+        for name in names:
+            if (value := values.get(name)) is not None and not kind(value):
+                found = type(value).__name__
+                raise ValueError(f"{path} is damaged: {name!r} is a {found}, and {wanted} belongs there")
+
+    require(_TEXTS, summary, lambda value: isinstance(value, str), "a text")
+    require(_WHOLE, summary, lambda value: type(value) is int, "a whole number")
+    require(_NUMBERS, summary, _is_number, "a number")
+    require(_OBJECTS, summary, lambda value: isinstance(value, dict), "an object")
+    require(("warnings",), summary, lambda value: isinstance(value, list), "a list")
+    for name in _OF_NUMBERS:
+        values = summary.get(name) or {}
+        require(values, values, _is_number, f"a number of {name!r}")
+    return summary
+
+
+def _is_number(value: Any) -> bool:
+    return to_float(value) is not None
 
 
 def _ended_in_order(log: Path) -> bool:

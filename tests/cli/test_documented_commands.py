@@ -52,6 +52,17 @@ def test_there_are_documented_commands():
     ) >= 20
 
 
+def test_no_page_names_a_verb_that_is_gone():
+    verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "fedsw").rglob("*.py")]
+    named = [
+        (page.name, verb) for page in pages for verb in re.findall(r"`fedsw ([a-z][a-z-]*)", page.read_text("utf-8"))
+    ]
+    assert len(named) > 100 and [each for each in named if each[1] not in verbs] == []
+    gone = re.compile(r"`(?:ledger|status|card)`, `|`, `(?:ledger|status|card)`")  # verbs that are parts of `show` now
+    assert [page.name for page in pages if page.suffix == ".md" and gone.search(page.read_text("utf-8"))] == []
+
+
 @pytest.mark.parametrize(("document", "line"), printed())
 def test_every_documented_command_is_understood(document, line):
     words = shlex.split(line, comments=True)
@@ -91,7 +102,8 @@ def test_a_unit_has_no_settings_of_its_own_and_the_client_s_reads_the_file_that_
 
 def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:
     """What systemd says of a service whose program is the one that is installed here, with other settings changed."""
-    text = re.sub(r"(?<=ExecStart=)\S+", script("fedsw"), unit.read_text(encoding="utf-8"))
+    program = f'"{script("fedsw")}"'  # in a folder whose name has a space, too
+    text = re.sub(r"(?<=ExecStart=)\S+", lambda _: program, unit.read_text(encoding="utf-8"))
     for name, value in changed.items():
         text = re.sub(rf"(?<=^{name}=).*$", value, text, flags=re.MULTILINE)
     here = folder / unit.name
@@ -102,9 +114,14 @@ def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_systemd_finds_no_fault_in_a_service(unit, tmp_path):
+def test_systemd_finds_no_fault_in_a_service(unit, tmp_path, monkeypatch):
     if not complaints(unit, tmp_path, Restart="sometimes"):
         pytest.skip("systemd-analyze checks nothing on this machine")
+    assert not complaints(unit, tmp_path)
+    place = tmp_path / "a folder with spaces" / "fedsw"
+    place.parent.mkdir()
+    shutil.copy("/bin/true", place)
+    monkeypatch.setattr(f"{__name__}.script", lambda name: str(place))
     assert not complaints(unit, tmp_path)
 
 

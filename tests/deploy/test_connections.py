@@ -81,11 +81,11 @@ def _wait(condition: Any) -> bool:
     return bool(found)
 
 
-def asked(port: int, head: str, body: bytes = b"") -> bytes:
+def asked(port: int, head: str, body: bytes = b"", *, path: str = "/v1/fleet/give") -> bytes:
     """What comes back for a request, until the server closes."""
     with contextlib.closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
         with contextlib.suppress(OSError):
-            connection.sendall(f"POST /v1/fleet/give HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode() + body)
+            connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode() + body)
         found = b""
         with contextlib.suppress(OSError):
             while part := connection.recv(4096):
@@ -199,6 +199,13 @@ def test_headers_that_never_end_are_cut(port, app):
         connection.sendall(b"POST /v1/fleet/give HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 600)
         began = connection.recv(20)
     assert b" 4" in began and app.calls == 0
+
+
+@pytest.mark.parametrize("head", [f"x: {'y' * 50_000}\r\n", "x: y\r\n" * 5_000])
+def test_headers_that_come_in_one_piece_are_no_longer_than_is_said(head, port, app):
+    assert b" 431 " in asked(port, f"{SIGNED}{head}content-length: 0\r\n")[:20] and app.calls == 0
+    path = "/v1/fleet/give?" + "x" * 20_000
+    assert b" 431 " in asked(port, f"{SIGNED}content-length: 0\r\n", path=path)[:20] and app.calls == 0
 
 
 def test_fifty_idle_connections_lock_nobody_out_for_long(port, app):

@@ -193,10 +193,16 @@ def test_a_client_probes_through_its_proxy_and_still_checks_the_server_s_certifi
         assert probe(f"127.0.0.1:{port}", own.authority) is None and not asked
 
 
-@pytest.mark.parametrize("address", ["fed.example.org", "https://fed.example.org/", ":9092", "fed:port"])
+@pytest.mark.parametrize(
+    "address",
+    ["fed.example.org", "https://fed.example.org/", "http://fed.example.org:9092", ":9092", "fed:port", "fed:99999"],
+)
 def test_an_address_without_host_or_port_is_refused(federation: Path, address: str) -> None:
+    """Before anything is started: one with http:// was tried every ten seconds, for ever."""
     with pytest.raises(ValueError, match="HOST:PORT"):
         probe(address, federation / "client0" / "ca.crt")
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        _node(federation, superlink=address)
 
 
 def _node(federation: Path, **changes: Any) -> NodeSettings:

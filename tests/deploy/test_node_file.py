@@ -19,6 +19,7 @@ from fedsw.deploy.node_file import NodeFile, read_node_file
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import SHIPPED
 from fedsw.federation.node.limits import allowed_modules, choice_of, room_of
+from fedsw.federation.node.simulated import ONE_PERSON
 
 CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 
@@ -77,6 +78,7 @@ def test_the_example_starts_the_node_that_it_describes(place, started, monkeypat
 def test_init_writes_the_shipped_file_once_and_never_over_another(place, started, monkeypatch, capsys):
     assert main(["client", "--init", "-o", str(place / "new.toml")]) == 0 and not started
     assert (place / "new.toml").read_bytes() == (SHIPPED / "node.toml").read_bytes()
+    assert (place / "new.toml").stat().st_mode & 0o777 == 0o600, "whatever the umask: it says where records are"
     assert f"fedsw client --config {place / 'new.toml'}" in capsys.readouterr().out
     (place / "new.toml").write_text("# mine\n")
     assert main(["client", "--init", "-o", str(place / "new.toml")]) != 0
@@ -186,7 +188,10 @@ def test_the_columns_template_is_a_declaration_that_an_experiment_can_have():
     assert parse_experiment(raw).data.columns == columns
 
 
-def test_any_module_is_for_nodes_of_who_wrote_the_experiment_and_not_for_an_operator_to_say(place, started):
+def test_any_module_is_for_nodes_of_who_wrote_the_experiment_and_not_for_an_operator_to_say(
+    place, started, monkeypatch
+):
+    monkeypatch.setenv(ONE_PERSON, "1")
     assert main(["client", "--config", str(place / "node.toml"), "--allow-module", "*"]) == 2 and not started
     files = {"authority": place / "client" / "ca.crt", "key": place / "client" / "node.key"}
     local = NodeSettings(superlink="127.0.0.1:1", client=0, clients=1, data_dir=place, modules=None, **files)

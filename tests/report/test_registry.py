@@ -74,6 +74,17 @@ def test_texts_of_strangers_stay_texts(central, tmp_path):
     assert found["status"] == "Draft" and found["deployment"]["basic"]["name"] == config["experiment"]["title"]
 
 
+def test_letters_beyond_the_first_plane_are_read_again(central, tmp_path):
+    """JSON writes them as two halves, which YAML takes for none."""
+    copy = tmp_path / "copy"
+    shutil.copytree(central, copy)
+    config = read_json(copy / "config.json")
+    config["experiment"]["title"] = "fair \N{SNAKE} run"
+    (copy / "config.json").write_text(json.dumps(config))
+    path = write_entry(copy)
+    assert yaml.safe_load(path.read_text("utf-8"))["deployment"]["basic"]["name"] == "fair \N{SNAKE} run"
+
+
 def test_the_command_writes_it(central, tmp_path, capsys):
     assert main(["report", str(central), "--registry", "-o", str(tmp_path / "entry.yaml")]) == 0
     assert "QUESTION" in (tmp_path / "entry.yaml").read_text() and "entry.yaml" in capsys.readouterr().out

@@ -1,15 +1,36 @@
 """A run's folder: its files are named in one place, and read and written by one pair of hands."""
 
 import ast
+import json
 import math
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import fedsw
+from fedsw.cli.app import main
+from fedsw.report.facts import read_status
 from fedsw.runs import files
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.files import found_json, jsonable, read_json, read_lines, write_json
+from fedsw.runs.record import read_run
 from tests.federations import Federation, small
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    Federation(folder := tmp_path_factory.mktemp("made")).run(small("training.rounds=1"))
+    return folder / "run1"
+
+
+@pytest.fixture
+def finished(made, tmp_path):
+    """A copy of a finished run's folder."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
 
 SOURCE = Path(fedsw.__file__).parent
 NAMES = {value for name, value in vars(files).items() if name.isupper() and isinstance(value, str) and "." in value}
@@ -59,6 +80,35 @@ def test_every_whole_line_is_read_and_only_the_last_may_be_cut_short(tmp_path):
     path.write_bytes(b'{"round"\n{"round": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1"):
         read_lines(path)
+
+
+@pytest.mark.parametrize("name", [files.CONFIG, files.SUMMARY, files.METRICS, files.OUTPUTS, "ledger.sqlite"])
+def test_a_pipe_in_a_folder_that_somebody_sent_is_refused_and_waited_for_by_nobody(finished, name):
+    (finished / name).unlink(missing_ok=True)
+    os.mkfifo(finished / name)
+    for read in (read_run, read_status, lambda folder: RunDirectory(folder).read_config()):
+        with pytest.raises(ValueError, match=f"{name} is no file but a pipe"):
+            read(finished)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("rounds", [4], "'rounds' is a list, and a whole number belongs there"),
+        ("epsilon", {}, "'epsilon' is a dict, and a number belongs there"),
+        ("epsilon_spent", "much", "'epsilon_spent' is a str, and a number belongs there"),
+        ("held_out", 0.5, "'held_out' is a float, and an object belongs there"),
+        ("held_out", {"accuracy": ["x"]}, "'accuracy' is a list, and a number of 'held_out' belongs there"),
+        ("warnings", "none", "'warnings' is a str, and a list belongs there"),
+        ("status", 3, "'status' is a int, and a text belongs there"),
+    ],
+)
+def test_a_summary_with_another_type_somewhere_is_named_with_its_key(finished, key, value, said, capsys):
+    path = finished / files.SUMMARY
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(ValueError, match=re.escape(f"{path} is damaged: {said}")):
+        read_run(finished)
+    assert main(["show", str(finished)]) == 2 and said in capsys.readouterr().err
 
 
 def test_every_file_of_a_run_may_leave_or_is_kept_back(tmp_path):

@@ -80,7 +80,7 @@ def test_every_reference_leads_somewhere():
 
 def test_nothing_is_installed_by_a_name_that_nobody_has_published():
     """Whoever takes the name in a package index would run code at every hospital that follows the page."""
-    command = re.compile(r"pip3? (?:install|download)[^\n|`;]*")
+    command = re.compile(r"pip3? (?:install|download)[^\n|`;#]*")
     by_name = re.compile(r"[\s'\"]fedsw(?:\[|['\"](?!s\b)|\s|$)")
     found = [
         f"{name}: {match[0]}"

@@ -22,7 +22,7 @@ from fedsw.objectives import Clip, Objective
 from fedsw.objectives.composite import Composite
 from fedsw.objectives.matching import Matching
 from fedsw.objectives.penalties import StatedPart
-from fedsw.runs.files import require_no_links
+from fedsw.runs.files import require_plain_files
 from fedsw.runs.recovery import is_running
 from fedsw.settings import ExperimentError
 from fedsw.tasks.moments import layout_of
@@ -323,7 +323,7 @@ def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
     config = _json(directory / "config.json")
     if config is None or not isinstance(config.get("experiment"), Mapping):
         raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
-    require_no_links(directory)
+    require_plain_files(directory)
     if is_running(directory):
         raise ValueError(
             f"{directory} is being run by another process; `fedsw show {directory} progress` "

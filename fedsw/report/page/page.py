@@ -245,6 +245,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else harmless(value),
     )
+    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": True}  # YAML knows no halves of a letter
     made.filters |= {"harmless": harmless, "number": number, "upward": upward, "inert": inert}
     return made
 
