@@ -233,7 +233,7 @@ def cost_of_run(directory: Path) -> Cost:
     Raises:
         LedgerDamaged, LedgerReplaced: as `read_ledger`.
     """
-    require_no_links(directory)
+    require_plain_files(directory)
     require_remembered(directory)
     path = directory / LEDGER
     parts: list[Counts] = []
