@@ -112,6 +112,14 @@ def test_a_folder_goes_on_with_nothing_but_what_was_begun_in_it(stopped, name):
     assert (stopped / "ledger.sqlite").read_bytes() == before
 
 
+def test_a_training_with_secret_noise_does_not_go_on_with_a_seed(tmp_path):
+    """Its ledger says that nobody can draw its noise again, and would go on saying it."""
+    with pytest.raises(Stop):
+        trainer(tmp_path, stop, plan={"seed": None}).fit(records())
+    with pytest.raises(ValueError, match=r", without a seed; this plan .* with a seed \(nominal\)"):
+        trainer(tmp_path, plan={"seed": 3}).fit(records())
+
+
 def test_values_of_a_users_own_task_and_code_are_what_was_begun(tmp_path):
     one = trainer(tmp_path, task=lambda: Softer(0.5))
     with pytest.raises(Stop):
