@@ -95,6 +95,18 @@ def test_a_greeting_that_is_refused_sets_nothing_aside_for_any_client_of_the_sit
     assert not list((tmp_path / "state").glob("*.account.json"))
 
 
+def test_the_limit_of_a_data_set_binds_every_client_of_its_site(greet, people, tmp_path):
+    people.limit(0.5, DELTA)
+    answer = greet(RUNS[0], **{"num-clients": 3, "num-partitions": 1})
+    assert isinstance(answer, Fault) and "data set 'people' would reach" in answer.reason
+    people.limit(3.0, DELTA)
+    assert not isinstance(greet(RUNS[0], **{"num-clients": 3, "num-partitions": 1}), Fault)
+    (run,) = people.state().runs.values()
+    assert 0 < people.state().spent(DELTA) < 3.0 and not run.settled
+    assert settle_run(tmp_path / "state") == [f"people.client-{client}" for client in range(3)]
+    assert people.state().spent(DELTA) == 0
+
+
 def test_a_process_that_ends_before_anything_is_set_aside_leaves_nothing_to_settle(people, tmp_path):
     bind_again(tmp_path / "state" / "client-0.sqlite", people, RUNS[0])
     assert settle_run(tmp_path / "state") == ["people"]
