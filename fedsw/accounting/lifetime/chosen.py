@@ -59,13 +59,10 @@ def in_order(costs: Iterable[Cost]) -> list[Use]:
     return uses
 
 
-def lacking(cost: Cost, shares: Sequence[Share]) -> Cost | None:
+def lacking(cost: Cost, paid: Cost | None) -> Cost | None:
     """What shares do not pay for of a run's cost, whichever of its groups a record is in; None if nothing."""
-    if not shares:
+    if paid is None:
         return cost if cost.steps else None
-    paid = shares[0].cost
-    for share in shares[1:]:
-        paid = paid.and_more(share.cost.steps)
     rest = worst_of(paid.lacks(part) for part in cost.parts)
     return one_cost(rest) if rest else None
 
@@ -122,7 +119,8 @@ class Limit:
         yield max(0.0, sum(divergence(use.cost, self.order) for use in taken) + _beside(self.order, delta))
         yield known._alike(taken, delta)
         shares = [share for use in taken for share in use.shares]
-        yield math.fsum(_composed(share.cost, share.weight * delta) for share in shares)
+        least = min((share.weight for share in shares), default=1.0)
+        yield _sum_of(shares, delta) if least * delta >= SMALLEST_DELTA else math.inf
 
     def chosen(self, uses: Iterable[Use]) -> float:
         """What runs take of the limit, however each was chosen: the least of the filters, or what is kept instead."""
@@ -159,6 +157,10 @@ class Limit:
 
     def _keeps(self, epsilon: float) -> bool:
         return epsilon <= self.epsilon * (1 + _TOLERANCE)
+
+
+def _sum_of(shares: Iterable[Share], delta: float) -> float:
+    return math.fsum(total_epsilon([share.cost], share.weight * delta) for share in shares)
 
 
 def _composed(cost: Cost, delta: float) -> float:

@@ -24,8 +24,8 @@ class TakenRun:
 
     ``unprotected`` says why its reader has no guarantee, whatever it cost; ``steps`` is what counts: the plan's until
     the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``shares`` what it was let in
-    with, nothing once it has given all of it back, and ``leads`` that the first of all is its own; ``ledger`` the last
-    row of its ledger when it was settled.
+    with, nothing once it has given all of it back, ``paid`` all of these together; ``leads`` says that the first of all
+    shares is its own; ``ledger`` is the last row of its ledger when it was settled.
     """
 
     run: str
@@ -39,6 +39,7 @@ class TakenRun:
     ledger: Head | None = None
     parts: tuple[Counts, ...] = ()
     shares: tuple[Share, ...] = ()
+    paid: Cost | None = None
     leads: bool = False
 
     @property
@@ -102,7 +103,7 @@ class State:
             run = TakenRun(run=name, steps=steps, parts=parts, **about)
             if known is None or known.released_nothing:  # it begins here, after whatever was released meanwhile
                 return replace(self, runs={key: run for key, run in self.runs.items() if key != name})._with(run)
-            run = replace(run, shares=known.shares, leads=known.leads)
+            run = replace(run, shares=known.shares, paid=known.paid, leads=known.leads)
         elif known is None:
             raise ValueError(f"a row of the account is about run {name!r}, which was not reserved for")
         elif row["kind"] == "extended":
@@ -118,14 +119,15 @@ class State:
     def _with(self, run: TakenRun) -> State:
         """The state with a run as it is now: what its shares do not pay for becomes one more of them."""
         if run.released_nothing:
-            runs = {**self.runs, run.run: replace(run, shares=(), leads=False)}
+            runs = {**self.runs, run.run: replace(run, shares=(), paid=None, leads=False)}
             return replace(self, runs=runs, first=self.first if any(each.shares for each in runs.values()) else None)
-        rest = lacking(run.cost, run.shares)
+        rest = lacking(run.cost, run.paid)
         if rest is None:
             return replace(self, runs={**self.runs, run.run: run})
         others = [share for name, other in self.runs.items() if name != run.run for share in other.shares]
         share = Share(rest, next_weight([*others, *run.shares]))
-        run = replace(run, shares=(*run.shares, share), leads=run.leads or self.first is None)
+        paid = rest if run.paid is None else run.paid.and_more(rest.steps)
+        run = replace(run, shares=(*run.shares, share), paid=paid, leads=run.leads or self.first is None)
         return replace(self, runs={**self.runs, run.run: run}, first=self.first or rest)
 
 
