@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from fedsw.accounting import calibration, composition
 from fedsw.accounting.epsilons import compare
 from fedsw.accounting.profiles import Step
-from fedsw.accounting.relations import Sampling
 from fedsw.accounting.slicing import Slicing
+from fedsw.relations import Sampling
 
 _CONVENTION = {
     "without-replacement": (

@@ -11,8 +11,8 @@ from fedsw.accountants import GAUSSIAN, require_noise
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.profiles import Step
-from fedsw.accounting.relations import Sampling
 from fedsw.accounting.slicing import Slicing
+from fedsw.relations import Sampling
 
 MOST_STEPS = 10**7
 """Calibration counts no further."""

@@ -17,10 +17,10 @@ from fedsw.accounting.composition import Composition
 from fedsw.accounting.epsilons import epsilon_by
 from fedsw.accounting.journal import LedgerDamaged
 from fedsw.accounting.profiles import Step, stated_step
-from fedsw.accounting.relations import REPLACE_ONE, Sampling
 from fedsw.accounting.selection import Selection
 from fedsw.accounting.slicing import Slicing
 from fedsw.accounting.stated import Pure
+from fedsw.relations import REPLACE_ONE, Sampling
 from fedsw.text import installed_version
 
 

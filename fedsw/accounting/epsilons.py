@@ -16,9 +16,9 @@ import torch
 from fedsw.accountants import ACCOUNTANTS, GAUSSIAN, Accountant, Covers, accountant_named
 from fedsw.accounting.composition import DeltaTooSmall, StepCounts, check_delta, counts_of, epsilon, lower_epsilon
 from fedsw.accounting.profiles import Step, gaussian_profile
-from fedsw.accounting.relations import REPLACE_ONE
 from fedsw.accounting.slicing import bernstein_share, central_limit_share
 from fedsw.registry import Word
+from fedsw.relations import REPLACE_ONE
 
 _LEAST_MU = 1e-7
 """Below it dp_accounting's formulas leave floating point; a million such steps add less than 1e-5 up to order 1024."""

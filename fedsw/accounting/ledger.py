@@ -21,8 +21,8 @@ from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.profiles import Step
-from fedsw.accounting.relations import RELATIONS, REPLACE_ONE, require_sampling
 from fedsw.accounting.selection import Selection
+from fedsw.relations import RELATIONS, REPLACE_ONE, require_sampling
 from fedsw.text import upward
 
 _FORMAT = 1

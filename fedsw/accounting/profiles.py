@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedsw.accounting.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 from fedsw.accounting.slicing import Slicing, gaussian_mixture
 from fedsw.accounting.stated import Stated
+from fedsw.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
 Curve = Callable[[Tensor], Tensor]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from fedsw.accountants import accountant_named
-from fedsw.accounting.relations import REPLACE_ANY, REPLACE_ONE
 from fedsw.columns.declaration import Columns
 from fedsw.columns.kinds import Number
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
@@ -16,6 +15,7 @@ from fedsw.experiment.preset import misfit as misfit_of_preset
 from fedsw.experiment.registry import is_reference
 from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
 from fedsw.experiment.trust import trust_model
+from fedsw.relations import REPLACE_ANY, REPLACE_ONE
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:

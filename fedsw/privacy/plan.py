@@ -12,10 +12,10 @@ import torch
 from fedsw.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
-from fedsw.accounting.relations import REPLACE_ONE, require_relation
 from fedsw.privacy.noise import MECHANISMS
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 from fedsw.randomness import Stream
+from fedsw.relations import REPLACE_ONE, require_relation
 from fedsw.settings import real
 from fedsw.text import Short, downward, upward
 

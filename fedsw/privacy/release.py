@@ -21,11 +21,11 @@ from torch import Tensor
 from fedsw.accountants import GAUSSIAN, NO_NOISE, require_noise
 from fedsw.accounting import Charge, Spending, spend_together
 from fedsw.accounting.charges import mu_of
-from fedsw.accounting.relations import REPLACE_ONE, require_relation, require_sampling
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.noise import MECHANISMS, noised, spacing
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
+from fedsw.relations import REPLACE_ONE, require_relation, require_sampling
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, get_args
 
-from fedsw.accounting.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
+from fedsw.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
 
 Bound = Literal["auto", "paper", "slice", "vector"]
 
@@ -34,7 +34,7 @@ class Sensitivity:
     Attributes:
         value: the most the norm moves between neighbours.
         bound: the theorems behind it, joined by " + ".
-        relation: one of `fedsw.accounting.relations.RELATIONS`: "replace-one", one record is replaced at its position
+        relation: one of `fedsw.relations.RELATIONS`: "replace-one", one record is replaced at its position
             within its group, sizes are fixed; sketches have a wider one, which replaces label and group, too.
         public: what the guarantee does not hide.
         norm: what Gaussian noise needs is "l2"; a bound in "l1", which Laplace noise needs, is one in "l2" as well.

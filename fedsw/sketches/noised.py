@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsw.accounting import Charge
-from fedsw.accounting.relations import REPLACE_ANY
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.relations import REPLACE_ANY
 from fedsw.sketches.law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
 from fedsw.sketches.parts import diameter
 

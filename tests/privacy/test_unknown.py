@@ -21,18 +21,18 @@ from fedsw.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon
 from fedsw.accounting.charges import Account, counted_as
 from fedsw.accounting.lifetime.state import State
 from fedsw.accounting.pld import accounting_device
-from fedsw.accounting.relations import holds_for, require_sampling
 from fedsw.privacy.noise import gaussian_sigma
 from fedsw.privacy.plan import calibrated
 from fedsw.privacy.records import RecordRelease, project_ball
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid
 from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity
 from fedsw.randomness import Stream
+from fedsw.relations import holds_for, require_sampling
 from tests.doors import Unaccounted
 from tests.privacy.test_release import Fixed
 
 PACKAGE = Path(fedsw.__file__).parent
-DECIDING = ("accountants.py", "privacy", "accounting")
+DECIDING = ("accountants.py", "relations.py", "privacy", "accounting")
 NAMES = {"GAUSSIAN", "LAPLACE", "NO_NOISE", "REPLACE_ONE", "REPLACE_ANY", "ADD_OR_REMOVE"}
 LOOKUPS = {"get", "setdefault", "pop"}
 
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "privacy/sensitivity.py:swd_sensitivity": (lambda: swd_sensitivity(OWN, OTHER, bound="odd"),),
     "accounting/profiles.py:Step.__post_init__": (lambda: Step(0.1, 1.0, "odd"),),
     "accounting/slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
-    "accounting/relations.py:holds_for": (
+    "relations.py:holds_for": (
         lambda: holds_for("odd", "replace-one"),
         lambda: holds_for("replace-one", "odd"),
     ),
@@ -216,7 +216,7 @@ KNOWN = {
     "accounting/pld.py:round_off_factor": "every other device sets more aside",
     "accounting/pld.py:_Running.extend": "counts",
     "accounting/pld.py:_Running._recall": "a cache",
-    "accounting/relations.py:_remedy": "words of an error",
+    "relations.py:_remedy": "words of an error",
     "privacy/masks.py:MaskKey.shared": "a cache",
     "privacy/noise.py:Mechanism.accountants": "a list of those that take it",
     "privacy/plan.py:Plan._protected": "words",

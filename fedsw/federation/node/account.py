@@ -34,13 +34,13 @@ from fedsw.accounting.lifetime import (
     unbind,
 )
 from fedsw.accounting.lifetime.composing import counted
-from fedsw.accounting.relations import REPLACE_ONE
 from fedsw.experiment import Experiment, accountant_of, mechanism_of
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.budgets.moments import run_with_split, with_held_out
 from fedsw.federation.budgets.split import GROUP
 from fedsw.federation.node.simulated import is_simulated
+from fedsw.relations import REPLACE_ONE
 from fedsw.text import upward
 
 ACCOUNT = "account"

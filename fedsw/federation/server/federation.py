@@ -15,7 +15,6 @@ import torch
 from flwr.serverapp import Grid
 
 from fedsw.accounting import BudgetExhausted, Ledger
-from fedsw.accounting.relations import require_relation
 from fedsw.accounting.selection import Selection
 from fedsw.experiment import accountant_of, mechanism_of
 from fedsw.experiment.compatibility import relation_of
@@ -36,6 +35,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.model import OneRelease, Prepared, Served, Side, served
 from fedsw.federation.trust.plan import Plan
 from fedsw.models import flatten
+from fedsw.relations import require_relation
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedsw.accounting import Charge, Ledger, Step, epsilon
-from fedsw.accounting.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, holds_for
 from fedsw.privacy.noise import gaussian_sigma
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.randomness import Stream
 from fedsw.registry import Unknown
+from fedsw.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, holds_for
 from tests.doors import Unaccounted
 from tests.privacy.test_release import Fixed
 
