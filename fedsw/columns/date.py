@@ -25,6 +25,7 @@ class DateKind(IntegerKind):
 
     name = "date"
     stored: ClassVar[Stored] = "days"
+    ratios = False
 
     def prepared(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bounds and fill as days since `since`."""

@@ -133,6 +133,8 @@ class ColumnKind(ABC):
     """What a fast reader of files may hand over in place of text: float64, nothing else, or days."""
     whole: ClassVar[bool] = True
     """Whether the column's own numbers are whole."""
+    ratios: ClassVar[bool] = False
+    """Whether twice a number is twice as much of something, so that wide bounds are cut by factors."""
     bounded: ClassVar[bool] = True
     """Whether a declaration gives public bounds, low and high."""
     listing: ClassVar[bool] = False

@@ -167,7 +167,7 @@ class Feature(Number):
     def _knots_within(self) -> Feature:
         if not self.knots:
             return self
-        if self.categories or self.kind == "boolean" or self.low is None or self.high is None:
+        if not self.reader.bounded or self.low is None or self.high is None:
             raise ValueError(
                 f"column {self.name!r} has knots, and they lie between the bounds of a number: give low and high"
             )

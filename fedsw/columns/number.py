@@ -31,6 +31,7 @@ class NumberKind(ColumnKind):
     name = "number"
     stored: ClassVar[Stored] = "numbers"
     whole = False
+    ratios = True
 
     def read(self, cells: Cells, column: DeclaredColumn, spelling: Spelling) -> Numbers:
         """Numbers as they are; a value above float64 is infinite."""
@@ -59,7 +60,7 @@ class NumberKind(ColumnKind):
         if column.edges:
             inner = [edge for edge in column.edges if low < edge < high]
             edges = np.array([low, *inner, high])
-        elif low > 0 and high / low > _DECADES:
+        elif self.ratios and low > 0 and high / low > _DECADES:
             edges = np.geomspace(low, high, bins + 1)
             edges[0], edges[-1] = low, high
         else:

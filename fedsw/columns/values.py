@@ -157,10 +157,14 @@ def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
 
 
 _ROW_NUMBERS = re.compile(
-    r"(unnamed: ?\d+|__index_level_\d+__|level_\d+|\.{3}\d+|row_?(names?|num(ber)?)?|index)", re.I
+    r"(unnamed: ?\d+|__index_level_\d+__|level_\d+|\.{3}\d+)|(row_?(names?|num(ber)?)?|index)", re.I
 )
 
 
-def numbers_rows(column: str) -> bool:
-    """Whether a column's name says that it numbers the rows, as "Unnamed: 0" and "__index_level_0__" do."""
-    return _ROW_NUMBERS.fullmatch(column.strip()) is not None
+def numbers_rows(column: str) -> bool | None:
+    """Whether a column's name says that it numbers the rows, as "Unnamed: 0" and "__index_level_0__" do.
+
+    None for "row" and "index", which may be called so for that.
+    """
+    named = _ROW_NUMBERS.fullmatch(column.strip())
+    return False if named is None else True if named[1] else None

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsw.columns.date import EPOCH, FORMATS, date_in, is_date
 from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn, Spelling
-from fedsw.columns.number import SPELLINGS, as_number
+from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import FALSE, TRUE, different, normal, text_of
 from fedsw.data import BadRecords
@@ -153,6 +153,7 @@ def as_date(text: str) -> datetime.date | None:
 
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "truth": lambda value: value.lower() in _TRUTHS,
+    "amount": is_amount,
     **{f"number {each}": functools.partial(_is_number, spelling=each) for each in SPELLINGS},
     **{f"date {written}": functools.partial(is_date, written=written) for written in FORMATS},
 }

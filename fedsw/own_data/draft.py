@@ -368,7 +368,8 @@ def _written(found: ColumnAnswer) -> list[str]:
 
 
 def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
-    if numbers_rows(column) or _counts(cells):
+    numbered = numbers_rows(column)
+    if numbered or (numbered is None and (cells is None or len(set(cells)) == len(cells))) or _counts(cells):
         return "it numbers the rows"
     if not column:
         return "it has no name; write one into the first row of every table if it is an input"
@@ -387,9 +388,18 @@ def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> s
             return "it has one value only"
     if cells is not None and not found.categories and all(cell in found.missing for cell in cells):
         return "it is empty"
-    if found.low is not None and found.low == found.high:
+    if found.low is None or found.high is None or cells is None or found.kind is None:
+        return None
+    if found.low == found.high:
         return "it has one value only"
+    limits = [KINDS.get(found.kind).bound_of(bound) for bound in (found.low, found.high)]
+    if KINDS.get(found.kind).stored == "numbers" and any(abs(limit or 0.0) > _MOST_WHOLE for limit in limits):
+        return "its numbers have over 15 digits, of which some would be lost, as those of an identifier"
     return None
+
+
+_MOST_WHOLE = 2.0**53
+"""The largest of the whole numbers that float64 tells apart."""
 
 
 def _counts(cells: Sequence[str] | None) -> bool:

@@ -268,3 +268,15 @@ def test_the_form_of_a_column_is_that_of_its_values_and_no_guess_between_two():
     assert len(form_of(["03/12/2020", "01/02/2020"]).formats) == 2
     assert form_of(["Yes", "no", "1"]).kind == "boolean" and form_of(["1e-3", "-0.0", "2.5E+2"]).kind == "number"
     assert form_of(["None", "Some"], labels=True).missing == {} and form_of(["None", "Some"]).missing == {"None": 1}
+
+
+def test_a_column_called_row_is_an_input_where_its_values_number_nothing(tmp_path):
+    folder = tmp_path / "DATA"
+    folder.mkdir()
+    rows = [f"{row % 4},{row + 7},{9_007_199_254_740_993 + row},{20 + row},{'fm'[row % 2]},no" for row in range(20)]
+    (folder / "t.csv").write_text("\n".join(["row,index,account number,age,sex,y", *rows, "1,3,5,50,f,yes"]))
+    made = draft(DraftRequest(folder, "sex", "y", Words(), from_public=True), name="own")
+    assert list(features_of(folder, made)) == ["row", "age"]
+    assert 'name = "index"},   left out: it numbers the rows' in made.text and "over 15 digits" in made.text
+    private = draft(DraftRequest(folder, "sex", "y", Words()), name="own")
+    assert 'name = "row"},   left out: it numbers the rows' in private.text
