@@ -106,6 +106,18 @@ class Columns(Declared):
         return Spelling(decimal, self.thousands if number.thousands is None else number.thousands)
 
     @property
+    def group_number(self) -> Number | None:
+        """The numbers that edges cut into groups, read as the same column is as an input; None without edges."""
+        group = self.sensitive
+        if group is None or not isinstance(number := group.column, Number):
+            return None
+        own = next((feature for feature in self.features if group.name in feature.columns), None)
+        if own is None:
+            return number
+        alike = {name: getattr(own, name) for name in ("kind", "format", "since", "decimal", "thousands")}
+        return number.model_copy(update=alike)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every column that is read, once."""
         labels = [label.name for label in (self.sensitive, self.target) if label is not None]

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedsw.columns.cells import Distinct, Gaps
 from fedsw.columns.declaration import Columns
+from fedsw.columns.kind import Spelling
 from fedsw.columns.kinds import Feature
 from fedsw.data.cells import missing_numbers
 
@@ -71,8 +72,9 @@ class ColumnLayout:
         fit = [each for each in plain if not each.missing or set(each.missing) == set(markers)]
         numbers = {name for each in fit for name in each.columns}
         numbers |= {each.name for each in columns.targets if each.reader.stored == "numbers"}
-        if columns.sensitive is not None and columns.sensitive.edges and not columns.thousands:
-            numbers.add(columns.sensitive.name)
+        cut = columns.group_number
+        if cut is not None and cut.reader.stored == "numbers" and columns.spelling_of(cut) == Spelling(columns.decimal):
+            numbers.add(cut.name)
         gaps = {each.name for each in fit if each.missing} & (numbers - texts)
         dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"} - texts
         return cls(places, width, columns.separator, columns.decimal, numbers - texts, gaps, markers, dates)

@@ -181,7 +181,7 @@ class Encoder:
         """Numbers of the groups (rows,); 0 where no column is."""
         if group is None:
             return np.zeros(self.rows, dtype=np.int64)
-        if isinstance(number := group.column, Number):
+        if (number := self._columns.group_number) is not None:
             within = self._finite(group.name, number, remedy="")
             return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
         return self._places(group)

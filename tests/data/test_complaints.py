@@ -229,3 +229,16 @@ def test_the_inputs_of_complaints_are_small_and_each_is_described():
     described = (TABLES / "README.md").read_text()
     for table in TABLES.glob("*.csv"):
         assert table.stat().st_size < 2_000 and f"| `{table.name}` |" in described
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_group_that_is_cut_from_an_input_is_read_as_the_input_is(tmp_path, own):
+    income = {"name": "income", "low": 0, "high": 100_000} | ({"thousands": ","} if own else {})
+    columns = Columns.model_validate(
+        {"features": [income], "sensitive": {"name": "income", "edges": [50_000]}, "thousands": "" if own else ","}
+    )
+    (tmp_path / "t.csv").write_text('income,x\n"82,445",1\n"12,000",1\n999,1\n')
+    assert read_table(tmp_path / "t.csv", columns).sensitive.tolist() == [1, 0, 0]
+    day = {"name": "d", "kind": "date", "format": "%d.%m.%Y", "low": "1990-01-01", "high": "2020-01-01"}
+    dated = Columns.model_validate({"features": [day], "sensitive": {"name": "d", "edges": [11_000]}})
+    assert as_records({"d": ["01.01.1991", "31.12.2019"]}, columns=dated).sensitive.tolist() == [0, 1]
