@@ -26,6 +26,7 @@ from fedsw.runs.quality import (
     Measured,
     Quality,
     class_named,
+    equal_impact,
     metrics_of_tables,
     with_root,
     worst_of,
@@ -170,7 +171,7 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     found = {"accuracy": right.at(LEVEL)}
     if tally.groups > 1:
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
-        constant |= {"disparate_impact": 1.0, **equal}
+        constant |= {**equal_impact(tally.classes), **equal}
         found |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
     quality = Quality(

@@ -96,7 +96,7 @@ def quality_of_classes(
     return Quality(
         constant={
             "accuracy": metrics.accuracy(always, target),
-            "disparate_impact": 1.0,
+            **equal_impact(classes),
             "demographic_parity_difference": 0.0,
             "equalized_odds_difference": 0.0,
         },
@@ -108,6 +108,11 @@ def quality_of_classes(
         others=_others(predicted, units),
         impact_of=answers.impact_of(names),
     )
+
+
+def equal_impact(classes: int) -> dict[str, float]:
+    """The disparate impact of a constant, by name; of more than two classes that of each, too."""
+    return {"disparate_impact": 1.0} | {f"disparate_impact_{c}": 1.0 for c in range(classes if classes > 2 else 0)}
 
 
 def class_named(number: int, names: Sequence[str]) -> str:

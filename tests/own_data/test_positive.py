@@ -212,5 +212,4 @@ def test_of_several_classes_each_has_its_ratio_and_the_worst_leads(verdict, caps
     for command in (["show", str(verdict)], ["evaluate", str(verdict), "--data-dir", data]):
         shown = said(capsys, *command)
         assert "worst DI" in shown and "rate of accept" in shown and "selection rate" not in shown
-    shown = said(capsys, "show", str(verdict))
-    assert "DI of reject" in shown and "DI of refer" in shown and "DI of accept" in shown
+        assert "DI of reject" in shown and "DI of refer" in shown and "DI of accept" in shown
