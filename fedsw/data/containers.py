@@ -34,7 +34,8 @@ class Table:
     """Columns of equal length, whatever container (``kind``) they came from; each is converted when it is asked for.
 
     One of width p, (n, p), stands for `name`0, ..., `name`p-1. ``levels`` are values that the container itself
-    declares, ``roles`` the columns of "target" and "group", where it has a place for them.
+    declares, ``roles`` the columns of "target" and "group", where it has a place for them, ``labels`` those that pandas
+    gives its rows.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Table:
     column: Callable[[str], object] = field(repr=False)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     roles: Mapping[str, str] = field(default_factory=dict)
+    labels: Any = field(default=None, repr=False)
     _converted: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def cells(self, name: str) -> Array:
@@ -150,8 +152,34 @@ def kind_of(source: object) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
+def aligned(values: object, labels: Any, what: str) -> object:
+    """Values in the order of a table's rows, whose ``labels`` pandas gave: a Series of the same labels, put in order.
+
+    Anything else stays as it is, and so does a Series where rows have no labels.
+
+    Raises:
+        BadRecords: if the Series has other labels, or one twice: which value is whose is not known.
+    """
+    if labels is None or not _is_a(values, "pandas", "Series"):
+        return values
+    series: Any = values
+    if series.index.equals(labels):
+        return series
+    if len(series) == len(labels) and series.index.is_unique and labels.is_unique and labels.isin(series.index).all():
+        return series.reindex(labels)
+    raise BadRecords(
+        f"{what} is a pandas.Series whose index is not that of the rows; give one with their labels, or .to_numpy() of "
+        "it if its order is that of the rows"
+    )
+
+
 def as_cells(values: object, what: str) -> Array:
-    """Values of one column as an array (n,) or (n, p): numbers, truth values, text, or objects of several kinds."""
+    """Values of one column as an array (n,) or (n, p): numbers, truth values, text, or objects of several kinds.
+
+    What a masked array masks is a missing cell.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        values = _unmasked(values)
     if isinstance(values, Tensor):
         dense = values.detach().cpu()
         values = (dense.double() if dense.is_floating_point() else dense).numpy()
@@ -198,8 +226,20 @@ def _local(series: Any) -> object:
     return np.asarray(moments.tz_localize(None), dtype="datetime64[ns]")
 
 
+def _unmasked(values: Any) -> Array:
+    """A masked array with empty cells: NaN among numbers with a point and in rows of several, else None."""
+    if not np.ma.is_masked(values):
+        return np.asarray(values.data)
+    if values.dtype.kind == "f" or (values.dtype.kind in "biu" and values.ndim > 1):
+        return np.asarray(values.astype(np.float64).filled(np.nan))
+    cells = np.asarray(values.data).astype(object)
+    cells[np.ma.getmaskarray(values)] = None
+    return cells
+
+
 def _listed(values: list[Any], what: str) -> Array:
     """Cells from a list: stacked where they are arrays, and else as they are."""
+    values = [None if value is np.ma.masked else value for value in values]
     if values and (
         isinstance(values[0], list | tuple | np.ndarray | Tensor) or hasattr(values[0], "__array_interface__")
     ):
@@ -227,6 +267,8 @@ def _absences() -> tuple[object, ...]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        return _unmasked(value)
     if isinstance(value, Tensor):
         return (value.detach().cpu().double() if value.is_floating_point() else value.detach().cpu()).numpy()
     return value.item() if isinstance(value, np.generic) else value
@@ -244,7 +286,9 @@ def _of_frame(source: Any, kind: str) -> Table:
         texts = [text_of(value) for value in declared.tolist()] if declared is not None else [None]
         if None not in texts:
             levels[name] = tuple(text for text in texts if text is not None)
-    return Table(kind, tuple(names), len(source), lambda name: source.iloc[:, places[name]], levels)
+    return Table(
+        kind, tuple(names), len(source), lambda name: source.iloc[:, places[name]], levels, labels=source.index
+    )
 
 
 def _of_hub(source: Any, kind: str) -> Table:
@@ -308,7 +352,12 @@ def _of_parts(parts: Mapping[str, Any], kind: str, *, roles: bool) -> Table:
         raise BadRecords(f"{kind}: column {name!r} is a single value; one cell a record is expected")
     places = {"target": "y", "group": "group"} if roles else {}
     given = {role: name for role, name in places.items() if name in parts}
-    return Table(kind, tuple(parts), len(first), lambda name: parts[name], roles=given)
+    labels = next((values.index for values in parts.values() if _is_a(values, "pandas", "Series")), None)
+
+    def column(name: str) -> object:
+        return aligned(parts[name], labels, f"{kind}: column {name!r}")
+
+    return Table(kind, tuple(parts), len(first), column, roles=given, labels=labels)
 
 
 def _is_a(value: object, module: str, *names: str) -> bool:

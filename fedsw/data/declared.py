@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fedsw.columns.declaration import Columns, difference
 from fedsw.columns.kinds import Feature, Group, Label, Number
 from fedsw.columns.values import as_text, numbers_rows, text_of
-from fedsw.data.containers import Table, as_cells, kind_of, tabulated
+from fedsw.data.containers import Table, aligned, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
@@ -89,7 +89,8 @@ def as_records(
             torch Dataset with a length whose items are (x,), (x, y), (x, y, group) or dicts, a Hugging Face
             `datasets.Dataset`, or a function without arguments that returns one of these.
         group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
-            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all".
+            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all". A Series
+            beside a DataFrame is put in the order of its rows by their labels.
         target: the column of the classes, in the same ways. Groups and classes are text, whole numbers (of any dtype)
             or truth values.
         targets: numbers to predict: a column or several (names, numbers or mappings with low and high), or an array
@@ -271,7 +272,7 @@ class _Declaring:
                     known = ", ".join(repr(name) for name in names[:20]) + (", ..." if len(names) > 20 else "")
                     raise BadRecords(f"{role} is {given!r}, and {kind} has no such column; it has {known}") from None
             return given
-        cells = as_cells(given, role)
+        cells = as_cells(aligned(given, self._table.labels, role), role)
         if role != "targets" and cells.ndim != 1:
             raise BadRecords(
                 f"{role} has {cells.shape[1]} numbers a record; an array with one cell a record is expected"

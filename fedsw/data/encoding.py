@@ -30,6 +30,13 @@ from fedsw.subnormal import flushed
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
 
+_EXACT, _COUNTED = 2.0**24, 2.0**53
+"""Up to these float32 and float64 hold every whole number."""
+_CHANGED = (
+    f"whole numbers beyond {2**24:,} are kept exactly only where float32 has them: declare low and high, which map the "
+    "column to [0, 1], or leave it out if it names records"
+)
+
 _COMMAS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+"),
@@ -226,6 +233,8 @@ class Encoder:
         self, column: str, number: Number, absent: _Missing = np.False_, fill: object = None
     ) -> NDArray[np.float64]:
         values = self._finite(column, number, absent)
+        if number.reader.bounds(number) is None:
+            self._require_exact(column, values)
         if isinstance(fill, int | float):
             values[absent] = fill
         inputs: NDArray[np.float64] = number.reader.inputs(values, number)[:, 0]
@@ -249,6 +258,17 @@ class Encoder:
             self._note(column, bad, number.reader.expect(number, spelling), remedies, spelling)
         values[bad | absent] = least
         return values
+
+    def _require_exact(self, column: str, values: NDArray[np.float64]) -> None:
+        """Refuse whole numbers that float32 would change: what is read as it is, is kept as it is."""
+        large = np.abs(values) > _EXACT
+        if not large.any():
+            return
+        most = np.inf if getattr(self._cells[column], "dtype", np.dtype(object)).kind in "iu" else _COUNTED
+        changed = large & (np.abs(values) <= most) & (values == np.floor(values))
+        bad = changed & ((values.astype(np.float32) != values) | (np.abs(values) >= _COUNTED))
+        if bad.any():
+            self._note(column, bad, _CHANGED)
 
     def _places(self, label: Label | Group) -> NDArray[np.int64]:
         """The places (rows,) of a column's values among those declared; 0 for faults."""

@@ -65,7 +65,7 @@ def run(
     experiment: Experiment | str | Path | Mapping[str, Any],
     *settings: str,
     engine: Engine = "inprocess",
-    runs: Path = Path("runs"),
+    runs: Path | str = "runs",
     observer: Observer | None = None,
     data: object = None,
     held_out: object = None,
@@ -104,7 +104,7 @@ def run(
     with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
-            directory = fresh_folder(runs / ready.name)
+            directory = fresh_folder(Path(runs) / ready.name)
             watched = observer or watching()
             return _drive(ready, directory, engine, watched, metrics, resume=False, moments_alone=moments_alone)
 

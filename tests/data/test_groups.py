@@ -56,9 +56,11 @@ def inside(name: str, value: float) -> bool:
 @given(edges=st.lists(numbers, min_size=1, max_size=6, unique=True), values=st.lists(numbers, min_size=1, max_size=30))
 def test_edges_partition_the_line_and_every_group_is_the_interval_that_its_name_says(edges, values):
     group = Group(name="v", edges=tuple(sorted(edges)))
-    columns = Columns.model_validate({"features": [{"name": "v"}], "sensitive": group})
+    columns = Columns.model_validate({"features": [{"name": "x"}], "sensitive": group})
     values = [*values, *edges]
-    found = encoded([Chunk(0, {"v": values})], columns, where="w", counted="c").sensitive.tolist()
+    found = encoded(
+        [Chunk(0, {"v": values, "x": [0.0] * len(values)})], columns, where="w", counted="c"
+    ).sensitive.tolist()
     assert len(set(group.groups)) == len(group.groups) == len(edges) + 1
     for value, place in zip(values, found, strict=True):
         holds = [inside(name, value) for name in group.groups]
