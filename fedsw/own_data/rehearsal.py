@@ -18,7 +18,8 @@ from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import CONFIG
 from fedsw.runs.observer import NoObserver
 
-_LEAST, _SPARE = 60, 4
+_LEAST, _MOST, _SPARE = 60, 50_000, 4
+_FEW_CLIENTS = 20
 _ROUNDS = 2
 _ROWS = 12
 
@@ -39,11 +40,17 @@ def rehearse(experiment: Experiment, *uses: Callable[[Path], None]) -> None:
         return
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            directory = _run(experiment, columns, Path(folder))
-        except Exception as fault:
-            if _charged(Path(folder)):
-                raise _refusal("the run", fault) from fault
+        clients = experiment.federation.clients
+        directory = None
+        for count in sorted({min(clients, _FEW_CLIENTS), clients}):  # few are tried first, and suit most settings
+            try:
+                directory = _run(experiment, columns, Path(folder), count)
+            except Exception as fault:
+                if _charged(Path(folder)):
+                    raise _refusal("the run", fault) from fault
+            else:
+                break
+        if directory is None:
             return
         for use in uses:
             try:
@@ -60,10 +67,9 @@ def _refusal(what: str, fault: Exception) -> ExperimentError:
     )
 
 
-def _run(experiment: Experiment, columns: Columns, runs: Path) -> Path:
+def _run(experiment: Experiment, columns: Columns, runs: Path, clients: int) -> Path:
     from fedsw.engines.driver import run
 
-    clients = experiment.federation.clients
     each = _each(experiment, len(columns.groups), clients)
     records = [
         made_up(columns, dict.fromkeys(columns.groups, each), first_unit=place * each * len(columns.groups), seed=place)
@@ -83,7 +89,7 @@ def _each(experiment: Experiment, groups: int, clients: int) -> int:
     wanted = max(_LEAST, _SPARE * (training.batch_size or 0))
     if training.batch_fraction:
         wanted = max(wanted, math.ceil(_SPARE * groups / training.batch_fraction))
-    return max(_SPARE, math.ceil(wanted / clients))
+    return max(_SPARE, math.ceil(min(wanted, _MOST) / clients))
 
 
 def _charged(runs: Path) -> bool:

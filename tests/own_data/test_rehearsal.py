@@ -108,6 +108,14 @@ def test_a_rehearsal_of_what_works_leaves_nothing_behind(own, monkeypatch, trust
     assert not place.exists() and not (own.parent / "runs").exists()
 
 
+@pytest.mark.parametrize("trust", ["distributed", "local-gradient"])
+def test_a_charge_is_seen_wherever_its_ledger_is(own, monkeypatch, trust):
+    own.write_text(DECLARED.replace("TRUST", trust))
+    monkeypatch.setattr(Evaluator, "write_outputs", lambda *_args, **_more: 1 / 0)
+    with pytest.raises(ExperimentError, match="the run fails on made-up records"):
+        rehearsal.rehearse(load_experiment(str(own)))
+
+
 def test_what_is_refused_before_a_charge_is_left_to_the_run(own, monkeypatch):
     experiment = load_experiment(str(own))
     monkeypatch.setattr(Evaluator, "__init__", lambda *_args, **_more: 1 / 0)
