@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedsw.columns.cells import Cells, mapped
-from fedsw.columns.kind import Bins, ColumnKind, DeclaredColumn, Form, Numbers, Spelling
+from fedsw.columns.column import DeclaredColumn, Spelling
+from fedsw.columns.kind import Bins, ColumnKind, Form, Numbers
 from fedsw.columns.values import Values, doubled
 
 _MOST_LISTED = 20

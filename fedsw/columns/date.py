@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsw.columns.cells import Cells, mapped
-from fedsw.columns.kind import Bins, DeclaredColumn, Form, Numbers, Spelling, Stored
+from fedsw.columns.column import DeclaredColumn, Spelling
+from fedsw.columns.kind import Bins, Form, Numbers, Stored
 from fedsw.columns.number import IntegerKind
 
 EPOCH = datetime.date(1970, 1, 1)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.columns.kind import Spelling
+from fedsw.columns.column import Spelling
 from fedsw.columns.kinds import MAX_FEATURES, Decimal, Declared, Feature, Group, Label, Name, Number, Thousands
 from fedsw.columns.values import number_text
 from fedsw.settings import ExperimentError, read_toml, validated

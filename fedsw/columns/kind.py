@@ -1,8 +1,7 @@
 """A kind of column: an object that reads, writes, words, makes up and describes its cells, and codes them as inputs.
 
-`ColumnKind` is the type (`fedsw.columns.registered.KINDS` has those that declarations may name), `Spelling` says how
-numbers are written in text, `DeclaredColumn` what a kind may know of a column, `ListedColumn` one that lists its
-values, `Bins` public parts of a range, `Form` a reading of cells whose kind nobody declared.
+`ColumnKind` is the type (`fedsw.columns.registered.KINDS` has those that declarations may name), `Bins` public parts
+of a range, `Form` a reading of cells whose kind nobody declared.
 """
 
 from __future__ import annotations
@@ -10,78 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsw.columns.cells import Cells
+from fedsw.columns.column import PLAIN, DeclaredColumn, Spelling
 from fedsw.columns.values import number_text
 
 Numbers = NDArray[np.float64]
 Stored = Literal["numbers", "texts", "days"]
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How numbers are written in text: what parts their decimals, and what parts their thousands ("" if nothing)."""
-
-    decimal: str = "."
-    thousands: str = ""
-
-
-PLAIN = Spelling()
-"""Decimal points, and nothing between thousands."""
-
-
-class DeclaredColumn(Protocol):
-    """The declaration of a column, as far as a kind asks for it; see `fedsw.columns.kinds`."""
-
-    @property
-    def name(self) -> str:
-        """The column's name in a table."""
-
-    @property
-    def low(self) -> float | None:
-        """The public lower bound."""
-
-    @property
-    def high(self) -> float | None:
-        """The public upper bound."""
-
-    @property
-    def scale(self) -> str:
-        """Where bounds are mapped to: "unit" or "signed"."""
-
-    @property
-    def format(self) -> str | None:
-        """How dates are written."""
-
-    @property
-    def since(self) -> Any:
-        """The date from which days are counted."""
-
-    @property
-    def edges(self) -> tuple[float, ...]:
-        """Public cuts of the numbers."""
-
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """The declared values of a column that lists them; empty for numbers."""
-
-
-@dataclass(frozen=True)
-class ListedColumn:
-    """A column of listed values: the groups, or the classes."""
-
-    name: str
-    listed: tuple[str, ...]
-    low: float | None = None
-    high: float | None = None
-    scale: str = "unit"
-    format: str | None = None
-    since: Any = None
-    edges: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn
+from fedsw.columns.column import PLAIN, ListedColumn
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import as_texts, composed, number_text, text_of
+
+if TYPE_CHECKING:
+    from fedsw.columns.kind import ColumnKind
 
 
 def require_distinct(name: str, what: str, values: tuple[str, ...]) -> None:
@@ -271,7 +274,7 @@ class Label(Declared):
         require_distinct(self.name, "values", self.values)
         reader = KINDS.get(self.kind)
         reader.require(self.column)
-        if self.positive is not None and np.isnan(reader.read([self.positive], self.column, PLAIN)[0]):
+        if self.positive is not None and math.isnan(reader.read([self.positive], self.column, PLAIN)[0]):
             raise ValueError(
                 f"column {self.name!r} has positive {self.positive!r}, which is none of its values "
                 f"{list(self.values)}; name the favourable one of them"

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsw.columns.cells import Cells, Distinct, Gaps
-from fedsw.columns.kind import PLAIN, Bins, ColumnKind, DeclaredColumn, Form, Numbers, Spelling, Stored
+from fedsw.columns.column import PLAIN, DeclaredColumn, Spelling
+from fedsw.columns.kind import Bins, ColumnKind, Form, Numbers, Stored
 from fedsw.columns.values import number_text
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from fedsw.columns.category import CategoryKind, CodeKind
-from fedsw.columns.date import DateKind
-from fedsw.columns.kind import ColumnKind
-from fedsw.columns.number import IntegerKind, NumberKind
-from fedsw.columns.truth import TruthKind
+from typing import TYPE_CHECKING
+
 from fedsw.registry import Registry
 
-KINDS: Registry[ColumnKind] = Registry("kind", ColumnKind, group="fedsw.kinds")
-"""What `kind` of a column may name."""
+if TYPE_CHECKING:
+    from fedsw.columns.kind import ColumnKind
 
-for kind in (TruthKind(), CodeKind(), DateKind(), IntegerKind(), NumberKind(), CategoryKind()):
-    KINDS.register(kind.name, kind)
+
+def _shipped() -> None:
+    """Register the kinds of this package; they take NumPy, which a command that reads no column does without."""
+    from fedsw.columns.category import CategoryKind, CodeKind
+    from fedsw.columns.date import DateKind
+    from fedsw.columns.number import IntegerKind, NumberKind
+    from fedsw.columns.truth import TruthKind
+
+    for kind in (TruthKind(), CodeKind(), DateKind(), IntegerKind(), NumberKind(), CategoryKind()):
+        KINDS.register(kind.name, kind)
+
+
+KINDS: Registry[ColumnKind] = Registry("kind", group="fedsw.kinds", shipped=_shipped)
+"""What `kind` of a column may name."""

@@ -16,8 +16,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
 """Words for truth values, in any case."""
 
@@ -67,7 +65,7 @@ def number_text(value: float) -> str:
 
 def text_of(cell: Any) -> str | None:
     """The text by which a cell is compared; None if it is empty, no finite number, no truth value and no text."""
-    if isinstance(cell, np.generic):
+    if hasattr(cell, "item"):  # a number of NumPy's
         cell = cell.item()
     if isinstance(cell, int | str):
         return as_text(cell)
@@ -78,7 +76,9 @@ def text_of(cell: Any) -> str | None:
 
 def identifier_of(cell: Any) -> str | None:
     """The name of a person or unit, one for all spellings of a number: 123, 123.0 and 0123; None if it is none."""
-    if isinstance(cell, bool | np.bool_) or (text := text_of(cell)) is None or not text:
+    if hasattr(cell, "item"):
+        cell = cell.item()
+    if isinstance(cell, bool) or (text := text_of(cell)) is None or not text:
         return None
     digits = _DIGITS.fullmatch(text) if text.isascii() else None
     if isinstance(cell, float) and digits is None:

@@ -17,8 +17,8 @@ from typing import IO, Any
 import numpy as np
 
 from fedsw.columns.cells import Distinct, Gaps
+from fedsw.columns.column import Spelling
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kind import Spelling
 from fedsw.columns.kinds import Feature
 from fedsw.data.cells import missing_numbers
 

@@ -251,7 +251,7 @@ def _listed(values: list[Any], what: str) -> Array:
             )
         return np.stack(parts)
     absent = _absences()
-    plain = [None if any(value is none for none in absent) else _plain(value) for value in values]
+    plain: list[Any] = [None if any(value is none for none in absent) else _plain(value) for value in values]
     kinds = {type(value) for value in plain}
     if kinds in ({bool}, {float}) or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in plain)):
         return np.array(plain)

@@ -306,7 +306,7 @@ class _Declaring:
         cells, kind = self._table.label(name), self._table.kind
         if cells.dtype.kind == "f":
             raise BadRecords(f"{kind}: column {name!r} holds numbers that are not all whole; {remedy}, or mend them")
-        levels = {text_of(cell) if isinstance(cell, float) else cell for cell in cells.tolist()}
+        levels: set[Any] = {text_of(cell) if isinstance(cell, float) else cell for cell in cells.tolist()}
         if any(not isinstance(value, str | int) for value in levels):
             row, cell = next((row, cell) for row, cell in enumerate(cells.tolist()) if text_of(cell) is None)
             what = "empty" if cell is None or cell != cell else "neither text nor a whole number nor a truth value"
@@ -317,7 +317,9 @@ class _Declaring:
             least = "one value only" if len(levels) < 2 else f"{len(levels)} different values, over {_MOST_LEVELS}"
             raise BadRecords(f"{kind}: column {name!r} holds {least}; declare {argument}=, two or more, or {remedy}")
         numeric = all(isinstance(value, int) for value in levels)
-        ordered: list[Any] = sorted(levels) if numeric else sorted({as_text(value) for value in levels})
+        ordered: list[Any] = (
+            sorted(levels) if numeric else sorted({as_text(value) for value in levels if value is not None})
+        )
         return tuple(as_text(value) for value in ordered)
 
 

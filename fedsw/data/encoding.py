@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.columns.cells import Distinct, by_value
+from fedsw.columns.column import PLAIN, Spelling
 from fedsw.columns.date import is_time
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kind import PLAIN, Spelling
 from fedsw.columns.kinds import Feature, Group, Label, Number
 from fedsw.columns.number import LARGEST, is_amount
 from fedsw.columns.registered import KINDS

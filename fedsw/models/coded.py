@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature, number_text
+from fedsw.columns.kinds import Feature
+from fedsw.columns.values import number_text
 
 LENGTH = 4.5
 """The most that a record's inputs reach from the middle of their bounds, in front of a model that takes them so."""

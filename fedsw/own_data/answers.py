@@ -19,8 +19,9 @@ from typing import IO
 
 import numpy as np
 
+from fedsw.columns.column import PLAIN, ListedColumn, Spelling
 from fedsw.columns.date import EPOCH, FORMATS, date_in, is_date
-from fedsw.columns.kind import PLAIN, ColumnKind, ListedColumn, Spelling
+from fedsw.columns.kind import ColumnKind
 from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import FALSE, TRUE, different, normal, text_of
@@ -151,6 +152,8 @@ def as_date(text: str) -> datetime.date | None:
     return date_in(text, None) if "-" in text else None
 
 
+_TRUTHS: frozenset[str] = frozenset((*TRUE, *FALSE)) - {"1", "0"}
+
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "truth": lambda value: value.lower() in _TRUTHS,
     "amount": is_amount,
@@ -159,8 +162,6 @@ FORMS: Mapping[str, Callable[[str], bool]] = {
 }
 """What a value that is no text may be; the cells of a column are text if they are of none of these together."""
 
-
-_TRUTHS = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 
 MOST_CATEGORIES = 100
 """Most categories that are read off a public table; a column with more is left out of the inputs."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedsw.columns.column import PLAIN, Spelling
 from fedsw.columns.date import is_time
-from fedsw.columns.kind import PLAIN, Spelling
 from fedsw.columns.kinds import LONGEST_NAME
 from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS

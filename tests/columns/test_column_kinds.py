@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedsw.columns.column import Spelling
 from fedsw.columns.declaration import Columns
-from fedsw.columns.kind import Form, Spelling
+from fedsw.columns.kind import Form
 from fedsw.columns.kinds import Feature
 from fedsw.columns.number import NumberKind, as_float, spellings
 from fedsw.columns.registered import KINDS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.columns.kind import PLAIN
+from fedsw.columns.column import PLAIN
 from fedsw.columns.kinds import Feature
 from fedsw.columns.registered import KINDS
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
