@@ -280,3 +280,33 @@ def test_a_column_called_row_is_an_input_where_its_values_number_nothing(tmp_pat
     assert 'name = "index"},   left out: it numbers the rows' in made.text and "over 15 digits" in made.text
     private = draft(DraftRequest(folder, "sex", "y", Words()), name="own")
     assert 'name = "row"},   left out: it numbers the rows' in private.text
+
+
+def test_columns_that_are_written_in_two_ways_are_each_read_in_their_own(tmp_path):
+    folder = tmp_path / "DATA"
+    folder.mkdir()
+    rows = [f"1.{row};{row},5;2.000,{row};{'fm'[row % 2]};{row // 3 % 2}" for row in range(12)]
+    (folder / "t.csv").write_text("\n".join(["a;b;c;sex;y", *rows]))
+    made = draft(DraftRequest(folder, "sex", "y", Words(), from_public=True), name="own")
+    features = features_of(folder, made)
+    assert (features["b"].decimal, features["c"].decimal, features["c"].thousands) == (",", ",", ".")
+    assert [features[name].low for name in "abc"] == [1.0, 0.5, 2000.0]
+    again = read_table(folder / "t.csv", columns_of(folder, made)).features
+    assert again.min() == 0.0 and again.max() == 1.0
+
+
+def test_a_kind_of_another_package_is_drafted_and_may_stand_in_a_code_book(tmp_path, monkeypatch):
+    from fedsw.columns.registered import KINDS
+    from fedsw.own_data.code_book import read_code_book
+    from tests.columns.test_column_kinds import Percent
+
+    monkeypatch.setattr(KINDS, "_things", dict(KINDS.items()))
+    KINDS.register("percent", Percent())
+    folder = tmp_path / "DATA"
+    folder.mkdir()
+    rows = [f"{20 + row}%,{'fm'[row % 2]},{row // 3 % 2}" for row in range(12)]
+    (folder / "t.csv").write_text("\n".join(["fat,sex,y", *rows]))
+    feature = features_of(folder, draft(DraftRequest(folder, "sex", "y", Words(), from_public=True), name="own"))["fat"]
+    assert (feature.kind, feature.low, feature.high) == ("percent", 20, 31)
+    (tmp_path / "codes.csv").write_text("column,kind,low,high\nfat,percent,0,60\n")
+    assert read_code_book(tmp_path / "codes.csv").entries["fat"].answer.kind == "percent"
