@@ -41,7 +41,10 @@ class Charge:
 
 @dataclass(frozen=True)
 class Entry:
-    """One group's part of one release, as it stands in the ledger; ``lost`` was charged by ``Ledger.charge_lost``."""
+    """One group's part of one release, as it stands in the ledger.
+
+    ``lost`` was charged by ``Ledger.charge_lost``; to what is ``counted`` the account of its data set agreed.
+    """
 
     sequence: int
     round: int
@@ -53,9 +56,10 @@ class Entry:
     sigma: float
     slicing: Slicing | None = None
     lost: bool = False
+    counted: bool = False
 
 
-ADDED: dict[str, Any] = {"lost": False}
+ADDED: dict[str, Any] = {"lost": False, "counted": False}
 """Columns that rows have had since a later version than the first, and what a row without one says: it opens."""
 
 _FIRST = frozenset({"round", "attempt", "sigma", "charges"})

@@ -17,7 +17,17 @@ import torch
 
 from fedsw import files
 from fedsw.accountants import is_proven, own_noise, require_noise
-from fedsw.accounting.charges import Account, Charge, Entry, SelectedAccount, as_row, as_steps, charges_of, entries_of
+from fedsw.accounting.charges import (
+    Account,
+    Charge,
+    Entry,
+    SelectedAccount,
+    as_row,
+    as_steps,
+    charges_of,
+    entries_of,
+    whole,
+)
 from fedsw.accounting.composition import check_delta
 from fedsw.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.accounting.profiles import Step
@@ -255,6 +265,8 @@ class Ledger:
             steps = as_steps(charges, sigma, self.groups)
             require_sampling(self.relation, [charge.sampling for charge in charges])
             row = as_row(round, attempt, charges, sigma) | ({"lost": True} if lost else {})
+            if self.limiter is not None:
+                row["counted"] = self._counted = True
             with self._current() as account:
                 self._require_fresh(account, round, attempt)
                 account.add(round, attempt, steps)
@@ -268,12 +280,17 @@ class Ledger:
             return frozenset(account.spent)
 
     def _require_counted(self) -> None:
-        data = None if self.limiter is not None else _belonging(self.path)
-        if data is not None:
+        """Refuse a charge that nobody is asked about, to a ledger of an account: by a file beside it, or its rows."""
+        if self.limiter is not None:
+            return
+        data = _belonging(self.path)
+        if data is not None or self._counted:
+            named = "a data set" if data is None else f"data set {data!r}"
+            name = "NAME" if data is None else data
             raise Uncounted(
-                f"{self.path} counts in the account of data set {data!r}, and is charged here without it; nothing was "
-                f"released. Give account={data!r} (or the Path of its file) to what releases, or count by hand: "
-                f"`with fedsw.accounting.lifetime.counting(ledger, account_named({data!r}), more, about): ...`"
+                f"{self.path} counts in the account of {named}, and is charged here without it; nothing was released. "
+                f"Give account={name!r} (or the Path of its file) to what releases, or count by hand: "
+                f"`with fedsw.accounting.lifetime.counting(ledger, account_named({name!r}), more, about): ...`"
             )
 
     def require_fresh(self, round: int, attempt: int) -> None:
@@ -390,7 +407,9 @@ class Ledger:
             if self.selection is None
             else SelectedAccount(self.groups, self.accountant, self.mechanism, self.selection)
         )
+        self._counted = False
         for row in self._journal.rows():
+            self._counted = self._counted or bool(whole(row)["counted"])
             account.add(row["round"], row["attempt"], as_steps(charges_of(row), row["sigma"], self.groups))
         return account
 

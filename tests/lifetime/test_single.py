@@ -178,11 +178,12 @@ def test_a_ledger_that_belongs_to_an_account_is_not_charged_without_it(people, t
     with pytest.raises(Stop):
         trainer(tmp_path / "trained", secret(), observer=stopping_after(2), account="people").fit(records())
     before = people.state()
-    for path in (tmp_path / "s.sqlite", tmp_path / "trained" / "ledger.sqlite"):
+    copy = shutil.copy(tmp_path / "s.sqlite", tmp_path / "copy.sqlite")  # without the file of the account
+    for path in (tmp_path / "s.sqlite", tmp_path / "trained" / "ledger.sqlite", Path(copy)):
         with Ledger.open(path) as ledger:
             charges = [Charge(group, 1.0, 0.1) for group in ledger.groups]
             head = ledger.head()
-            with pytest.raises(Uncounted, match=r"counts in the account of data set 'people'.*Give account='people'"):
+            with pytest.raises(Uncounted, match=r"counts in the account of .*data set.*Give account='(people|NAME)'"):
                 ledger.spend(9, 9, charges, 1.0)
             (refusal,) = spend_together([Spending(ledger, 9, 9, charges, 1.0)])
             assert isinstance(refusal, Uncounted) and ledger.head() == head
