@@ -40,7 +40,7 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
     yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
     penalty = found.experiment.objective.penalty
     if PENALTIES.get(penalty).own or found.word != "proven":
-        yield "penalty", f"{penalty}, of your own: {_WHOSE[found.word]}"
+        yield "own penalty", f"{penalty}: {_WHOSE[found.word]}"
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
     if found.multiplier:
         yield "noise", _noise(found)

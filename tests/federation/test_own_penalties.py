@@ -165,4 +165,4 @@ def test_a_node_imports_what_its_operator_allows_and_takes_no_ones_word_within_a
 def test_the_plan_names_the_penalty_and_whose_word_its_bound_is(setting, word):
     experiment = small(setting, *NOISE)
     plan = as_plain(planned(experiment, {"0": 300, "1": 300}, untold="not asked here"))
-    assert plan["penalty"] == experiment.objective.penalty and word in plan["words"]["penalty"]
+    assert plan["penalty"] == experiment.objective.penalty and word in plan["words"]["own penalty"]

@@ -190,7 +190,8 @@ class Objective(Section):
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
     private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
     "module:name" is one of the user's own: a class derived from `fedsw.tasks.task.Task`, made with `arguments`; a
-    `penalty` "module:name" is a class derived from `fedsw.Penalty`, or an object of one.
+    `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching" or "module:name", a
+    class derived from `fedsw.Penalty` or an object of one.
     """
 
     task: Annotated[str, among(task_names, "a task")] = "classification"
