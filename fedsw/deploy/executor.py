@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import email.utils
 import hashlib
 import importlib
 import importlib.util
@@ -45,6 +46,12 @@ LEASE_SECONDS = 20.0
 _RUNS_KEPT = 16
 _PAUSE_SECONDS = 1.0
 _BUNDLE = "bundle"
+_REFUSALS = 3
+"""Requests that were refused one after the other, after which the node connects again: a stall makes signatures old."""
+_MOST_AHEAD, _MOST_BEHIND = 4.0, 280.0
+"""Seconds by which the clock of a node may be ahead of the server's, and behind it, before requests are refused."""
+REFUSAL = "FEDSW_REFUSAL"
+"""The environment variable with the file to which a node writes why it does not go on, for who started it to say."""
 
 
 def _beside(name: str) -> Any:
@@ -79,6 +86,28 @@ def serve(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     key: Any = load_ssh_private_key(Path(options.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
+    import httpx
+
+    activate, beat = connection.FleetHttpClient.ActivateNode, connection.FleetHttpClient.SendNodeHeartbeat
+
+    def activated(client: Any, request: Any) -> Any:
+        try:
+            return activate(client, request)
+        except httpx.HTTPStatusError as refused:
+            leave(words_of_refusal(refused.response))
+
+    def beaten(client: Any, request: Any) -> Any:
+        """Once more where a signature is refused: it may be from before this process was stopped for a while."""
+        try:
+            return beat(client, request)
+        except httpx.HTTPStatusError as refused:
+            if refused.response.status_code != httpx.codes.UNAUTHORIZED:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+            return beat(client, request)
+
+    connection.FleetHttpClient.ActivateNode = activated
+    connection.FleetHttpClient.SendNodeHeartbeat = beaten
     enter, clients = connection.FleetHttpClient.__enter__, list[Any]()
 
     def remembered(client: Any) -> Any:
@@ -128,17 +157,25 @@ class Node:
         from flwr.common.constant import ErrorCode
         from flwr.supercore import log
 
+        refused_before = 0
         away = ""  # what the SuperLink's absence was last said to be: a server that stays away is said once
         while True:
             received, why = None, ""
             try:
                 received = self._take()
+                refused_before = 0
             except httpx.HTTPStatusError as refused:
                 if refused.response.status_code == httpx.codes.UNAUTHORIZED:
-                    raise SystemExit("the SuperLink no longer knows this node") from refused
-                if refused.response.status_code == httpx.codes.NOT_FOUND:
+                    refused_before += 1
+                    why = words_about_clocks(refused.response)
+                    if not why and refused_before >= _REFUSALS:
+                        leave("the SuperLink no longer knows this node")
+                    if not why:
+                        time.sleep(_PAUSE_SECONDS)
+                        continue
+                elif refused.response.status_code == httpx.codes.NOT_FOUND:
                     raise SystemExit("this SuperLink has no warm clients; start the node with --stock") from refused
-                why = f"the SuperLink refuses to give messages: {refused}"
+                why = why or f"the SuperLink refuses to give messages: {refused}"
             except httpx.TransportError as fault:
                 why = f"the SuperLink is out of reach: {fault}"
             except Unreadable as fault:
@@ -256,6 +293,38 @@ class Node:
             self._runs[run_id] = (run, fab, get_fused_config_from_fab(fab.content, run))
             _forget_oldest(self._runs)
         return self._runs[run_id]
+
+
+def words_about_clocks(response: Any) -> str:
+    """What is wrong with this machine's clock, by the time that an answer of the server states; empty if nothing is."""
+    try:
+        there = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
+    except (LookupError, TypeError, ValueError):
+        return ""
+    ahead = time.time() - there
+    if -_MOST_BEHIND < ahead < _MOST_AHEAD:
+        return ""
+    differs = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+    return (
+        f"this machine's clock is {differs} the server's, and requests are signed with the time: set the clocks of both"
+    )
+
+
+def words_of_refusal(response: Any) -> str:
+    """Why a server does not take this node, in its words, or by the clock."""
+    try:
+        said = str(response.json()["detail"])
+    except (ValueError, LookupError, TypeError):
+        said = f"HTTP {response.status_code}"
+    return words_about_clocks(response) or f"the server does not take this node: {said}"
+
+
+def leave(why: str) -> NoReturn:
+    """End this process; who started it is told why, or the terminal is."""
+    if place := os.environ.get(REFUSAL):
+        Path(place).write_text(why, encoding="utf-8")
+        raise SystemExit(1)
+    raise SystemExit(why)
 
 
 class Unreadable(Exception):

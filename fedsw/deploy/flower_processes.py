@@ -12,7 +12,7 @@ from pathlib import Path
 from fedsw.columns.declaration import read_columns
 from fedsw.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.deploy.certificates import ServerCertificates, read_signing_key
-from fedsw.deploy.processes import Processes, script
+from fedsw.deploy.processes import Processes, require_free_port, script
 from fedsw.federation.node.account import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
@@ -52,6 +52,7 @@ class SuperLink:
         cls, processes: Processes, certificates: ServerCertificates, home: Path, *, host: str, port: int, stock: bool
     ) -> SuperLink:
         """Start one, with its FLWR_HOME at `home`, and wait until it listens; an error has what it printed."""
+        require_free_port(host, port, "--port")
         address = f"127.0.0.1:{port}"
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
         command = superlink_command(certificates, host, port, stock=stock)

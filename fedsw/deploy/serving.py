@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw.deploy.certificates import LOOPBACK, ServerCertificates, warn_of_expiry, write_certificates, write_node_key
+from fedsw.deploy.executor import REFUSAL
 from fedsw.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
 from fedsw.deploy.processes import Processes, free_port
 from fedsw.federation.node.participation import Participation, participations
@@ -160,7 +161,8 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
     """
     warn_of_expiry([node.authority] if node.authority.is_file() else [])
     news, before = None if node.state_dir is None else RunNotices(node.state_dir), ""
-    with Processes(None, {"FLWR_HOME": str(private_folder(home))}) as processes:
+    refusal = private_folder(home) / "refusal"
+    with Processes(None, {"FLWR_HOME": str(home), REFUSAL: str(refusal.resolve())}) as processes:
         while True:
             if fault := probe(node.superlink, node.authority):
                 why = (
@@ -170,9 +172,11 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
                 why += "; the runs that took part from here are over" if news is not None and news.all_over else ""
             else:
                 port = free_port()
+                refusal.unlink(missing_ok=True)
                 process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
                 code = _followed(process, news, say)
-                why = f"the SuperNode ended with code {code}; it starts again every {RETRY_SECONDS:g} s"
+                said = refusal.read_text(encoding="utf-8") if refusal.exists() else f"it ended with code {code}"
+                why = f"{said}; an attempt follows every {RETRY_SECONDS:g} s"
             if why != before:
                 say(why)
             before = why

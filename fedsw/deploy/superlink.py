@@ -76,9 +76,32 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
     every = (LoopbackOnly, limits.BoundedRequests, *guards)
     replaced.get_middleware = lambda: tuple(Middleware(guard) for guard in every)
     fleet_handlers.push_messages = lambda request, state: push(_own(request), state)
+    activate = fleet_handlers.activate_node
+    fleet_handlers.activate_node = lambda request, state: _activated(activate, request, state)
     uvicorn.run = limits.serve
     sys.argv = ["flower-superlink", *arguments]
     command.flower_superlink()
+
+
+def _activated(activate: Callable[[Any, Any], Any], request: Any, state: Any) -> Any:
+    """Take a node with an admitted key that no other one uses; else say which of both it is."""
+    from fastapi import HTTPException
+    from flwr.supercore.error import FlowerError
+
+    if state.get_node_id_by_public_key(request.public_key) is None:
+        raise HTTPException(
+            403,
+            "it does not know this key. Its operator puts node.key.pub into the folder nodes beside the server's "
+            "certificate; then the client is taken within seconds",
+        )
+    try:
+        return activate(request, state)
+    except FlowerError:
+        raise HTTPException(
+            409,
+            "its key is in use: a client that started with it before is connected, or died and is waited for up to "
+            "20 s (a minute with --stock). Two clients need two keys",
+        ) from None
 
 
 def _own(request: Any) -> Any:

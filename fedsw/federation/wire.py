@@ -25,6 +25,8 @@ APP_ABSENT = 1
 """Flower's code of the error of a node that loads no ClientApp."""
 APP_RAISED = 2
 """Flower's code of the error that a ClientApp raised."""
+ABSENT = (3, 4, 5)
+"""Flower's codes of errors that the network makes up for a node that is not there, or whose reply never came."""
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
 

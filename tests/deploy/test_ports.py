@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
+
+import pytest
 
 from fedsw.deploy import processes
+from fedsw.deploy.certificates import write_certificates
+from fedsw.deploy.flower_processes import SuperLink
 from fedsw.deploy.processes import free_port
 
 
@@ -43,3 +48,15 @@ def test_ports_never_run_out(monkeypatch):
 def test_a_given_port_can_be_listened_on():
     with socket.create_server(("127.0.0.1", free_port())) as server:
         assert server.getsockname()[1] > 0
+
+
+def test_a_port_that_is_taken_is_named_with_the_remedy_before_anything_is_started(tmp_path):
+    """After 75 seconds it was said that a node's key was not taken, with a traceback of another library."""
+    with socket.create_server(("127.0.0.1", 0)) as other, processes.Processes(None) as started:
+        port = other.getsockname()[1]
+        for stock in (False, True):
+            certificates = write_certificates(tmp_path / f"server{stock}", ["localhost"])
+            began = time.monotonic()
+            with pytest.raises(RuntimeError, match=f"port {port} cannot be opened: another program .* with --port"):
+                SuperLink.start(started, certificates, tmp_path, host="0.0.0.0", port=port, stock=stock)
+            assert time.monotonic() - began < 5 and not started.alive()

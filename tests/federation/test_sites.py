@@ -120,6 +120,17 @@ def test_every_client_is_on_one_node(nodes, clients):
     assert {total for _, total in found} == {max(nodes, clients)}
 
 
+def test_no_part_of_everybodys_records_is_left_out_without_a_word():
+    """Two nodes started as two of three held two thirds of the records, and nobody said so."""
+    task = Problem.from_experiment(small("federation.clients=2"))
+    with pytest.raises(
+        ExperimentError, match="one of 3 .*those of 1 left out. Start every node with --num-partitions 2"
+    ):
+        held_records(task, {"partition-id": 0, "num-partitions": 3})
+    with pytest.raises(ExperimentError, match="left out"):
+        held_records(task, {"partition-id": 0, "num-partitions": 3, "own-data": 1, "trust": "any"})
+
+
 def test_counts_of_clients_that_are_away_are_0_and_the_rates_are_those_of_the_others():
     task = Problem.from_experiment(small())
     sizes = np.array([[30, 10], [50, 20], [20, 30]])

@@ -145,20 +145,24 @@ class Availability:
         for site in self._sites:
             self._hear_spent(site)
 
-    def present(self, least: int, *, without: Away | None = None) -> tuple[Present, ...]:
+    def present(self, least: int, *, without: Away | None = None, patient: bool = False) -> tuple[Present, ...]:
         """The sites with a client that can be asked now; those that are away are greeted meanwhile.
 
-        Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire.
-        Those `without` do not count, whether they are there or not.
+        Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire; if
+        `patient`, also for sites that are offline, as long as a message would be waited for: one whose process stood
+        still for half a minute, or is started again, is back by then. Those `without` do not count, whether they are
+        there or not.
         """
+        until = time.monotonic() + (self._timeout if patient else 0.0)
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
         found = self._found(here, without)
-        while clients_of(found) < least and self._awaited(here, without):
+        while clients_of(found) < least and (self._awaited(here, without) or self._returning(here, without, until)):
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
+            self._greet(here)
             found = self._found(here, without)
         return found
 
@@ -173,6 +177,12 @@ class Availability:
         away = self.away if without is None else self.away.joined(without)
         found = (away.here(site) for site in self._sites if site.node in here)
         return tuple(each for each in found if each.count)
+
+    def _returning(self, here: frozenset[int], without: Away | None, until: float) -> bool:
+        """Whether a site that is offline may come back, while there is time."""
+        lost = without or Away()
+        away = [site for site in self._sites if site.node not in here and site.node not in lost.sites]
+        return bool(away) and time.monotonic() < until
 
     def _awaited(self, here: frozenset[int], without: Away | None) -> bool:
         now = time.monotonic()

@@ -18,7 +18,8 @@ class Suspensions:
 
     After its k-th such failure a site sits out 2^k rounds. It sits out for good after more than its equal share of the
     failed attempts that the plan has a budget for, or once all of those together are used up: another would take a
-    round from everybody. That lasts as long as the server's process: who resumes the run says that the site is mended.
+    round from everybody. One failure is let pass where the plan has a budget for none. That lasts as long as the
+    server's process: who resumes the run says that the site is mended.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Suspensions:
         """Take note of a site's failure in a round; of so many ``planned`` ones among ``sites`` sites."""
         self._failed[site.node] += 1
         times = self._failed[site.node]
+        planned = max(planned, 1)
         for_good = times > math.ceil(planned / sites) or self._failed.total() > planned
         self._out[site.node] = site, math.inf if for_good else round_ + 2**times
         about = event("site suspended", client=int(site.clients[0]), round=round_)

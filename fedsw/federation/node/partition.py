@@ -115,7 +115,16 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 
 def _part(everybody: Records, experiment: Experiment, clients: range, total: int) -> Held:
-    """The clients' part of everybody's records, in their order; all of them are not copied."""
+    """The clients' part of everybody's records, in their order; all of them are not copied.
+
+    ExperimentError where they would be dealt to more clients than take part: a part of them would be in no run.
+    """
+    if total > (asked := experiment.federation.clients):
+        raise ExperimentError(
+            f"federation.clients is {asked}, and this node is one of {total} (num-partitions): the records would be "
+            f"dealt to {total} clients, and those of {total - asked} left out. Start every node with "
+            f"--num-partitions {asked}, or set federation.clients to {total}"
+        )
     owner = owners(everybody, experiment.partition, total)
     numbers = np.arange(clients.start, clients.stop)
     if len(clients) == total:

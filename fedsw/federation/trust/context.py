@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedsw.accounting import Ledger
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.budgets.moments import FIRST, HELD_OUT
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.cohort import Present, Site, clients_of
@@ -161,7 +161,8 @@ class Collector:
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
     has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
     on; whoever was lost in a round is not asked in its further attempts. Who sits out (`Suspensions`) is not asked
-    either, unless it comes back later and the run would end without it now. `least` clients are enough; `kept` says
+    either, unless it comes back later and the run would end without it now; then those are waited for, too, that are
+    offline, for as long as `federation.timeout`. `least` clients are enough; `kept` says
     what is kept when fewer are left, for the message.
     """
 
@@ -170,17 +171,17 @@ class Collector:
         settings = context.plan.task.experiment.federation
         self.least = settings.min_clients or settings.clients
         self._max_attempts = settings.max_attempts
-        self._lost = Away()
+        self._lost, self._refused = Away(), Away()
 
     def attempts(self, round_: int) -> Iterator[tuple[int, tuple[Present, ...]]]:
         """The attempts at a round: the number of each, and who can be asked in it, at least as many as are enough."""
-        availability, self._lost = self._context.availability, Away()
+        availability, self._lost, self._refused = self._context.availability, Away(), Away()
         for _ in range(self._max_attempts):
             without = self._lost.joined(self._context.suspensions.away(round_, for_good=False))
             present = availability.present(self.least, without=without)
             if clients_of(present) < self.least:
-                without = self._lost.joined(self._context.suspensions.away(round_, for_good=True))
-                present = availability.present(self.least, without=without)
+                without = self._refused.joined(self._context.suspensions.away(round_, for_good=True))
+                present = availability.present(self.least, without=without, patient=True)
             if (count := clients_of(present)) < self.least:
                 away = availability.away.joined(without)
                 raise self.too_few(round_, count, away.describe(self._context.sites))
@@ -226,8 +227,13 @@ class Collector:
         return answers
 
     def lose(self, site: Site, fault: Fault) -> None:
-        """Count a site as lost: for this round, and until it has answered another greeting."""
+        """Count a site as lost: for this round, and until it has answered another greeting.
+
+        One that did not answer at all may be asked again in this round, once it is back, if the run would end without.
+        """
         self._lost.lose(site, fault.reason)
+        if fault.code not in wire.ABSENT:
+            self._refused.lose(site, fault.reason)
         self._context.availability.away.lose(site, fault.reason)
         first, last = int(site.clients[0]), int(site.clients[-1])
         lines = event("client lost", client=first, code=fault.code)

@@ -54,7 +54,7 @@ class LocalMethod(AtClients, ABC):
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """One round at the model `theta` (flat, float64); see `Side` for what it raises."""
-        present = self._availability.present(self._least, without=self._exhausted)
+        present = self._availability.present(self._least, without=self._exhausted, patient=True)
         members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
         self._require_enough(round_, members, self._away())
         return self._attempt(round_, self._context.begin(round_), theta, members)
