@@ -96,7 +96,7 @@ def folders(*numbers: int, spoiled: bool = False) -> Callable[[], None]:
         for number in numbers:
             Path(f"data/{number}").mkdir()
             cells = rows()
-            cells[7][0] = "x" if spoiled and number == numbers[-1] else 30
+            cells[7][0] = "x" if spoiled and number == numbers[-1] else 30 + number
             with Path(f"data/{number}/train.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([HEADER, *cells])
 

@@ -44,9 +44,13 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     print_run(place, as_json=as_json, quiet=quiet)
 
 
+_TRIED = 12
+"""Rows of made-up cells that predictions are tried on."""
+
+
 def rehearsed(directory: Path) -> None:
     """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
-    from fedsw.own_data.rehearsal import made_up_cells
+    from fedsw.data.made_up import made_up_cells
     from fedsw.own_data.synthesis import write_table
     from fedsw.use.export import write_card
     from fedsw.use.trained import load
@@ -58,7 +62,7 @@ def rehearsed(directory: Path) -> None:
         return
     model = load(directory, allow_modules=modules_of(record.experiment))
     columns = record.experiment.data.columns
-    cells = None if columns is None or not model.answers else made_up_cells(columns)
+    cells = None if columns is None or not model.answers else made_up_cells(columns, _TRIED, seed=0)
     if columns is not None and cells is not None:
         table = directory / "made-up.csv"
         write_table(table, cells, columns)

@@ -125,12 +125,15 @@ class ColumnKind(ABC):
 
     def make_up(self, column: DeclaredColumn, count: int, chance: np.random.Generator, spelling: Spelling) -> list[str]:
         """Made-up cells (count,), uniform over what is declared, by no record: for rehearsals."""
+        return self.write(self.drawn(column, count, chance), column, spelling)
+
+    def drawn(self, column: DeclaredColumn, count: int, chance: np.random.Generator) -> Numbers:
+        """The own numbers (count,) of made-up cells; from -1 to 1 without bounds."""
         limits = self.bounds(column)
         low, high = (-1.0, 1.0) if limits is None else limits
-        drawn = chance.integers(int(np.ceil(low)), int(np.floor(high)), count, endpoint=True) if self.whole else None
-        return self.write(
-            chance.uniform(low, high, count) if drawn is None else drawn.astype(np.float64), column, spelling
-        )
+        if not self.whole:
+            return chance.uniform(low, high, count)
+        return chance.integers(int(np.ceil(low)), int(np.floor(high)), count, endpoint=True).astype(np.float64)
 
     def bounds(self, column: DeclaredColumn) -> tuple[float, float] | None:
         """The least and the largest of the column's own numbers; None where nobody declared any."""

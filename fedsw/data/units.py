@@ -6,9 +6,10 @@ import dataclasses
 import filecmp
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -170,6 +171,23 @@ def same_file(one: Path, other: Path) -> bool:
 def same_content(one: Path, other: Path) -> bool:
     """Whether two files are one, or a copy of the other."""
     return same_file(one, other) or filecmp.cmp(one, other, shallow=False)
+
+
+def one_file_twice(tables: Mapping[Any, Path]) -> str | None:
+    """A sentence about the first two clients that bring one file, by a link or as a copy; None if no two do."""
+    by_size: dict[int, list[Any]] = {}
+    for client, table in tables.items():
+        if not table.is_file():
+            continue
+        alike = by_size.setdefault(table.stat().st_size, [])
+        for other in alike:
+            if same_content(table, tables[other]):
+                return (
+                    f"clients {other} and {client} bring one file, {tables[other]} and {table}: its people would be "
+                    "counted and protected as if they were two; give each client its own records"
+                )
+        alike.append(client)
+    return None
 
 
 def rows_in_common(records: Records, others: Iterable[Records]) -> int:

@@ -161,10 +161,17 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 
 
 def require_one_client_each(experiment: Experiment) -> None:
-    """Refuse files of a simulation in which one unit has rows at several clients; what nodes bring is not seen here."""
+    """Refuse files of a simulation of which two are one, or in which one unit has rows at several clients.
+
+    What nodes bring is not seen here.
+    """
     spec = experiment.data
     tables = visible_tables(experiment)
-    if spec.unit is None or len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
+    if len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
+        return
+    if (said := units.one_file_twice({table.parent.name: table for table in tables})) is not None:
+        raise BadRecords(said)
+    if spec.unit is None:
         return
     columns = declared_columns(experiment)
     try:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from fedsw.columns.cells import Distinct, by_value
 from fedsw.columns.declaration import Columns
-from fedsw.data import BadRecords, find_table, read_table, same_content, tables_in, what_is_in
+from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
 from fedsw.data.blocks import TABLES, is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
-from fedsw.data.units import shared_words
+from fedsw.data.units import one_file_twice, shared_words
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import fixed_by_neighbours
 from fedsw.experiment.sources import declared_columns, load_held_out
@@ -156,22 +156,6 @@ def _require_numbered(folder: Path) -> None:
     )
 
 
-def one_file_twice(tables: Sequence[Place]) -> str | None:
-    """A sentence about the first two clients that bring one file, by a link or as a copy; None if no two do."""
-    by_size: dict[int, list[Place]] = {}
-    for place in tables:
-        if place.client is None or not place.table.is_file():
-            continue
-        for other in by_size.setdefault(place.table.stat().st_size, []):
-            if same_content(place.table, other.table):
-                return (
-                    f"clients {other.client} and {place.client} bring one file, {other.table} and {place.table}: its "
-                    "people would be counted and protected as if they were two; give each client its own records"
-                )
-        by_size[place.table.stat().st_size].append(place)
-    return None
-
-
 def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
     """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
 
@@ -194,7 +178,7 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
             f"the experiment has {asked} clients, and {folder} has folders for {len(tables)} "
             f"(0 to {len(tables) - 1}): write {fits}"
         )
-    if (said := one_file_twice(tables)) is not None:
+    if (said := one_file_twice({place.client: place.table for place in tables})) is not None:
         raise BadRecords(said)
     if elsewhere:
         for place in tables:
@@ -268,7 +252,7 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     read = [_examined(experiment, place, columns, keep=keep) for place in found]
     files = tuple(file for file, _ in read)
     together = () if alone else tuple(_together(experiment, columns, read, folder))
-    if (twice := one_file_twice(found)) is not None:
+    if (twice := one_file_twice({place.client: place.table for place in found})) is not None:
         together += (twice,)
     units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from fedsw.columns.declaration import Columns, coded_columns
+from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
-from fedsw.data.codes import cells_of_table
+from fedsw.data.made_up import made_up_inputs, made_up_targets
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import CONFIG
@@ -21,7 +21,6 @@ from fedsw.runs.observer import NoObserver
 _LEAST, _MOST, _SPARE = 60, 50_000, 4
 _FEW_CLIENTS = 20
 _ROUNDS = 2
-_ROWS = 12
 
 
 def rehearse(experiment: Experiment, *uses: Callable[[Path], None]) -> None:
@@ -106,29 +105,17 @@ def _charged(runs: Path) -> bool:
 
 
 def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 0, seed: int = 0) -> DeclaredRecords:
-    """Records of the declared form, a unit each, with uniform inputs and targets; so many of every group."""
+    """Records of the declared form, a unit each, by the kinds of the columns; so many of every group."""
     groups = torch.repeat_interleave(torch.arange(len(columns.groups)), torch.tensor([*by_group.values()]))
     generator, count = torch.Generator().manual_seed(seed), len(groups)
-    features = torch.rand((count, columns.inputs), generator=generator)
+    features = torch.from_numpy(made_up_inputs(columns, count, seed=seed))
     if columns.targets:
-        target = torch.rand((count, len(columns.targets)), generator=generator)
+        target = torch.from_numpy(made_up_targets(columns, count, seed=seed))
     else:
         target = torch.randint(0, len(columns.classes), (count,), generator=generator)
     places = torch.arange(count)
     unit = None if columns.unit is None else places + first_unit
     return DeclaredRecords(features, groups, target, places, columns, "made-up", unit=unit)
-
-
-def made_up_cells(columns: Columns) -> dict[str, list[str]] | None:
-    """A few rows of made-up cells by column, as a table of text has them; None where a number has no bounds."""
-    try:
-        coded = coded_columns(columns, bins=4, group_in_cell=False)
-    except ExperimentError:
-        return None
-    rows = torch.arange(_ROWS)
-    codes = torch.stack([rows % each.size for each in coded], dim=1)
-    labels, groups = rows % max(1, len(columns.classes)), rows % len(columns.groups)
-    return cells_of_table(codes, labels, groups, columns, coded, seed=0)
 
 
 def on_objects(experiment: Experiment, rounds: int, clients: int, *, metrics: bool = False) -> Experiment:

@@ -14,6 +14,7 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.data import BadRecords, read_table
+from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
 from fedsw.own_data.answers import Words, form_of, read_bounds, read_format
@@ -211,6 +212,8 @@ def test_one_file_given_as_two_clients_is_a_fault_by_link_or_copy(tmp_path):
         running = parse_experiment(raw | {"data": raw["data"] | {"data_dir": str(data)}})
         with pytest.raises(BadRecords, match="clients 0 and 1 bring one file"):
             require_runnable(running, named="own.toml", elsewhere=False)
+        with pytest.raises(BadRecords, match="clients 0 and 1 bring one file"):
+            run(running, runs=tmp_path / "runs")
 
 
 def test_init_lists_what_is_missing_with_its_line(tmp_path, capsys):
