@@ -26,7 +26,9 @@ _MEASURED = ("distance", "of these records", "of their populations", "differ")
 
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
-    group: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the groups.")] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of the groups, if outputs are compared.")
+    ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="The favourable class of the target, as hired.")
@@ -96,11 +98,8 @@ def init_command(
     if code_book_template is not None:
         _write_template(code_book_template, folder, {"group": group, "target": target, "person": unit}, force=force)
         return
-    if group is None or target is None:
-        missing = "group" if group is None else "target"
-        raise ExperimentError(
-            f"nothing says which column is the {missing}: add --{missing} COLUMN, or a code book's role"
-        )
+    if target is None:
+        raise ExperimentError("nothing says which column is the target: add --target COLUMN, or a code book's role")
     named = (code_book, public_table, held_out)
     require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
     cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}

@@ -44,13 +44,16 @@ _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled
 def show_command(
     run: Run,
     what: Annotated[
-        Literal["summary", "progress", "ledger", "card", "client"],
-        typer.Argument(metavar="[summary|progress|ledger|card|client]"),
+        Literal["summary", "progress", "ledger", "card", "shapes", "client"],
+        typer.Argument(metavar="[summary|progress|ledger|card|shapes|client]"),
     ] = "summary",
     watch: Watch = False,
     every: Every = 2.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="card: where to write it; the run's card.md.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="card, shapes: where to write it; of a card the run's card.md."
+        ),
     ] = None,
     coded: Annotated[
         bool, typer.Option("--coded", help="summary: errors of a number as training has them, of 0 to 1.")
@@ -63,15 +66,16 @@ def show_command(
 
     RUN is the run's directory, or an experiment's name for its latest run. Its summary is what it printed when it
     ended; progress has rounds, ε spent, signal to noise, clients, bytes, pace and the time left; ledger replays what
-    it spent; card writes its model card again. With client, RUN is the --state-dir of `fedsw client`: the runs that
+    it spent; card writes its model card again; shapes are an additive model's functions, one of each column, drawn
+    into -o FILE.png where that is given. With client, RUN is the --state-dir of `fedsw client`: the runs that
     this machine takes part in, and what its own ledgers have spent.
     """
     from fedsw.runs.files import find_run
 
     if watch and what != "progress":
         raise typer.BadParameter("--watch follows a run at its server: fedsw show RUN progress --watch")
-    if output is not None and what != "card":
-        raise typer.BadParameter("--output is where a card is written: fedsw show RUN card -o FILE")
+    if output is not None and what not in ("card", "shapes"):
+        raise typer.BadParameter("--output is where a card or shapes are written: fedsw show RUN card -o FILE")
     if what == "client":
         from fedsw.report.accounts import read_client_status
 
@@ -95,10 +99,34 @@ def show_command(
             require_writable(output, force=force, read=files_of_run(directory))
             files.new_folder(output.parent)
         _answer_path("card", write_card(directory, output), as_json=as_json)
+    elif what == "shapes":
+        _show_shapes(directory, output, force=force, as_json=as_json)
     else:
         from fedsw.cli.execution import print_run
 
         print_run(directory, as_json=as_json, coded=coded)
+
+
+def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: bool) -> None:
+    from fedsw.experiment import ExperimentError
+    from fedsw.report.figures import save
+    from fedsw.report.shapes import draw_shapes, rows_of_shapes, shapes_of
+    from fedsw.runs.record import read_run
+
+    record = read_run(directory)
+    found = shapes_of(record)
+    if not found:
+        raise ExperimentError(
+            f"{directory} has no shapes: a model of model.kind 'additive' has them, once it is released; this one is "
+            f"{record.experiment.model.kind!r}"
+        )
+    if output is not None:
+        require_writable(output, force=force, read=files_of_run(directory))
+        figure = draw_shapes(record)
+        assert figure is not None
+        _answer_path("shapes", save(figure, output), as_json=as_json)
+        return
+    answer([shape.as_dict() for shape in found], lambda: named_rows(rows_of_shapes(found)), as_json=as_json)
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:

@@ -69,7 +69,7 @@ _SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
 """The same of an additive model, by its knots: above it one that bends less, or a linear one, is learnt sooner."""
 KNOTS = tuple(_SEEN_OF_HATS)
 """Knots of additive models that are tried: the fewest are taken where noise hides all bends."""
-_CENTRED_RATE = 0.5
+_CENTRED_RATE: Mapping[str, float] = {"classification": 0.5, "regression": 0.75}
 """Learning rate of columns about their middle, in that of columns as they are: they are longer."""
 _PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
 """The clip of loss gradients on prepared inputs, in the scale that moments give."""
@@ -262,7 +262,8 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         else:
             rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
             rate /= _UNCLIPPED if settings.clip.open else 1.0
-            rate *= _CENTRED_RATE if model.get("inputs", settings.model.inputs) == "centred" else 1.0
+            if model.get("inputs", settings.model.inputs) == "centred":
+                rate *= _CENTRED_RATE[settings.objective.task]
         training["learning_rate"] = float(f"{rate * momentum:.3g}")
     return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 import tomllib
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedsw.columns.column import PLAIN, Spelling
 from fedsw.columns.date import is_time
@@ -17,6 +19,7 @@ from fedsw.columns.kinds import LONGEST_NAME
 from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS
 from fedsw.columns.values import number_text, numbers_rows
+from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS
 from fedsw.experiment import ExperimentError, parse_experiment
@@ -40,7 +43,7 @@ from fedsw.text import nearest
 
 _TRAINING = """\
 [training]
-preset = "auto"            # rounds, batches, learning rate and clips by rule, from the number of records and ε alone;
+preset = "auto"            # model, rounds, batches, rate and clips by rule, from the number of records and ε alone;
                            # `fedsw plan` shows them. What you write here, or under [clip], wins
 """
 
@@ -66,7 +69,7 @@ class DraftRequest:
     """
 
     folder: Path
-    group: str
+    group: str | None
     target: str
     words: Words
     from_public: bool = False
@@ -101,7 +104,7 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     _require_known(asked, names, partly)
     public, origin = _public(asked, tables, separator)
     seen = public or (_cells(tables, separator) if asked.guess else {})
-    cuts = asked.words.edges.get(asked.group)
+    cuts = None if asked.group is None else asked.words.edges.get(asked.group)
     forms = {column: form_of(cells) for column, cells in seen.items()}
     numbers = Numerals.of(seen, forms, asked, public=public is not None)
 
@@ -114,9 +117,12 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
 
     regression, unit = _is_regression(asked, seen, forms), asked.unit or _asked_for_unit(names, asked)
     target = of(asked.target, classes=not regression)
-    edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
-    group = of(asked.group, classes=cuts is None)
-    _require_few(asked.group, group, forms.get(asked.group), cut=cuts is not None)
+    sensitive = []
+    if asked.group is not None:
+        group = of(asked.group, classes=cuts is None)
+        _require_few(asked.group, group, forms.get(asked.group), cut=cuts is not None)
+        edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
+        sensitive = [_values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges"]
     positive = _favourable(asked, target, regression=regression)
     taken = {asked.target, unit, asked.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
@@ -128,10 +134,14 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
         *_head(name, asked, len(found), clients_share=found[0].client is None),
         *_unit(unit, names),
         *_columns(separator, numbers, [*features, *map(_partly, partly)]),
-        _values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges",
+        *sensitive,
         _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
         "",
-        *_rest(regression, clients=4 if found[0].client is None else len(found)),
+        *_rest(
+            regression,
+            alpha=_alpha(asked, None if unit else _rows_of(tables)),
+            clients=4 if found[0].client is None else len(found),
+        ),
     ]
     text = "\n".join(lines) + "\n"
     notes = tuple(f"column {column!r} is in some of the clients' tables only, and is left out" for column in partly)
@@ -509,15 +519,45 @@ def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list
     ]
 
 
-def _rest(regression: bool, *, clients: int) -> list[str]:
+_FAIR = 5_000
+"""Records at epsilon = 1 below which the noise of a penalty between groups costs more than it equalises."""
+
+
+def _rows_of(tables: Sequence[Path]) -> int | None:
+    """About how many records there are, which is public where every row is somebody's own; None if nobody can tell."""
+    total = 0
+    for table in tables:
+        if table.suffix.lower() == ".parquet":
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+            total += parquet.read_metadata(table).num_rows
+        elif is_text(table):
+            with table.open("rb") as lines:
+                total += max(0, sum(1 for line in lines if line.strip()) - 1)
+        else:
+            return None
+    return total
+
+
+def _alpha(asked: DraftRequest, rows: int | None) -> list[str]:
+    """The weight of equal outputs, as far as so many records can afford its noise, and why."""
+    means = "from 0, accuracy alone, to 1, equal outputs of the groups alone"
+    if asked.group is None:
+        why = "no groups are declared; --group COLUMN would name them"
+    elif rows is not None and rows >= _FAIR:
+        return [f"alpha = 0.2                # {means}"]
+    else:
+        many = "how many there are is not known" if rows is None else "there are fewer"
+        why = f"{means};\n{' ' * 27}# 0.2 is worth its noise from about {_FAIR:,} records at ε = 1, and {many}"
+    return [f"alpha = 0.0                # {why}"]
+
+
+def _rest(regression: bool, *, alpha: Sequence[str], clients: int) -> list[str]:
     return [
-        "[model]",
-        'kind = "logistic"',
-        "",
+        '# [model] kind = "additive", a function of each column, or "logistic": preset chooses what is not written',
         "[objective]",
         f'task = "{"regression" if regression else "classification"}"',
         'penalty = "statistical-parity"',
-        "alpha = 0.2                # from 0, accuracy alone, to 1, equal outputs of the groups alone",
+        *alpha,
         "",
         _TRAINING,
         "[privacy]",

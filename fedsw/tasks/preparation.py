@@ -95,12 +95,12 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
         stretch *= min(max(1.0, math.sqrt(USUAL_STEEPNESS / _steepness(moments))), MOST_STRETCHED)
     square = min(stretch**2 * varied, 100.0 * moments.layout.features)
     scale = math.sqrt(1 + square) * (1.0 if moments.layout.classes else _gradient(moments, whitening))
-    calm = _calming(square, scale * _noise_of_rounds(problem, moments), _most_shaken(moments)) if linear else 1.0
+    calm = _calming(square, scale * noise_of_rounds(problem, moments), _most_shaken(moments)) if linear else 1.0
     matrix = torch.from_numpy(calm * stretch * whitening)
     return Preparation(torch.from_numpy(moments.mean.copy()), matrix, calm * scale)
 
 
-def _noise_of_rounds(problem: Problem, moments: Moments) -> float:
+def noise_of_rounds(problem: Problem, moments: Moments) -> float:
     """Standard deviation that the noise of all rounds, by the moments' own, gives each parameter, about."""
     experiment, share = problem.experiment, float(problem.experiment.privacy.moments)
     if not moments.sigma or not 0 < share < 1:

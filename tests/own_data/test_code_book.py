@@ -142,9 +142,9 @@ def test_a_code_book_that_is_not_there_or_no_json_is_named(tmp_path):
             read_code_book(book(tmp_path, text, "codes.json"))
 
 
-def test_without_a_group_or_a_target_init_says_what_to_add(tmp_path, capsys):
+def test_without_a_target_init_says_what_to_add(tmp_path, capsys):
     assert main(["init", str(tables(tmp_path)), "-o", str(tmp_path / "own.toml")]) == 2
-    assert "add --group COLUMN, or a code book's role" in capsys.readouterr().err
+    assert "add --target COLUMN, or a code book's role" in capsys.readouterr().err
     assert template(["a"], {}).splitlines()[0].split(",") == list(FIELDS)
 
 

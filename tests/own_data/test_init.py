@@ -49,6 +49,24 @@ def test_without_a_word_of_its_operator_a_draft_says_the_same_whatever_the_recor
     assert columns["sensitive"]["values"] == columns["target"]["values"] == [BLANK]
 
 
+def test_without_a_group_there_is_none_and_outputs_are_compared_with_nothing(tmp_path):
+    data = folder(tmp_path)
+    asked = DraftRequest(data, None, "income", Words(), from_public=True)
+    (tmp_path / "own.toml").write_text(draft(asked, name="own").text)
+    experiment = load_experiment(tmp_path / "own.toml")
+    assert experiment.data.columns.sensitive is None and experiment.objective.alpha == 0
+    assert "sex" in experiment.data.columns.feature_names[0] or "sex=f" in experiment.data.columns.feature_names
+
+
+def test_a_penalty_is_drafted_where_records_can_afford_its_noise(tmp_path, monkeypatch):
+    few = tomllib.loads(drafted(folder(tmp_path), from_public=True))
+    assert few["objective"]["alpha"] == 0 and "about 5,000 records at" in drafted(tmp_path / "DATA", from_public=True)
+    monkeypatch.setattr("fedsw.own_data.draft._FAIR", 20)
+    assert tomllib.loads(drafted(tmp_path / "DATA", from_public=True))["objective"]["alpha"] == 0.2
+    persons = tomllib.loads(drafted(tmp_path / "DATA", from_public=True, unit="id"))
+    assert persons["objective"]["alpha"] == 0, "how many rows a person has is not public"
+
+
 def test_blanks_are_refused_with_their_lines(tmp_path):
     (tmp_path / "own.toml").write_text(drafted(folder(tmp_path)))
     with pytest.raises(ExperimentError, match=r'(?s)own.toml has blanks.*line \d+: .*"age".*line \d+: target') as fault:

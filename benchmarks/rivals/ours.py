@@ -1,0 +1,188 @@
+"""fedsw's default path, and models of one noised sum or many noised gradients that nobody else ships."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.own_data.sets import Split
+from benchmarks.rivals.sets import Told
+from fedsw.engines.driver import run
+from fedsw.experiment import parse_experiment
+from fedsw.privacy.noise import gaussian_sigma
+from fedsw.runs.directory import RunDirectory
+
+Numbers = NDArray[np.float64]
+
+
+def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
+    """The score of what a draft comes to with every choice left to the preset, and what it chose."""
+    experiment = parse_experiment(
+        {
+            "name": "own",
+            "data": {"source": "object", "columns": of.columns.model_dump(), "held_out_overlap": "allow"},
+            "objective": {"task": "regression" if of.regression else "classification", "alpha": 0.0},
+            "training": {"preset": "auto"},
+            "privacy": {"epsilon": epsilon, "delta": "auto"},
+            "evaluation": {"mode": "full"},
+            "evaluate_every": 10**6,
+            "federation": {"clients": 1},
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
+        chosen = RunDirectory(found.directory).read_config()[0]
+    held_out, spec = found.summary["held_out"], chosen.model
+    words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}"
+    if not of.regression:
+        return held_out["accuracy"], f"{words}, moments {chosen.privacy.moments}"
+    spread = float(of.held_out.target.double().var(dim=0, correction=0).sum())
+    return 1 - held_out["mean_squared_error"] / spread, f"{words}, moments {chosen.privacy.moments}"
+
+
+def descent(of: Told, epsilon: float, delta: float, seed: int, *, rounds: int = 50, rate: float = 16.0) -> Numbers:
+    """Full-batch descent of a linear model with clipped gradients, noised each round; replacement."""
+    chance = np.random.default_rng([5, seed])
+    design, answers, n = _with_one(of.x), _encoded(of), len(of.x)
+    weights = np.zeros((design.shape[1], answers.shape[1]))
+    sigma = gaussian_sigma(epsilon, delta, 2 / n) * math.sqrt(rounds)
+    kept = []
+    for _ in range(rounds):
+        errors = _link(of, design @ weights) - answers
+        lengths = np.linalg.norm(errors, axis=1) * np.linalg.norm(design, axis=1)
+        errors /= np.maximum(1.0, lengths)[:, None]
+        weights = weights - rate * (design.T @ errors / n + sigma * chance.standard_normal(weights.shape))
+        kept.append(weights)
+    return _answers(of, np.mean(kept[rounds // 2 :], axis=0))
+
+
+def adassp(of: Told, epsilon: float, delta: float, seed: int, *, failure: float = 0.05) -> Numbers:
+    """AdaSSP (Wang 2018): least squares from noised X'X, X'y and its least eigenvalue, with the ridge they call for.
+
+    The three releases are Gaussian and have a third of mu^2 each, at their sensitivities under replacement: sqrt(2) b^2
+    of X'X where rows have norm b at most, 2 b c of X'y where answers have norm c, and b^2 of an eigenvalue.
+    """
+    chance = np.random.default_rng([6, seed])
+    design, answers = _with_one(of.x), _encoded(of) - (0.0 if of.classes else 0.5)
+    b2, c, d = 2.0, 1.0 if of.classes else 0.5, design.shape[1]
+    unit = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(3)
+    noise = chance.standard_normal((d, d))
+    noise = np.triu(noise) + np.triu(noise, 1).T
+    squares = design.T @ design
+    least = float(np.linalg.eigvalsh(squares)[0]) + unit * b2 * chance.standard_normal()
+    least = max(0.0, least - unit * b2 * math.sqrt(2 * math.log(6 / failure)))
+    wanted = math.sqrt(d * math.log(6 / failure) * math.log(2 * d * d / failure)) * unit * math.sqrt(2) * b2
+    ridge = max(0.0, wanted - least)
+    products = design.T @ answers + unit * 2 * math.sqrt(b2) * c * chance.standard_normal((d, answers.shape[1]))
+    weights = np.linalg.solve(squares + unit * math.sqrt(2) * b2 * noise + ridge * np.eye(d), products)
+    found = _with_one(of.held) @ weights
+    return found.argmax(axis=1) if of.classes else np.clip(found[:, 0] + 0.5, 0.0, 1.0)
+
+
+def perturbed_objective(of: Told, epsilon: float, delta: float, seed: int) -> Numbers:
+    """Logistic regression whose objective has a random linear term (Kifer, Smith and Thakurta 2012), at its minimum.
+
+    Gradients have norm sqrt(2) at most and the loss's second derivative is 1/4 of |x|^2: its bounds L and lambda.
+    Classes beyond two are one against the rest, each with its part of the budget.
+    """
+    chance = np.random.default_rng([7, seed])
+    design, n = torch.from_numpy(_with_one(of.x)), len(of.x)
+    parts = 1 if of.classes == 2 else of.classes
+    epsilon, delta, scores = epsilon / parts, delta / parts, []
+    bound, curvature = math.sqrt(2), 0.5
+    sigma = bound * math.sqrt(8 * math.log(2 / delta) + 4 * epsilon) / epsilon
+    ridge = 2 * curvature / epsilon
+    for part in range(parts):
+        label = torch.from_numpy((of.y == (1 if of.classes == 2 else part)).astype(np.float64))
+        random = torch.from_numpy(sigma * chance.standard_normal(design.shape[1]))
+        weights = torch.zeros(design.shape[1], dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+        def closure(
+            label: Any = label, random: Any = random, weights: Any = weights, optimizer: Any = optimizer
+        ) -> Any:
+            optimizer.zero_grad()
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(design @ weights, label, reduction="sum")
+            total = (losses + ridge / 2 * weights.square().sum() + random @ weights) / n
+            total.backward()
+            return total
+
+        optimizer.step(closure)
+        scores.append(_with_one(of.held) @ weights.detach().numpy())
+    return (scores[0] > 0).astype(np.int64) if parts == 1 else np.stack(scores, axis=1).argmax(axis=1)
+
+
+def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, epochs: int = 30, rate: float = 2.0) -> Numbers:
+    """Opacus' DP-SGD of a linear model: 30 epochs of Poisson batches of a 16th, clip 1, a rate of 2; add or remove."""
+    from opacus import PrivacyEngine
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(seed)
+    outputs = _encoded(of).shape[1]
+    model: Any = nn.Linear(of.x.shape[1], outputs)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    target = torch.from_numpy(of.y) if of.classes > 2 else torch.from_numpy(_encoded(of)).float()
+    data: Any = TensorDataset(torch.from_numpy(of.x).float(), target)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=rate)
+    loader: Any = DataLoader(data, batch_size=max(1, len(of.x) // 16))
+    model, optimizer, loader = PrivacyEngine(accountant="prv").make_private_with_epsilon(
+        module=model,
+        optimizer=optimizer,
+        data_loader=loader,
+        epochs=epochs,
+        max_grad_norm=1.0,
+        target_epsilon=epsilon,
+        target_delta=delta,
+    )
+    for _ in range(epochs):
+        for x, y in loader:
+            if not len(x):
+                continue
+            optimizer.zero_grad()
+            found = model(x)
+            if of.classes > 2:
+                loss = nn.functional.cross_entropy(found, y)
+            elif of.classes:
+                loss = nn.functional.binary_cross_entropy_with_logits(found, y)
+            else:
+                loss = (torch.sigmoid(found) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        found = model(torch.from_numpy(of.held).float()).numpy()
+    if of.classes > 2:
+        return found.argmax(axis=1)
+    return (found[:, 0] > 0).astype(np.int64) if of.classes else 1 / (1 + np.exp(-found[:, 0]))
+
+
+def _with_one(x: Numbers) -> Numbers:
+    return np.hstack([x, np.ones((len(x), 1))])
+
+
+def _encoded(of: Told) -> Numbers:
+    """What linear models answer (n, k): indicators of classes, of two the second's, or the number."""
+    if of.classes > 2:
+        return np.eye(of.classes)[of.y]
+    return of.y.astype(np.float64)[:, None]
+
+
+def _link(of: Told, scores: Numbers) -> Numbers:
+    if of.classes > 2:
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+    return np.asarray(1 / (1 + np.exp(-scores))) if of.classes else scores
+
+
+def _answers(of: Told, weights: Numbers) -> Numbers:
+    scores = _with_one(of.held) @ weights
+    if of.classes > 2:
+        return scores.argmax(axis=1)
+    return (scores[:, 0] > 0).astype(np.int64) if of.classes else np.clip(scores[:, 0], 0.0, 1.0)

