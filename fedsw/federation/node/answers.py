@@ -85,7 +85,7 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
                 found[place] = fault
         found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
         paid = [place for place, said in found.items() if isinstance(said, Paid)]
-        _charged.update({dues[place].place: dues[place].round for place in paid})
+        _charged.update({dues[place].place: (_run(dues[place].promise.run), dues[place].round) for place in paid})
     finally:
         for place, used in uses.items():
             try:
@@ -95,8 +95,13 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
     return [found[place] for place in range(len(dues))]
 
 
-_charged: dict[Path, int] = {}
-"""The last round that each ledger was charged for in this process."""
+_charged: dict[Path, tuple[str, int]] = {}
+"""The run, and the last round of it, that each ledger was charged for in this process."""
+
+
+def _run(name: str) -> str:
+    """A run's name as the server gave it; a ledger's may say how records were split."""
+    return name.partition(".")[0]
 
 
 def require_charged(kind: str, message: Message, reply: Message, context: Context) -> None:
@@ -113,19 +118,20 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
         return
     round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
     positions = messages.answered_for(reply.content, len(node.clients))
-    missing = [place.stem for place in ledgers_of(node, context, positions).values() if not _has_round(place, round_)]
+    places = ledgers_of(node, context, positions).values()
+    missing = [place.stem for place in places if not _has_round(place, node.run, round_)]
     if missing and (len(missing) == len(positions) or messages.is_packed(reply.content)):
         raise RuntimeError(
-            f"something would leave in round {round_} under trust {privacy.trust!r}, and the ledger of "
+            f"something would leave in round {round_!r} under trust {privacy.trust!r}, and the ledger of "
             f"{', '.join(missing)} has no row of it: whatever leaves goes through fedsw.privacy.release. Nothing left"
         )
 
 
-def _has_round(place: Path, round_: object) -> bool:
+def _has_round(place: Path, run: str, round_: object) -> bool:
+    if _charged.get(place) == (_run(run), round_):
+        return True
     if not place.exists():
         return False
-    if _charged.get(place) == round_:
-        return True
     with Ledger.open(place, read_only=True) as ledger:
         return any(charged == round_ for charged, _ in ledger.attempts())
 
