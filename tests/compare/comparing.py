@@ -66,6 +66,7 @@ def summary_of(experiment: Experiment, **changes: Any) -> dict[str, Any]:
         "clients": 4,
         "guarantee": {
             "relation": "replace-one",
+            "mechanism": "gaussian",
             "protects": "each record of every client" + (", by its own client's noise and ledger" if local else ""),
             "against": "everyone, including the server and the other clients" if local else "readers of the models",
             "accountant": privacy.accountant,

@@ -78,7 +78,7 @@ def test_the_panel_states_laplace_noise_as_pure(finished_run: MakeRun) -> None:
     directory = finished_run()
     summary = json.loads((directory / "summary.json").read_text())
     summary["delta"] = 0.0
-    summary["guarantee"]["accountant"] = "laplace"
+    summary["guarantee"] |= {"accountant": "laplace", "mechanism": "laplace"}
     write_json(directory / "summary.json", summary)
     text = shown(summary_panel(read_run(directory)), width=200)
     assert "ε = 1 at δ = 0 " in text and "scale b/Δ = 9.25" in text and "noise multiplier" not in text
