@@ -131,7 +131,7 @@ def hello(message: Message, context: Context) -> Message:
             served(node.task.experiment).sides.require_ready(each)
         if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
             spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
-        _reserve(alone, context)
+        _reserve(node, alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
     ids = tuple(torch.from_numpy(each) for each in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
@@ -140,16 +140,17 @@ def hello(message: Message, context: Context) -> Message:
     return answered(Joined(clients, sizes, spent, ids, kept, before), node, message)
 
 
-def _reserve(alone: Sequence[Node], context: Context) -> None:
+def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     """Set aside in the accounts of the clients' data sets what this run will cost their records at most."""
-    experiment, clients = alone[0].task.experiment, list[Planned]()
-    for node in alone:
-        account = account_of(experiment, context.node_config, int(node.clients[0]))
+    experiment, clients = node.task.experiment, list[Planned]()
+    answers = None if experiment.privacy.noisy else answered_by(node, context).file
+    for client in alone:
+        account = account_of(experiment, context.node_config, int(client.clients[0]))
         if account is not None:
-            cost = served(experiment).sides.planned(node, node.delta(0)) if experiment.privacy.noisy else NO_NOISE
-            clients.append(Planned(account, ledger_of(node, context), cost))
+            cost = served(experiment).sides.planned(client, client.delta(0)) if experiment.privacy.noisy else NO_NOISE
+            clients.append(Planned(account, ledger_of(client, context), cost, answers))
     if clients:
-        reserve(clients, alone[0].run, experiment)
+        reserve(clients, node.run, experiment)
 
 
 def _spent(node: Node, context: Context) -> float:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsw.accounting import Ledger
-from fedsw.accounting.lifetime import DatasetAccount, bind_again, bound_to
+from fedsw.accounting.lifetime import NO_NOISE, DatasetAccount, bind_again, bound_to
 from fedsw.engines.inprocess import InProcessGrid
 from fedsw.engines.pool import settle_run
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
 from fedsw.federation.node.account import Promise, opened
+from tests.federation.test_local_slices import SLICES
 from tests.federations import small
 
 DELTA = 1e-5
@@ -61,6 +64,21 @@ def test_greetings_without_a_release_cost_no_more_than_the_last_and_all_of_it_is
         assert people.state().spent(DELTA) == one > 0
     assert settle_run(tmp_path / "state") == ["people"]
     assert people.state().spent(DELTA) == 0 and len(people.state().runs) == len(RUNS)
+
+
+def test_a_greeting_without_noise_costs_nothing_until_something_is_answered(greet, people, tmp_path):
+    """Else one message makes an account infinite for ever."""
+    bare = parse_experiment({**SLICES, "privacy": {"trust": "local-slices", "epsilon": math.inf}}, ["data.records=300"])
+    assert not isinstance(greet(RUNS[0], bare), Fault)
+    assert people.state().spent(DELTA) == math.inf and not people.state().runs[RUNS[0]].settled
+    assert not isinstance(greet(RUNS[1], bare), Fault)
+    assert people.state().runs[RUNS[0]].released_nothing
+    answers = bound_to(tmp_path / "state" / "client-0.sqlite").answers
+    answers.write_text("1 0 2")
+    assert not isinstance(greet(RUNS[2]), Fault)
+    assert settle_run(tmp_path / "state") == ["people"]
+    spent = {run: people.state().runs[run].steps for run in RUNS[:3]}
+    assert spent == {RUNS[0]: {}, RUNS[1]: NO_NOISE, RUNS[2]: {}}
 
 
 def test_a_ledger_that_has_begun_belongs_to_one_run(greet, people, tmp_path):

@@ -15,7 +15,7 @@ from fedsw import files
 from fedsw.accounting.journal import memory_of, remembered
 from fedsw.accounting.ledger import Ledger, account_beside
 from fedsw.accounting.lifetime.account import About, DatasetAccount, Reservation
-from fedsw.accounting.lifetime.composing import Counts, cost_of_ledger
+from fedsw.accounting.lifetime.composing import NO_NOISE, Counts, cost_of_ledger
 
 _BOUND = ".account.json"
 _LEDGER = ".sqlite"
@@ -23,22 +23,28 @@ _LEDGER = ".sqlite"
 
 @dataclass(frozen=True)
 class Bound:
-    """Which account a ledger belongs to, and as which run."""
+    """Which account a ledger belongs to, and as which run.
+
+    Of a run without noise there is no ledger: the file ``answers`` is there from its first release on.
+    """
 
     account: DatasetAccount
     run: str
+    answers: Path | None = None
 
 
-def bind(place: Path, account: DatasetAccount, run: str) -> None:
+def bind(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
     files.new_folder(place.parent)
     content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
     if account.within is not None:
         content["within"] = account.within.data
+    if answers is not None:
+        content["answers"] = str(answers.resolve())
     files.replace(account_beside(place), json.dumps(content).encode())
 
 
-def bind_again(place: Path, account: DatasetAccount, run: str) -> None:
+def bind_again(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
     """Write down that a ledger belongs to an account as this run, and to no other: one ledger has one run.
 
     What another run set aside, whose ledger never began here, is given back.
@@ -48,14 +54,14 @@ def bind_again(place: Path, account: DatasetAccount, run: str) -> None:
     """
     before = bound_to(place)
     if before is not None and (before.run, before.account.path) != (run, account.path):
-        if _begun(place):
+        if before.answers is None and _begun(place):
             raise ValueError(
                 f"{place} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
                 f"{before.account.data!r}, and this is run {run[:12]!r} in that of {account.data!r}; give every run a "
                 "folder of its own"
             )
         settle(place)
-    bind(place, account, run)
+    bind(place, account, run, answers)
 
 
 def unbind(place: Path) -> None:
@@ -75,7 +81,10 @@ def bound_to(place: Path) -> Bound | None:
         return None
     folder, within = Path(content["folder"]), content.get("within")
     around = None if within is None else DatasetAccount(folder, within)
-    return Bound(DatasetAccount(folder, content["data"], around), content["run"])
+    answers = content.get("answers")
+    return Bound(
+        DatasetAccount(folder, content["data"], around), content["run"], None if answers is None else Path(answers)
+    )
 
 
 def bound_in(folder: Path) -> list[Path]:
@@ -92,9 +101,10 @@ def settle(place: Path) -> bool:
     bound = bound_to(place)
     if bound is None:
         return False
-    if not _begun(place):
+    if bound.answers is not None or not _begun(place):
         if bound.run in bound.account.state().runs:
-            bound.account.settle(bound.run, {}, None)
+            released = bound.answers is not None and bound.answers.exists()
+            bound.account.settle(bound.run, NO_NOISE if released else {}, None)
         elif bound.account.within is not None:  # it was refused, or its process ended, before it set anything aside
             bound.account.within.settle_among(bound.run)
         return True

@@ -70,11 +70,16 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run costs one client's records at most, the account that they count in, and where their ledger is."""
+    """What a run costs one client's records at most, the account that they count in, and where their ledger is.
+
+    Of a run without noise ``answers`` is the file that is there once anything was answered; None where a simulated node
+    has it in memory, so that the run counts from its greeting on.
+    """
 
     account: DatasetAccount
     place: Path
     cost: Counts | Cost
+    answers: Path | None = None
 
 
 def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
@@ -93,8 +98,8 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
     noisy, why = experiment.privacy.noisy, unprotected(experiment)
     for client in clients:
         client.account.require_newest(run, client.place)
-        if noisy:
-            bind_again(client.place, client.account, run)
+        if noisy or client.answers is not None:
+            bind_again(client.place, client.account, run, client.answers)
     try:
         if (within := clients[0].account.within) is not None:
             together = Cost.of(part for client in clients for part in one_cost(client.cost).counted().parts)
@@ -103,10 +108,10 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
         for client in clients:
             about = About(experiment.name, kind, str(client.place.resolve()), why)
             client.account.reserve(run, client.cost, about)
-            if not noisy:  # there is no ledger, and whatever leaves has cost that much
+            if not noisy and client.answers is None:  # there is no ledger, and whatever leaves has cost that much
                 client.account.settle(run, client.cost, None)
     except BaseException:
-        if noisy:
+        if noisy or clients[0].answers is not None:
             give_back(clients[0].place.parent)
         raise
 

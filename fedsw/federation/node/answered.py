@@ -48,6 +48,11 @@ class Answered:
         name = f"answered-{client}-{hashlib.sha256(run.encode()).hexdigest()[:16]}.log"
         return cls(folder / name, memory)
 
+    @property
+    def file(self) -> Path | None:
+        """The file that is there from the first answer on; None for a simulated node."""
+        return self._place
+
     def note(self, kind: str, round_: int, attempt: int) -> None:
         """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
         if self._place is None:
