@@ -25,6 +25,7 @@ SMALL = {
     "objective": {"alpha": 0.5},
     "training": {"rounds": 4, "learning_rate": 0.5, "batch_fraction": 0.2},
     "federation": {"clients": 3, "timeout": 20.0},
+    "privacy": {"delta": "0.1/n"},
     "evaluate_every": 2,
 }
 

@@ -27,7 +27,7 @@ def budget_command(
     ] = None,
     overrides: Set = None,
     delta: Annotated[
-        float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 0.1 / records with --records.")
+        float | None, typer.Option(help="δ of the guarantee, well below 1 / records; 'auto' of --records.")
     ] = None,
     sampling_rate: Annotated[
         float | None, typer.Option("--sampling-rate", "-p", help="Share of a group's records in a batch, in (0, 1].")
@@ -96,7 +96,7 @@ def budget_command(
         assumed = _assumed(records, known, solvable=(epsilon is None) != (multiplier is None))
         known |= assumed
     if known["delta"] is None:
-        raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 0.1 / records.")
+        raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 'auto'.")
     report: dict[str, Any] = budget_report(
         sampling_rate=_rate(sampling_rate, records, known["batch"]),
         delta=known["delta"],
@@ -137,12 +137,19 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
 
 
 def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
-    """What is taken for what is left out: 50 steps on all records, as `fedsw init` drafts them; δ = 0.1 / records."""
+    """What is taken for what is left out: 50 steps on all records, and δ, as `fedsw init` drafts them."""
     if records < 1:
         raise ValueError(f"records is {records}; it must be at least 1.")
-    usual: dict[str, float] = {"delta": 0.1 / records, "batch": records}
+    usual: dict[str, float] = {} if given["delta"] is not None else {"delta": _usual_delta(records)}
+    usual |= {"batch": records}
     usual |= {"steps": _STEPS} if solvable else {}
     return {name: value for name, value in usual.items() if given[name] is None}
+
+
+def _usual_delta(records: int) -> float:
+    from fedsw.experiment import DEFAULT_DELTA, resolve_delta
+
+    return resolve_delta(DEFAULT_DELTA, records=records)
 
 
 def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
@@ -181,7 +188,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     )
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
-        words = {"delta": "δ = 0.1 / records = {}", "batch": "batches of all {} records", "steps": "{} steps"}
+        words = {"delta": "δ = 'auto' = {}", "batch": "batches of all {} records", "steps": "{} steps"}
         said = ", ".join(
             words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
         )

@@ -10,10 +10,10 @@ from fedsw.experiment.load import (
     planned_releases,
     planned_stages,
 )
-from fedsw.experiment.sections import read_delta, resolve_delta
+from fedsw.experiment.sections import DEFAULT_DELTA, read_delta, resolve_delta
 from fedsw.settings import ExperimentError
 
 __all__ = [
-    "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment", "mechanism_of",
-    "parse_experiment", "planned_releases", "planned_stages", "read_delta", "resolve_delta",
+    "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment",
+    "mechanism_of", "parse_experiment", "planned_releases", "planned_stages", "read_delta", "resolve_delta",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from fedsw.columns.values import number_text, numbers_rows
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS
-from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
 from fedsw.own_data._positive import Positive, positive_of
 from fedsw.own_data.answers import (
@@ -562,7 +562,7 @@ def _rest(regression: bool, *, alpha: Sequence[str], clients: int) -> list[str]:
         _TRAINING,
         "[privacy]",
         "epsilon = 1.0              # or --epsilon on the command line",
-        'delta = "auto"             # 1/n^2 of all n records, and 1e-9 where that is less: far below 1/n for any n',
+        f'delta = "{DEFAULT_DELTA}"             # 1/n^2 of all n records, from 1e-9 to 1e-3: far below 1/n for any n',
         "",
         "[federation]",
         f"clients = {clients}",

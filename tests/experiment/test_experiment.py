@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedsw.accounting.composition import SMALLEST_DELTA
 from fedsw.audit.record.promise import resolved
 from fedsw.experiment import (
+    DEFAULT_DELTA,
     Experiment,
     ExperimentError,
     load_experiment,
@@ -280,6 +281,19 @@ def test_a_delta_that_a_published_record_would_satisfy_draws_a_warning() -> None
         resolve_delta("0.1/n", records=100)
 
 
+def test_auto_is_the_delta_of_whoever_names_none_and_never_above_a_thousandth() -> None:
+    """It was 1/4 for two records; budgets and settings had another rule than drafts."""
+    assert parse_experiment({"name": "x"}).privacy.delta == DEFAULT_DELTA == "auto"
+    for records in (1, 2, 10, 31, 32, 999):
+        with pytest.warns(UserWarning, match=f"for {records} records, fewer than 1000"):
+            delta = resolve_delta("auto", records=records)
+        assert delta == min(1e-3, 1 / records**2) and delta * records < 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_delta("auto", records=1000) == 1e-6
+        assert resolve_delta(1e-5, records=10) == 1e-5, "whoever writes it has thought of it"
+
+
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, "5/n^0.1"])
 def test_a_delta_outside_its_range_is_refused(delta: float | str) -> None:
     with pytest.raises(ExperimentError, match="strictly between 0 and 1"):
@@ -292,7 +306,7 @@ def test_an_expression_that_accounts_could_not_tell_from_round_off_is_refused_wi
         resolve_delta("1/n^2", records=10**6)
 
 
-@pytest.mark.parametrize("records", [1, 7, 100, 31_622, 31_623, 10**5, 10**7])
+@pytest.mark.parametrize("records", [1, 2, 7, 31, 32, 100, 31_622, 31_623, 10**5, 10**7])
 def test_auto_delta_is_that_of_the_audit_bit_for_bit(records: int) -> None:
     assert resolved("auto", records) == read_delta("auto", records=records)
 

@@ -129,11 +129,11 @@ def check(folder: Folder) -> Check:
 
 
 def resolved(delta: float | str, records: int) -> float:
-    """Compute the number behind "c/n^k", or "auto": 1/n^2 and at least 1e-9."""
+    """Compute the number behind "c/n^k", or "auto": 1/n^2, at least 1e-9 and at most 1e-3."""
     if not isinstance(delta, str):
         return float(delta)
     if delta == "auto":
-        return max(1e-9, 1 / math.pow(records, 2))
+        return min(1e-3, max(1e-9, 1 / math.pow(records, 2)))
     match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*([0-9.]+))?\s*", delta)
     return float(match[1]) / math.pow(records, float(match[2] or 1)) if match else float(delta)
 

@@ -4,6 +4,7 @@ from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
 from fedsw.experiment.sections.privacy import (
     AUTO_BINS,
+    DEFAULT_DELTA,
     BinSettings,
     Local,
     MaskedSettings,
@@ -19,7 +20,8 @@ from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
-    "AUTO_BINS", "Also", "BinSettings", "Clip", "Data", "Evaluation", "Federation", "Held", "Local", "MaskedSettings",
-    "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart",
-    "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Training", "read_delta", "resolve_delta",
+    "AUTO_BINS", "Also", "BinSettings", "Clip", "DEFAULT_DELTA", "Data", "Evaluation", "Federation", "Held",
+    "Local", "MaskedSettings", "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES",
+    "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Training",
+    "read_delta", "resolve_delta",
 ]  # fmt: skip

@@ -23,8 +23,14 @@ _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0
 LEAST_DELTA = 1e-10
 """The least delta that accounts can tell from floating-point round-off (`fedsw.accounting.composition`)."""
 
-AUTO_DELTA_FROM = 1e-9
-"""What delta "auto" does not go below: ten times `LEAST_DELTA`."""
+AUTO_DELTA_FROM, AUTO_DELTA_TO = 1e-9, 1e-3
+"""What delta "auto" does not go below, ten times `LEAST_DELTA`, and what it does not go above."""
+
+FEW_RECORDS = 1000
+"""Fewer records than this are said to be few where delta is "auto"."""
+
+DEFAULT_DELTA = "auto"
+"""The delta of whoever names none: settings, drafts and budgets."""
 
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
@@ -37,8 +43,9 @@ def _accountants() -> list[str]:
 class Privacy(Section):
     """The guarantee asked for: trust model, (epsilon, delta), bound, sampling scheme and accountant.
 
-    `delta` is a number, an expression in the number n of private records ("0.1/n", "1/n^2"), or "auto": 1/n^2, and
-    1e-9 where that is less, which accounts could not tell from round-off; it is below 1/n for any n up to 10^9.
+    `delta` is a number, an expression in the number n of private records ("0.1/n", "1/n^2"), or "auto": 1/n^2, but
+    1e-9 where that is less, which accounts could not tell from round-off, and 1e-3 where it is more: below 1/n for any
+    n up to 10^9. With fewer than 1 000 records "auto" warns.
     Either `epsilon` is given and the noise multiplier is calibrated, or `noise_multiplier` (sigma/Delta, with
     Delta the full replacement sensitivity) is given and epsilon follows. `device` is where the server's epsilon is
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
@@ -50,7 +57,7 @@ class Privacy(Section):
     trust: Annotated[str, among(trust_models)] = "central"
     epsilon: float | None = 1.0
     noise_multiplier: PositiveFloat | None = None
-    delta: float | str = "0.1/n"
+    delta: float | str = DEFAULT_DELTA
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
     accountant: Annotated[str, among(_accountants)] = "pld"
     sampling: Literal["global", "stratified"] = "global"
@@ -354,7 +361,7 @@ def resolve_delta(delta: float | str, *, records: int) -> float:
 
     Raises:
         ExperimentError: if it cannot be read, is not in (0, 1), or is an expression that n makes smaller than accounts
-            can tell from round-off. Warns if it is 1/n or more.
+            can tell from round-off. Warns if it is 1/n or more, and of "auto" for few records.
     """
     value = read_delta(delta, records=records)
     if not 0 < value < 1:
@@ -371,6 +378,12 @@ def resolve_delta(delta: float | str, *, records: int) -> float:
             "satisfy it; use '0.1/n' or less",
             stacklevel=2,
         )
+    if delta == "auto" and records < FEW_RECORDS:
+        warnings.warn(
+            f"delta 'auto' is {upward(value)} for {records} records, fewer than {FEW_RECORDS}: the noise that protects "
+            "so few hides most of what they have in common. Write the delta that they accept",
+            stacklevel=2,
+        )
     return value
 
 
@@ -378,7 +391,7 @@ def read_delta(delta: float | str, *, records: int) -> float:
     """The number behind a delta, for a number of records that is only supposed: nothing is warned of or refused."""
     try:
         if delta == "auto":
-            return max(AUTO_DELTA_FROM, 1.0 / math.pow(records, 2.0))
+            return min(AUTO_DELTA_TO, max(AUTO_DELTA_FROM, 1.0 / math.pow(records, 2.0)))
         if isinstance(delta, str) and (match := _DELTA.match(delta)):
             return float(match["factor"]) / math.pow(records, float(match["power"] or 1))
         return float(delta)
