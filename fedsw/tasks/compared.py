@@ -131,7 +131,7 @@ def require_stated(composite: Composite, dimension: int, clip: Clip) -> None:
     ExperimentError if one is found, or if the user's own code raises or gives other shapes than its outputs have.
     """
     for part, penalty in zip(composite.parts, composite.penalties, strict=True):
-        if not isinstance(part, StatedPart):
+        if not isinstance(part, StatedPart) or not penalty.weight:
             continue
         d = penalty.dimension or dimension
         try:

@@ -98,6 +98,14 @@ def test_a_penalty_of_parts_trains_what_its_parts_do_bit_for_bit(federation):
     assert torch.equal(one, by_hand) and not torch.equal(one, parity)
 
 
+def test_a_penalty_without_weight_moves_nothing_and_is_not_tried():
+    problem = Problem.from_experiment(small(f"objective.penalty={MODULE}:Hopeful", "objective.alpha=0.0"))
+    alone = Problem.from_experiment(small("objective.alpha=0.0"))
+    assert [each.value for each in problem.sensitivities((20, 20), [1.0])] == [
+        each.value for each in alone.sensitivities((20, 20), [1.0])
+    ]
+
+
 @pytest.mark.parametrize("setting", [MEANS, ENERGY])
 def test_a_stated_bound_is_trained_charged_and_named_with_whose_word_it_is(federation, setting):
     summary = federation.run(small(setting, "objective.alpha=0.5", *NOISE))
