@@ -257,8 +257,14 @@ def distance_command(
     from fedsw.runs.files import find_run
 
     directory = find_run(run, runs)
-    about = {"reference": reference, "data_dir": data_dir, "confidence": confidence, "by_column": by_column}
-    found = drifts(directory, allow_modules=allow_module or (), **about)
+    found = drifts(
+        directory,
+        reference=reference,
+        confidence=confidence,
+        by_column=by_column,
+        allow_modules=allow_module or (),
+        data_dir=data_dir,
+    )
     lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found.between]
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
     if found.doubt:

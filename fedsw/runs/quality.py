@@ -145,7 +145,7 @@ def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[fl
 
 
 def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor:
-    """Numbers in [0, 1] as the declared number that they are; as they are where there is not one."""
+    """Numbers (n,) or (n, t) in [0, 1] as the declared number that they are; as they are where there is not one."""
     if units_of_one is None:
         return values
     low, width = units_of_one

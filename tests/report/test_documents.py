@@ -64,7 +64,7 @@ def test_a_document_is_the_same_as_a_page_and_in_markdown_but_for_figures():
     for words in ("It comes to <this>.", "Mind & this", "careful", "Numbers", "x = 1 y = 2"):
         assert words in found.text
     assert "<b>" not in html and "\x1b" not in html + text and "Empty" not in html + text
-    assert text.startswith("# A <b>title") and "\n**Mind & this**\n" in text and "- **careful**" in text
+    assert text.startswith("# A &lt;b>title") and "\n**Mind & this**\n" in text and "- **careful**" in text
     assert "|  | x |\n|---|---|\n| a\\|b | 1 |" in text and "```\nx = 1\ny = 2\n```" in text
     assert "\n\n\n" not in text and "A figure" not in text
 
