@@ -109,6 +109,7 @@ class Hats(Coding):
         super().__init__(tuple(unit.name for unit in units), middle, reach, line, np.zeros(columns.inputs))
         self.scale = scale
         self.by_column = tuple(len(own) for own in by_column)
+        self.may_lack = any(feature.missing for feature in features)
         for name in ("source", "absent", "knot", "rising", "falling"):
             values = np.array([getattr(unit, name) for unit in units])
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
@@ -116,10 +117,13 @@ class Hats(Coding):
     def forward(self, inputs: Tensor) -> Tensor:
         """Numbers (n, w) of inputs (n, p)."""
         known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
-        known = torch.cat([known, torch.zeros_like(known[:, :1])], dim=1)
-        beside = known[:, self.source] - self.knot.to(known.dtype)
-        shares = torch.minimum(1 + beside * self.rising.to(known.dtype), 1 - beside * self.falling.to(known.dtype))
-        shares = shares.clamp(0.0, 1.0) * (1 - known[:, self.absent].clamp(0.0, 1.0)) * self.scale
+        knot, rising, falling = (each.to(known.dtype) for each in (self.knot, self.rising, self.falling))
+        below = known.index_select(1, self.source).sub_(knot)
+        above = (below * -falling).add_(1.0)
+        shares = torch.minimum(below.mul_(rising).add_(1.0), above).clamp_(0.0, 1.0).mul_(self.scale)
+        if self.may_lack:
+            none = torch.zeros_like(known[:, :1])
+            shares = shares * (1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
         return shares / torch.linalg.vector_norm(shares, dim=1, keepdim=True).clamp(min=1.0)
 
 

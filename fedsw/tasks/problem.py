@@ -45,6 +45,10 @@ _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 
 
+_CODED_AT_ONCE = 2_048
+"""Records that are coded together."""
+
+
 class _Prepares(Protocol):
     """A `fedsw.tasks.preparation.Preparation`."""
 
@@ -181,8 +185,14 @@ class Problem:
         features = records.features.to(self.device, self.dtype)
         norm = self.experiment.data.row_norm
         features = features if norm is None else norm * F.normalize(features, dim=1)
-        features = features if self.coding is None else self.coding(features)
-        return features if self.preparation is None else self.preparation.apply(features)
+        if self.coding is None:
+            return features if self.preparation is None else self.preparation.apply(features)
+        return torch.cat([self._coded(self.coding, rows) for rows in features.split(_CODED_AT_ONCE)])
+
+    def _coded(self, coding: models.Coding, features: Tensor) -> Tensor:
+        """Some features (n, p) as the model takes them, through both maps, so that they stay in a processor's cache."""
+        numbers: Tensor = coding(features)
+        return numbers if self.preparation is None else self.preparation.apply(numbers)
 
     def under(self, preparation: _Prepares) -> Problem:
         """The problem of prepared features, with clips of Jacobians and loss gradients in their scale."""
