@@ -42,12 +42,18 @@ def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
     words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}"
     if not of.regression:
         return held_out["accuracy"], f"{words}, moments {chosen.privacy.moments}"
-    spread = float(of.held_out.target.double().var(dim=0, correction=0).sum())
+    target = of.columns.targets[0]  # errors are in its own units
+    assert target.low is not None and target.high is not None
+    spread = float(of.held_out.target.double().var(correction=0)) * (target.high - target.low) ** 2
     return 1 - held_out["mean_squared_error"] / spread, f"{words}, moments {chosen.privacy.moments}"
 
 
-def descent(of: Told, epsilon: float, delta: float, seed: int, *, rounds: int = 50, rate: float = 16.0) -> Numbers:
-    """Full-batch descent of a linear model with clipped gradients, noised each round; replacement."""
+def descent(of: Told, epsilon: float, delta: float, seed: int, *, rounds: int = 50) -> Numbers:
+    """Full-batch descent of a linear model with clipped gradients, noised each round; replacement.
+
+    50 rounds, clip 1, a rate of 16 for classes and of 1 for numbers, whose errors are not under a sigmoid.
+    """
+    rate = 16.0 if of.classes else 1.0
     chance = np.random.default_rng([5, seed])
     design, answers, n = _with_one(of.x), _encoded(of), len(of.x)
     weights = np.zeros((design.shape[1], answers.shape[1]))
@@ -118,8 +124,11 @@ def perturbed_objective(of: Told, epsilon: float, delta: float, seed: int) -> Nu
     return (scores[0] > 0).astype(np.int64) if parts == 1 else np.stack(scores, axis=1).argmax(axis=1)
 
 
-def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, epochs: int = 30, rate: float = 2.0) -> Numbers:
-    """Opacus' DP-SGD of a linear model: 30 epochs of Poisson batches of a 16th, clip 1, a rate of 2; add or remove."""
+def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, epochs: int = 30) -> Numbers:
+    """Opacus' DP-SGD of a linear model: 30 epochs of Poisson batches of a 16th; add or remove.
+
+    Clip 1 and a rate of 2 for classes; for numbers, whose gradients under a sigmoid are a tenth, clip 0.1 and 10.
+    """
     from opacus import PrivacyEngine
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -131,14 +140,14 @@ def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, epochs: int = 3
     nn.init.zeros_(model.bias)
     target = torch.from_numpy(of.y) if of.classes > 2 else torch.from_numpy(_encoded(of)).float()
     data: Any = TensorDataset(torch.from_numpy(of.x).float(), target)
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=2.0 if of.classes else 10.0)
     loader: Any = DataLoader(data, batch_size=max(1, len(of.x) // 16))
     model, optimizer, loader = PrivacyEngine(accountant="prv").make_private_with_epsilon(
         module=model,
         optimizer=optimizer,
         data_loader=loader,
         epochs=epochs,
-        max_grad_norm=1.0,
+        max_grad_norm=1.0 if of.classes else 0.1,
         target_epsilon=epsilon,
         target_delta=delta,
     )

@@ -274,7 +274,7 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
     An additive model is learnt where noise lets its bends be seen in moments, and a linear one elsewhere. Columns are
     about their middle where no moments are released.
     """
-    kind, found = settings.model.kind, {}
+    kind, found = settings.model.kind, dict[str, Any]()
     if not _written(settings, "model", "kind"):
         bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
         kind = found["kind"] = "additive" if bends and numbers.knots else "logistic"

@@ -124,7 +124,8 @@ class Hats(Coding):
         if self.may_lack:
             none = torch.zeros_like(known[:, :1])
             shares = shares * (1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
-        return shares / torch.linalg.vector_norm(shares, dim=1, keepdim=True).clamp(min=1.0)
+        lengths: Tensor = torch.linalg.vector_norm(shares, dim=1, keepdim=True)
+        return shares / lengths.clamp(min=1.0)
 
 
 class Centred(Coding):

@@ -136,9 +136,8 @@ def draw_shapes(record: RunRecord) -> Figure | None:
         at = np.array(shape.places) if shape.places is not None else np.arange(many, dtype=np.float64)
         for output in range(shape.values.shape[1]):
             values, band = shape.values[:many, output], shape.band[:many, output]
-            style = {"linestyle": "-" if shape.places else "", "marker": "o", "markersize": 3}
             axes.fill_between(at, values - band, values + band, color=colour(output), alpha=0.2, linewidth=0)
-            axes.plot(at, values, color=colour(output), **style)
+            axes.plot(at, values, "o-" if shape.places else "o", color=colour(output), markersize=3)
         if shape.places is None:
             axes.set_xticks(at, [label[:10] for label in shape.labels], rotation=45, fontsize=6)
         axes.set_title(shape.column, fontsize=8)

@@ -187,7 +187,7 @@ class Problem:
         features = features if norm is None else norm * F.normalize(features, dim=1)
         if self.coding is None:
             return features if self.preparation is None else self.preparation.apply(features)
-        return torch.cat([self._coded(self.coding, rows) for rows in features.split(_CODED_AT_ONCE)])
+        return torch.cat([self._coded(self.coding, rows) for rows in torch.split(features, _CODED_AT_ONCE)])
 
     def _coded(self, coding: models.Coding, features: Tensor) -> Tensor:
         """Some features (n, p) as the model takes them, through both maps, so that they stay in a processor's cache."""
