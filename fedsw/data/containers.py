@@ -250,14 +250,20 @@ def _listed(values: list[Any], what: str) -> Array:
                 f"{what} has shape {shapes[odd[0]]} in row {odd[0]} and {shapes[0]} in row 0; pad or resize"
             )
         return np.stack(parts)
-    absent = _absences()
-    plain: list[Any] = [None if any(value is none for none in absent) else _plain(value) for value in values]
+    plain = values
+    if not {type(value) for value in values} <= _ORDINARY:
+        absent = _absences()
+        plain = [None if any(value is none for none in absent) else _plain(value) for value in values]
     kinds = {type(value) for value in plain}
     if kinds in ({bool}, {float}) or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in plain)):
         return np.array(plain)
     cells = np.empty(len(plain), dtype=object)
     cells[:] = plain
     return cells
+
+
+_ORDINARY = frozenset((str, int, float, bool, type(None)))
+"""Types of cells that are as they are."""
 
 
 def _absences() -> tuple[object, ...]:
