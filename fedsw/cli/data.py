@@ -84,6 +84,7 @@ def init_command(
     categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
+    from fedsw.columns.values import normal
     from fedsw.experiment import ExperimentError
     from fedsw.own_data.answers import Words, read_bounds, read_format, read_list
     from fedsw.own_data.code_book import CodeBook, read_code_book
@@ -107,10 +108,10 @@ def init_command(
         bounds=dict(read_bounds(text) for text in bounds or ()),
         categories=dict(read_list(text, "--categories") for text in categories or ()),
         dates=dict(read_format(text) for text in dates or ()),
-        booleans=tuple(boolean or ()),
-        integers=tuple(integer or ()),
+        booleans=tuple(map(normal, boolean or ())),
+        integers=tuple(map(normal, integer or ())),
         edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
-        drop=(*book.left_out, *(drop or ())),
+        drop=(*book.left_out, *map(normal, drop or ())),
         decimal=_mark("--decimal", decimal, (".", ",")),
         thousands=_mark("--thousands", thousands, (",", ".", " ", "'")),
         book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},

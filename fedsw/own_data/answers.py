@@ -286,13 +286,12 @@ def answer(
         low, high = words.bounds[name]
         whole = "integer" if name in words.integers else _number_kind(guessed if look and look.cells is None else None)
         kind = "date" if name in words.dates or as_date(low) else whole
-        written = words.dates.get(name) or (guessed.formats[0] if guessed is not None and guessed.formats else None)
-        given = ColumnAnswer(kind, low, high, format=written if kind == "date" else None, source="given with --bounds")
-        return with_missing(given, guessed)
+        given = ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds")
+        return with_missing(_formatted(given, guessed, name, doubt), guessed)
     if name in words.book:
         said = words.book[name]
         values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
-        return replace(said, kind="category", categories=values) if classes else said
+        return replace(said, kind="category", categories=values) if classes else _formatted(said, guessed, name, doubt)
     if look is not None and look.cells is not None:
         return _read_off(name, look, words.dates.get(name), classes=classes, ask=doubt)
     if ask is not None:
@@ -334,6 +333,13 @@ def _dated(found: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) ->
     if said in form.formats:
         return replace(found, format=said)
     return replace(found, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
+
+
+def _formatted(found: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
+    """The same with the format of its dates, where nobody gave one and its cells may be looked at."""
+    if found.kind != "date" or found.format is not None or form is None or form.kind != "date":
+        return found
+    return _dated(found, form, name, ask)
 
 
 def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask: Ask | None) -> ColumnAnswer:

@@ -13,6 +13,7 @@ from typing import Any
 from fedsw.columns.kind import ColumnKind
 from fedsw.columns.number import as_number
 from fedsw.columns.registered import KINDS
+from fedsw.columns.values import normal
 from fedsw.own_data.answers import ColumnAnswer, ColumnForm, require_order, with_missing
 from fedsw.own_data.examine import named_as_identifier
 from fedsw.settings import ExperimentError
@@ -147,7 +148,7 @@ def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     truth = _as_text(given.get("missing")).lower()
     if truth in ("true", "false"):  # the empty cell is missing, or none is, as in a declaration
         lists["missing"] = ("",) if truth == "true" else ()
-    column, role, kind = text["column"], text["role"] or "input", text["kind"]
+    column, role, kind = normal(text["column"]), text["role"] or "input", text["kind"]
     if not column:
         raise ExperimentError(f"{where} names no column")
     outside = text["outside"] or OUTSIDE[0]

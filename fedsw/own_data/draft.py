@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedsw.columns.date import is_time
 from fedsw.columns.kinds import LONGEST_NAME
 from fedsw.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.columns.registered import KINDS
-from fedsw.columns.values import number_text, numbers_rows
+from fedsw.columns.values import normal, number_text, numbers_rows
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.formats import SEPARATORS
@@ -98,6 +98,8 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
     ExperimentError for a column that is not there, or tables that do not agree.
     """
+    unit_name = None if asked.unit is None else normal(asked.unit)
+    asked = replace(asked, group=normal(asked.group), target=normal(asked.target), unit=unit_name)
     found = places(asked.folder)
     tables = [place.table for place in found]
     names, separator, partly = _header(tables)

@@ -17,7 +17,7 @@ from fedsw.data import BadRecords, read_table
 from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
-from fedsw.own_data.answers import Words, form_of, read_bounds, read_format
+from fedsw.own_data.answers import Words, form_of, read_bounds, read_format, read_list
 from fedsw.own_data.draft import Draft, DraftRequest, draft
 from fedsw.own_data.examine import examine, require_runnable
 
@@ -313,3 +313,23 @@ def test_a_kind_of_another_package_is_drafted_and_may_stand_in_a_code_book(tmp_p
     assert (feature.kind, feature.low, feature.high) == ("percent", 20, 31)
     (tmp_path / "codes.csv").write_text("column,kind,low,high\nfat,percent,0,60\n")
     assert read_code_book(tmp_path / "codes.csv").entries["fat"].answer.kind == "percent"
+
+
+def test_days_and_months_stay_in_doubt_whatever_else_is_said_of_a_column(tmp_path):
+    bounds = {"visit": ("2023-01-01", "2023-12-31")}
+    for place, more in enumerate([{"words": Words(bounds=bounds)}, {"words": Words(bounds=bounds), "guess": True}]):
+        (tmp_path / str(place)).mkdir()
+        settings = more | ({"from_public": False} if "guess" in more else {})
+        _, made = drafted(tmp_path / str(place), "dates_day_or_month", **settings)
+        assert any(f'format = "{BLANK}"' in line for line in made.blanks.values())
+    (tmp_path / "said").mkdir()
+    asked = {"words": Words(bounds=bounds), "doubt": lambda question: "%d/%m/%Y"}
+    assert features_of(*drafted(tmp_path / "said", "dates_day_or_month", **asked))["visit"].format == "%d/%m/%Y"
+
+
+def test_columns_are_named_in_any_form_of_unicode(tmp_path):
+    apart = "me\u0301tier"
+    words = Words(drop=("âge",), categories=dict([read_list("métier=privé,public", "--categories")]))
+    folder, made = drafted(tmp_path, "decomposed", group=apart, words=words)
+    assert columns_of(folder, made).groups == ("privé", "public")
+    assert 'sensitive = {name = "métier"' in made.text and made.text.count("left out: as asked") == 1
