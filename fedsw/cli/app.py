@@ -22,6 +22,7 @@ from fedsw.cli.certs import certs
 from fedsw.cli.compare import compare_command, demo_command
 from fedsw.cli.data import check_command, distance_command, init_command, persons
 from fedsw.cli.deploy import bundle_command, client_command, deploy, server_command
+from fedsw.cli.describe import describe_command
 from fedsw.cli.options import invoke, new_group, split_debug
 from fedsw.cli.plan import choose_command, plan_command, tune_command
 from fedsw.cli.run import resume_command, run_command
@@ -30,7 +31,7 @@ from fedsw.cli.synthesize import synthesize_command
 from fedsw.cli.use import evaluate_command, export_command, predict_command
 
 _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
-    "Data": {"init": init_command, "check": check_command, "distance": distance_command},
+    "Data": {"init": init_command, "check": check_command, "describe": describe_command, "distance": distance_command},
     "Plan": {"choose": choose_command, "plan": plan_command, "tune": tune_command, "budget": budget_command},
     "Run": {
         "run": run_command,

@@ -222,6 +222,9 @@ def _short(declared: Declared | None) -> str:
 MOST_CODES = 2_000
 """Codes of all columns together: a sketch of pairs measures about half their square."""
 
+LOWEST = 2.0**-40
+"""Part of a range whose numbers count as its lowest one: it is far above what processors flush to zero."""
+
 _FINE = (5, 7, 10)
 """Numbers are cut at their low end too, after 2^-5, 2^-7 and 2^-10 of their range: many columns are mostly there."""
 
@@ -230,8 +233,8 @@ _FINE = (5, 7, 10)
 class Coded:
     """One column of a table, as codes 0 .. size - 1: ``values`` (categories, groups), or parts of a ``number``.
 
-    The ``role`` is "feature", "group" or "target"; the ``place`` that of its first input among the features of records,
-    or of it among the targets. The ``edges`` of numbers increase, in the column's own units: code k holds
+    The ``role`` is "feature", "group", "target" or "class"; the ``place`` that of its first input among the features of
+    records, or of it among the targets. The ``edges`` of numbers increase, in the column's own units: code k holds
     edges[k] <= x < edges[k + 1], the last one its upper edge as well. ``missing`` is the text of a missing cell, which
     has the last code; None if none may be missing.
     """
@@ -255,16 +258,19 @@ class Coded:
         return self.number is not None and self.number.reader.whole
 
 
-def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[Coded, ...]:
+def coded_columns(
+    columns: Columns, *, bins: int, group_in_cell: bool, with_class: bool = False, most: int = MOST_CODES
+) -> tuple[Coded, ...]:
     """How every declared column is written as codes, by public numbers alone.
 
     Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
     parts of their declared range and finer ones at its low end, whose lowest value has a code of its own, and whole
     numbers of at most 2 `bins` values are a code each. A missing cell has one more. The column of the classes is none
-    of them: it is the block that a record is in, and so are the groups where they are kept apart by blocks, too.
+    of them, unless it is asked for (``with_class``): it is the block that a record is in, and so are the groups where
+    they are kept apart by blocks, too.
 
     ExperimentError names a column of numbers without bounds, one whose numbers are groups in blocks and an input, or
-    the widest of more than MOST_CODES codes.
+    the widest of more than ``most`` codes.
     """
     coded, place, group = [], 0, columns.sensitive
     for feature in columns.features:
@@ -281,13 +287,15 @@ def coded_columns(columns: Columns, *, bins: int, group_in_cell: bool) -> tuple[
     if group is not None and not group_in_cell and all(group.name not in each.columns for each in columns.features):
         coded.append(_of_group(group))
     coded += [_of_number(number, "target", at, bins) for at, number in enumerate(columns.targets)]
+    if with_class and columns.target is not None:
+        coded.append(Coded(columns.target.name, "class", 0, values=columns.classes))
     if not coded:
         raise ExperimentError("every declared column tells blocks apart, and none is left to measure: declare features")
-    if (total := sum(each.size for each in coded)) > MOST_CODES:
+    if (total := sum(each.size for each in coded)) > most:
         widest = max(coded, key=lambda each: each.size)
         raise ExperimentError(
-            f"the columns are {total} codes, column {widest.name!r} {widest.size} of them; pairs of at most "
-            f"{MOST_CODES} are measured: leave out columns, join categories or lower sketch.bins"
+            f"the columns are {total} codes, column {widest.name!r} {widest.size} of them; at most {most} are "
+            "measured: leave out columns, join categories or lower sketch.bins"
         )
     return tuple(coded)
 
@@ -342,6 +350,6 @@ def _edges(
         return tuple(start + step for step in range(int(end - start) + 1))
     span = end - start
     inner = [start + span * part / bins for part in range(1, bins)] + [start + span * 2.0**-fine for fine in _FINE]
-    inner.append(start + 1 if whole else math.nextafter(low, math.inf))
+    inner.append(start + 1 if whole else start + span * LOWEST)
     rounded = {float(math.ceil(edge)) if whole else edge for edge in (*(declared or inner), *cuts)}
     return (start, *sorted(edge for edge in rounded if start < edge < end), end)

@@ -77,6 +77,8 @@ def records_of_table(cells: dict[str, list[str]], columns: Columns) -> Records:
 def _codes(records: Records, column: Coded) -> Tensor:
     if column.role == "group":
         return records.sensitive.to(torch.int64)
+    if column.role == "class":
+        return records.target.to(torch.int64)
     inputs = records.features if column.role == "feature" else records.target
     place, values = column.place, len(column.values)
     if column.values:

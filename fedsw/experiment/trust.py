@@ -54,6 +54,8 @@ class TrustModel:
             `Sketch`. A setting that is in none of its classes is refused under it.
         sketching: what it is, under the same name, for a task whose records leave as a sketch; None where it is the
             same for every task.
+        once: the trust model under which records leave once, as a sketch, with the same trust in everybody; None where
+            there is none.
     """
 
     name: ClassVar[str]
@@ -69,6 +71,7 @@ class TrustModel:
     needs_noise: ClassVar[str | None] = None
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
+    once: ClassVar[str | None] = None
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ Ranges = tuple[tuple[int, int], ...]
 Pair = tuple[int, int]
 
 
-Balance = Literal["equal", "size"]
+Balance = Literal["equal", "size", "codes"]
 Share = float | Literal["auto"]
 
 
@@ -40,11 +40,12 @@ class Pairs:
         ranges: of the features that are each column's code, (first, end), increasing and apart.
         singles: part of the squared norm that single columns have, above 0; pairs have the rest. With one column all of
             it. "auto" for what they have if one balance is struck over single columns and pairs together.
-        balance: w of single columns among themselves, and of pairs: "equal", or "size", proportional to c^(1/3) for a
-            table of c numbers. With singles = "auto" that makes the noise of all numbers together, sum_t c_t / w_t,
-            least.
+        balance: w of single columns among themselves, and of pairs: "equal", "size", proportional to c^(1/3) for a
+            table of c numbers, or "codes", to c^(1/2). With singles = "auto", "size" makes the noise of all numbers
+            together, sum_t c_t / w_t, least; "codes" lies between that and equal noise in all tables' total variation.
         chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
             for single columns and all pairs.
+        among: the column whose pairs with all others are measured, and no other pairs; None for all pairs.
 
     Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
         unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
@@ -54,6 +55,7 @@ class Pairs:
     singles: Share = 0.2
     balance: Balance = "equal"
     chosen: tuple[Pair, ...] | None = None
+    among: int | None = None
     weight: float = 1.0
     least_product = 0.0  # no number of a record's vector is negative
 
@@ -63,6 +65,10 @@ class Pairs:
             raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
         if self.singles != "auto" and not 0 < self.singles <= 1:
             raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1, or is 'auto'")
+        if self.balance not in get_args(Balance):
+            raise ValueError(f"balance is {self.balance!r}; choose one of {', '.join(get_args(Balance))}")
+        if self.among is not None and (self.chosen is not None or not 0 <= self.among < len(self.ranges)):
+            raise ValueError(f"among is {self.among}; name one of {len(self.ranges)} columns, and choose no pairs")
         if self.chosen is not None and not (self.chosen and all(0 <= i < j < len(self.ranges) for i, j in self.chosen)):
             raise ValueError(f"chosen pairs are {list(self.chosen)}; give pairs i < j of {len(self.ranges)} columns")
 
@@ -79,20 +85,29 @@ class Pairs:
     def of_codes(self) -> PairsOfCodes:
         """What it makes of codes, in float64."""
         sizes = tuple(end - first for first, end in self.ranges)
-        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen)
+        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen, self.among)
 
 
 def table_weights(
-    sizes: Sequence[int], singles: Share, balance: Balance, chosen: Sequence[Pair] | None = None
+    sizes: Sequence[int],
+    singles: Share,
+    balance: Balance,
+    chosen: Sequence[Pair] | None = None,
+    column: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What a code and a product of two are multiplied by: (K,) and (K, K), symmetric, float64; see `Pairs`.
 
-    The squares of the first, and of the second above its diagonal, which is 0, have sum 1.
+    Of a ``column``, products with it alone count. The squares of the first, and of the second above its diagonal, which
+    is 0, have sum 1.
     """
     size = torch.tensor(sizes, dtype=torch.float64)
     both = size.unsqueeze(0) * size.unsqueeze(1)
-    power = 2 / 3 if balance == "size" else 0.0
+    power = _POWERS[balance]
     one, two = size**power, (both**power).fill_diagonal_(0)
+    if column is not None:
+        others = torch.arange(len(sizes)) != column
+        apart = others.unsqueeze(0) & others.unsqueeze(1)
+        two = two.masked_fill(apart, 0.0)
     if chosen is not None:
         among = torch.zeros_like(two)
         for i, j in chosen:
@@ -102,6 +117,10 @@ def table_weights(
     ones, twos = one.sum(), two.sum() / 2
     share = 1.0 if len(sizes) == 1 else float(ones / (ones + twos)) if singles == "auto" else singles
     return (share * one / ones).sqrt(), ((1 - share) * two / twos.clamp(min=1)).sqrt()
+
+
+_POWERS: dict[Balance, float] = {"equal": 0.0, "size": 2 / 3, "codes": 1.0}
+"""Of the squared weight of a table in its number of codes."""
 
 
 class PairsOfCodes(DrawnPart):
@@ -118,12 +137,13 @@ class PairsOfCodes(DrawnPart):
         singles: Share,
         balance: Balance = "equal",
         chosen: Sequence[Pair] | None = None,
+        among: int | None = None,
     ) -> None:
         super().__init__()
         self.sizes = sizes
         column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
-        single, pair = table_weights(sizes, singles, balance, chosen)
+        first, second = _products(column, among)
+        single, pair = table_weights(sizes, singles, balance, chosen, among)
         self.first: Tensor
         self.second: Tensor
         self.column: Tensor
@@ -166,6 +186,16 @@ class PairsOfCodes(DrawnPart):
             length = torch.linalg.vector_norm(part, dim=1, keepdim=True)
             parts.append(part / length.clamp(min=1))
         return torch.cat(parts, dim=1)
+
+
+def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
+    """The places (m,) of the two codes of every product, the first column's before the second's."""
+    if among is None:
+        first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
+        return first, second
+    own, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
+    one, other = own.repeat_interleave(len(others)), others.repeat(len(own))
+    return torch.minimum(one, other), torch.maximum(one, other)
 
 
 _APART = math.sqrt(2)

@@ -126,6 +126,9 @@ def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
         raise ExperimentError(f"sketch: {fault}") from None
 
 
+MOST_IN_HISTOGRAMS = 100_000
+"""Codes of all columns where pairs with one of them are measured at most."""
+
 _coded = functools.lru_cache(maxsize=8)(coded_columns)
 
 
@@ -134,13 +137,19 @@ def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     sketch, columns = experiment.sketch, experiment.data.columns
     if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
         return None
-    return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)
+    if sketch.crossed == "all":
+        return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)
+    return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups, with_class=True, most=MOST_IN_HISTOGRAMS)
 
 
 def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
     if stage.number > 1:
         return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
-    return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
+    if sketch.crossed == "all":
+        return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
+    among = next((place for place, column in enumerate(coded) if column.role == "class"), None)
+    singles = 1.0 if among is None else sketch.singles
+    return Pairs(ranges(coded), singles, sketch.balance, among=among or 0, weight=sketch.weight)
 
 
 def _classes(experiment: Experiment, shape: Shape) -> int:

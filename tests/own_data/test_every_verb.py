@@ -62,6 +62,7 @@ def test_a_draft_goes_unchanged_through_the_verbs_of_one_machine(tmp_path, monke
         ["run", *OWN, "--epsilon", "3", "--quiet"],
         ["predict", "own", "other/records.csv", "-o", "predictions.csv"],
         ["evaluate", "RUN", "--data-dir", "DATA"],
+        ["describe", *OWN, "--epsilon", "3", "-o", "columns.html", "--quiet"],
         ["synthesize", *OWN, "--epsilon", "3", "--rows", "50", "training.rounds=2", "--quiet"],
     ]
     follow(lines, capsys, file)

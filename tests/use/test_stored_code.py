@@ -66,6 +66,7 @@ USES = {
     "resume": ["resume", "RUN"],
     "evaluate": ["evaluate", "RUN"],
     "synthesize": ["synthesize", "RUN", "-o", "OUT"],
+    "describe": ["describe", "RUN"],
     "distance": ["distance", "RUN"],
     "server": ["server", "--certs", "CERTS", "--resume", "RUN"],
     "compare": ["compare", "--resume", "COMPARISON"],

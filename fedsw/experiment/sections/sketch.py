@@ -15,7 +15,7 @@ _READ: dict[str, tuple[str, ...]] = {
     "features": ("map", "radius"),
     "moments": ("map", "radius", "projected"),
     "code": (),
-    "table": ("bins", "singles", "balance"),
+    "table": ("bins", "singles", "balance", "crossed"),
 }
 READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "raw": (),
@@ -44,7 +44,9 @@ class SketchPart(Section):
         projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
             single columns have, pairs have the rest; "auto" for one balance over both.
-        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3).
+        balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3), by "codes" to
+            c^(1/2).
+        crossed: "table": which pairs of columns are measured, "all", or those of the "class" with every other column.
         scheme: orthogonal blocks of frequencies, or independent ones.
         map: the public feature map that they look at: "raw" features; "cosine", the cosine transform of square images,
             weighted by frequency with `decay`; "convolutions", `filters` fixed random ones of side `kernel`, averaged
@@ -67,7 +69,8 @@ class SketchPart(Section):
     projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
     singles: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 0.2
-    balance: Literal["equal", "size"] = "equal"
+    balance: Literal["equal", "size", "codes"] = "equal"
+    crossed: Literal["all", "class"] = "all"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
     map: Annotated[str, among(lambda: READ_BY_MAP, "a map")] = "raw"
     map_arguments: Arguments = {}
@@ -198,6 +201,11 @@ class Sketch(SketchPart):
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
         if self.generator != "auto" and self.kind != "table":
             raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
+        if self.crossed != "all" and (self.generator == "tree" or self.stages or self.labels):
+            raise ValueError(
+                "a tree and later stages read all pairs of columns, and blocks by label tell the class apart: with "
+                "crossed = 'class' leave generator and stages out, and set labels to false"
+            )
         if self.restarts > 1 and self.generator == "tree":
             raise ValueError("restarts are of the network, and generator 'tree' fits none: leave restarts out")
         if self.independent and not (self.labels and self.groups):

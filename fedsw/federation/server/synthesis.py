@@ -129,7 +129,7 @@ class Synthesiser:
 
     def _chosen(self) -> dict[str, Any]:
         """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
-        if not isinstance(self._network, TableGenerator):
+        if not isinstance(self._network, TableGenerator) or self.task.experiment.sketch.crossed != "all":
             return {}
         sketches = [each.stored.sketch for each in self._released]
         _, proportions = _independent(self.task, sketches[0])

@@ -9,6 +9,7 @@ class Central(Served):
     """The server and the clients are trusted to follow the protocol; readers of the models are not."""
 
     name = "central"
+    once = "sketch"
     serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
     gradients = True
@@ -28,6 +29,7 @@ class Nobody(Central):
     """As `central`, without noise: every other trust model is measured against it."""
 
     name = "none"
+    once = None
     noised = False
     trusted_with = "everybody"
     adds_noise = "none"

@@ -14,6 +14,7 @@ class Distributed(Served):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
+    once = "distributed"
     serves = "fedsw.federation.trust.distributed.once:ROUNDS"
     compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     local = True

@@ -10,6 +10,7 @@ class LocalGradients(Served):
     """Nobody is trusted: each client noises its histograms of outputs and its contribution for its own guarantee."""
 
     name = "local-gradient"
+    once = "sketch-local"
     serves = "fedsw.federation.trust.local_gradient.server:SIDES"
     compares = frozenset(("groups",))
     local = True

@@ -15,6 +15,7 @@ class Sketched(Served):
     """The server and the clients are trusted to follow the protocol; records leave once, in a sum of waves by label."""
 
     name = "sketch"
+    once = "sketch"
     serves = "fedsw.federation.trust.sketch.sides:TRUSTED"
     compares = frozenset(("sketch",))
     sketched = True
@@ -39,6 +40,7 @@ class SketchedLocally(Sketched):
     """Nobody is trusted: each client's sum of waves by label leaves once, noised by itself."""
 
     name = "sketch-local"
+    once = "sketch-local"
     serves = "fedsw.federation.trust.sketch.sides:LOCAL"
     local = True
     why_not = (
