@@ -191,7 +191,7 @@ def work(descriptor: int, place: str) -> None:
     app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
     try:
         app = load_client_app(place, *pipe.recv())
-    except EOFError:
+    except (EOFError, ConnectionError):  # the node ended before there was a bundle
         return
     except Exception as fault:
         print(f"the bundle was not loaded: {type(fault).__name__}: {fault}", file=sys.stderr)

@@ -137,7 +137,7 @@ def script(name: str) -> str:
 def require_free_port(host: str, port: int, option: str) -> None:
     """Refuse a port that another program listens on, or that this user may not open, before anything is started.
 
-    RuntimeError that names the port, and the option with which another one is named.
+    OSError that names the port, and the option with which another one is named.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,7 +148,8 @@ def require_free_port(host: str, port: int, option: str) -> None:
             taken = fault.errno == errno.EADDRINUSE
             why = "another program listens there" if taken else str(fault.strerror)
             remedy = f"stop it (`ss -ltnp 'sport = :{port}'` names it), or" if taken else ""
-            raise RuntimeError(f"port {port} cannot be opened: {why}; {remedy} choose another with {option}") from None
+            said = f"port {port} cannot be opened: {why}; {remedy} choose another with {option}"
+            raise OSError(fault.errno, said) from None
 
 
 _given: deque[int] = deque(maxlen=256)  # a node that is started again for days must not run out of ports

@@ -132,7 +132,7 @@ class MetricsEndpoint:
     Every user of the machine can open the port, and the times of rounds are for the operator: each request brings the
     `token` (`Authorization: Bearer TOKEN`), which is that of $FEDSW_METRICS_TOKEN, or a fresh one.
 
-    Use it as a context manager. A port of 0 is any that is free; RuntimeError for one that is taken.
+    Use it as a context manager. A port of 0 is any that is free; OSError for one that is taken.
     """
 
     def __init__(self, port: int) -> None:
@@ -175,10 +175,8 @@ class MetricsEndpoint:
         try:
             self._server = make_server("127.0.0.1", self.port, answer, _Server, _Quiet)
         except OSError as fault:
-            raise RuntimeError(
-                f"--metrics-port {self.port} cannot be opened on 127.0.0.1 ({fault.strerror}): name another one, or 0 "
-                "for one that is free"
-            ) from None
+            why = f"--metrics-port {self.port} cannot be opened on 127.0.0.1 ({fault.strerror})"
+            raise OSError(fault.errno, f"{why}: name another one, or 0 for one that is free") from None
         self.port = int(self._server.server_port)
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
         return self

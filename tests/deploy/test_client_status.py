@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import email.utils
+import importlib
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
+from fastapi import HTTPException
 from flwr.app import Message
+from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedsw.cli.app import main
-from fedsw.deploy import serving
-from fedsw.deploy.executor import Node
+from fedsw.deploy import executor, serving
+from fedsw.deploy.executor import REFUSAL, Node
 from fedsw.deploy.serving import RunNotices
 from fedsw.engines import inprocess
 from fedsw.engines.driver import run
@@ -170,3 +177,82 @@ def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatc
         "the SuperLink is back",
         "the SuperLink is out of reach",
     ]
+
+
+def ended(why: str) -> Callable[..., SimpleNamespace]:
+    """In place of `Processes.start`: a supernode's process that wrote why it ends, and has ended."""
+
+    def start(processes, name, command, environment=None):
+        Path(processes._environment[REFUSAL]).write_text(why, encoding="utf-8")
+        return SimpleNamespace(wait=lambda seconds=None: 1)
+
+    return start
+
+
+def test_why_a_server_does_not_take_a_node_is_said_in_words_and_once(tmp_path, monkeypatch):
+    said: list[str] = []
+    pauses = iter(range(3))
+
+    def pause(seconds: float) -> None:
+        if next(pauses, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "probe", lambda *_: None)
+    monkeypatch.setattr(serving, "supernode_command", lambda *_, **__: [])
+    monkeypatch.setattr(serving.time, "sleep", pause)
+    monkeypatch.setattr(serving.Processes, "start", ended("the server does not take this node: it is a stranger"))
+    node = SimpleNamespace(superlink="localhost:1", authority=tmp_path, state_dir=None)
+    with pytest.raises(KeyboardInterrupt):
+        serving.keep_connected(node, tmp_path / "home", stock=False, say=said.append)
+    assert said == ["the server does not take this node: it is a stranger; an attempt follows every 10 s"]
+
+
+def answer_of(seconds: float, status: int = 401, **content: str) -> httpx.Response:
+    """What a server answers whose clock differs by so many seconds from this machine's."""
+    date = email.utils.formatdate(time.time() + seconds, usegmt=True)
+    return httpx.Response(status, headers={"date": date}, json=content)
+
+
+def test_a_clock_that_is_wrong_is_said_to_be():
+    """Five minutes ahead were HTTP 401, and that a bundle was not loaded."""
+    for seconds, words in ((-300, "300 s ahead of the server's"), (-10, "10 s ahead of"), (400, "400 s behind the")):
+        said = executor.words_of_refusal(answer_of(seconds, detail="Invalid SuperNode authentication"))
+        assert words in said and "set the clocks" in said
+    known = executor.words_of_refusal(answer_of(0, 403, detail="it does not know this key"))
+    assert known == "the server does not take this node: it does not know this key"
+    assert executor.words_of_refusal(httpx.Response(500)) == "the server does not take this node: HTTP 500"
+
+
+def test_a_key_that_nobody_admitted_and_one_in_use_are_told_apart():
+    superlink = importlib.import_module("fedsw.deploy.superlink")
+    asked, known = SimpleNamespace(public_key=b"key"), SimpleNamespace(get_node_id_by_public_key=lambda key: 7)
+    unknown = SimpleNamespace(get_node_id_by_public_key=lambda key: None)
+
+    def used(request, state):
+        raise FlowerError(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED, "in use")
+
+    for activate, state, status, words in (
+        (used, unknown, 403, "does not know this key"),
+        (used, known, 409, "its key is in use"),
+    ):
+        with pytest.raises(HTTPException) as refused:
+            superlink._activated(activate, asked, state)
+        assert refused.value.status_code == status and words in str(refused.value.detail)
+    assert superlink._activated(lambda request, state: "taken", asked, known) == "taken"
+
+
+def test_a_signature_from_before_a_stall_is_refused_once_and_the_node_goes_on(monkeypatch):
+    monkeypatch.setattr("fedsw.deploy.executor.time.sleep", lambda seconds: None)
+    refused = httpx.HTTPStatusError("401", request=httpx.Request("POST", "https://a"), response=answer_of(0))
+    turns = iter([refused, refused, None, refused, refused, refused])
+
+    def take() -> Message | None:
+        if (found := next(turns)) is not None:
+            raise found
+        return None
+
+    node = Node(None, 1, {}, None, None)
+    monkeypatch.setattr(node, "_take", take)
+    with pytest.raises(SystemExit, match="no longer knows this node"):
+        node.run()
+    assert next(turns, "over") == "over"

@@ -57,6 +57,6 @@ def test_a_port_that_is_taken_is_named_with_the_remedy_before_anything_is_starte
         for stock in (False, True):
             certificates = write_certificates(tmp_path / f"server{stock}", ["localhost"])
             began = time.monotonic()
-            with pytest.raises(RuntimeError, match=f"port {port} cannot be opened: another program .* with --port"):
+            with pytest.raises(OSError, match=f"port {port} cannot be opened: another program .* with --port"):
                 SuperLink.start(started, certificates, tmp_path, host="0.0.0.0", port=port, stock=stock)
             assert time.monotonic() - began < 5 and not started.alive()

@@ -160,7 +160,7 @@ def test_the_endpoint_answers_whoever_has_its_token_alone_and_waits_for_nobody(m
         with socket.create_connection(("127.0.0.1", one.port)) as slow:
             slow.sendall(b"G")
             assert "fedsw_rounds" in asked(one, one.token)
-        with pytest.raises(RuntimeError, match=f"--metrics-port {one.port} cannot be opened .*name another one, or 0"):
+        with pytest.raises(OSError, match=f"--metrics-port {one.port} cannot be opened .*name another one, or 0"):
             MetricsEndpoint(one.port).__enter__()
     monkeypatch.setenv(telemetry.METRICS_TOKEN, "agreed")
     with MetricsEndpoint(0) as named:
