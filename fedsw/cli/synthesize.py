@@ -171,7 +171,8 @@ def _made(
     compared = None
     if other is not None:
         made = records_of_table(cells, columns)
-        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=len(columns.classes))
+        classes, shown = len(columns.classes), columns.positive
+        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=shown)
     said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
     file = None if named is None else named.name
     doubt = "" if other is None else other.doubt

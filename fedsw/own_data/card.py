@@ -214,7 +214,14 @@ def _compared(
     if len(found.rates) > 1:
         rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()]
         parts += [
-            "How often the last declared class occurs, by group:",
-            Listed.of("The last class, by group", ("group", "synthetic", "held-out"), rates),
+            f"How often the class {_shown_class(experiment)!r} occurs, by group:",
+            Listed.of("A class, by group", ("group", "synthetic", "held-out"), rates),
         ]
     return parts
+
+
+def _shown_class(experiment: Experiment) -> str:
+    """The favourable class by its name; the last declared one where none is."""
+    columns = experiment.data.columns
+    assert columns is not None
+    return columns.classes[-1 if columns.positive is None else columns.positive]

@@ -35,7 +35,7 @@ class Fidelity:
     features; median and lowest percentile to the ``nearest`` held-out record. ``scores`` are 1 minus mean total
     variations, by property. ``guessed`` says how often a column of a held-out record is guessed from all its others, by
     the most alike row: synthetic, of the other half, and its commonest value, on average and of the column that the
-    synthetic rows give away most. ``rates``: how often the last class is in each group, synthetic and held-out.
+    synthetic rows give away most. ``rates``: how often one class is in each group, synthetic and held-out.
     """
 
     records: int
@@ -62,9 +62,15 @@ class Fidelity:
 
 
 def fidelity(
-    synthetic: Records, held_out: Records, coded: tuple[Coded, ...], *, groups: tuple[str, ...], classes: int
+    synthetic: Records,
+    held_out: Records,
+    coded: tuple[Coded, ...],
+    *,
+    groups: tuple[str, ...],
+    classes: int,
+    shown: int | None = None,
 ) -> Fidelity:
-    """Compare synthetic rows with held-out records.
+    """Compare synthetic rows with held-out records; rates by group are of the class ``shown``, by default the last.
 
     Guarantee: none for the held-out records: what is returned are un-noised functions of them. ValueError for less
     than four.
@@ -98,7 +104,7 @@ def fidelity(
         },
         guessed=_guessed(made[:_MOST], first[:_MOST], second[:_FEW], names),
         usefulness=usefulness(synthetic, one, other, classes),
-        rates=_rates(synthetic, held_out, groups) if classes > 1 else {},
+        rates=_rates(synthetic, held_out, groups, classes - 1 if shown is None else shown) if classes > 1 else {},
     )
 
 
@@ -151,12 +157,13 @@ def _nearest(one: Records, other: Records) -> tuple[float, float]:
     return float(found.median()), float(torch.quantile(found, 0.01))
 
 
-def _rates(synthetic: Records, held_out: Records, groups: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    """How often the last class is in each group, of both tables; nan where nobody is."""
-    last = int(held_out.target.max())
+def _rates(
+    synthetic: Records, held_out: Records, groups: tuple[str, ...], shown: int
+) -> dict[str, tuple[float, float]]:
+    """How often a class is in each group, of both tables; nan where nobody is."""
 
     def rate(records: Records, group: int) -> float:
-        return float((records.target[records.sensitive == group] == last).double().mean())
+        return float((records.target[records.sensitive == group] == shown).double().mean())
 
     return {name: (rate(synthetic, group), rate(held_out, group)) for group, name in enumerate(groups)}
 

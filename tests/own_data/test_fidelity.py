@@ -87,3 +87,14 @@ def test_every_cell_that_is_not_as_declared_is_counted(column, cell):
     assert faults_of(table, COLUMNS) == 0
     table[column][3] = table[column][7] = cell
     assert faults_of(table, COLUMNS) == 2
+
+
+def test_rates_by_group_are_of_the_class_that_is_favourable():
+    made, held_out = records(200, 1), records(300, 2)
+    for shown, number in ((None, 1), (1, 1), (0, 0)):
+        found = fidelity(made, held_out, CODED, groups=COLUMNS.groups, classes=2, shown=shown)
+        for place, name in enumerate(COLUMNS.groups):
+            sides = [
+                float((each.target[each.sensitive == place] == number).double().mean()) for each in (made, held_out)
+            ]
+            assert found.rates[name] == pytest.approx(sides)
