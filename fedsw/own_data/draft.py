@@ -98,8 +98,8 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
     ExperimentError for a column that is not there, or tables that do not agree.
     """
-    unit_name = None if asked.unit is None else normal(asked.unit)
-    asked = replace(asked, group=normal(asked.group), target=normal(asked.target), unit=unit_name)
+    unit, group = (None if column is None else normal(column) for column in (asked.unit, asked.group))
+    asked = replace(asked, group=group, target=normal(asked.target), unit=unit)
     found = places(asked.folder)
     tables = [place.table for place in found]
     names, separator, partly = _header(tables)
