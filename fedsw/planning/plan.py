@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ _MOST_RECORDS = 10**8
 _MOST_EPSILON = 100.0
 _HALVINGS = 20
 _WEAK = 0.25
+_WEIGHTS = (0.05, 0.2, 0.5)
+"""Weights of a penalty between groups whose noise a plan says."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Planned(Short):
 
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
     Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
-    ``word`` is whose the penalties' bound is.
+    ``word`` is whose the penalties' bound is; ``penalties`` are weights alpha with the noise that they would take, in
+    that of the loss alone.
     """
 
     experiment: Experiment
@@ -114,6 +117,7 @@ class Planned(Short):
     forecast: Forecast | None
     why_not: str = ""
     stages: tuple[StageCost, ...] = ()
+    penalties: Mapping[float, float] = field(default_factory=dict)
     word: Word = "proven"
 
     def _facts(self) -> Mapping[str, object]:
@@ -252,8 +256,22 @@ def planned(
         forecast=found,
         why_not=reason,
         stages=stages,
+        penalties=_penalties(experiment, by_group) if multiplier else {},
         word=made.objective.word,
     )
+
+
+def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
+    """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
+    goal, found = experiment.objective, {}
+    if experiment.training.preset != "auto" or refusal(experiment) or len(by_group) < 2 or goal.also:
+        return {}
+    for alpha in _WEIGHTS:
+        weighed = experiment.model_copy(update={"objective": goal.model_copy(update={"alpha": alpha})})
+        numbers = numbers_of(weighed, by_group)
+        clip = settled(weighed, numbers).clip
+        found[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
+    return found
 
 
 def _read_of_model(experiment: Experiment) -> tuple[str, ...]:

@@ -58,6 +58,9 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
         yield "model size", f"feasible up to about {_two_digits(forecast.most_parameters, math.floor)} parameters"
         if found.weakened:
             yield "penalty", _weakened(found)
+    if found.penalties:
+        weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in found.penalties.items())
+        yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
     for section, values in found.chosen.items():
         yield f"[{section}]", settings_text(values)
 
@@ -100,6 +103,7 @@ def as_plain(found: Planned) -> dict[str, Any]:
         "penalty": found.experiment.objective.penalty,
         "word": found.word,
         "penalty_weakened": found.weakened,
+        "penalty_noise": {str(alpha): times for alpha, times in found.penalties.items()},
         "words": dict(rows(found)),
         "settings": {section: dict(values) for section, values in found.chosen.items()},
         "stages": [asdict(each) for each in found.stages],

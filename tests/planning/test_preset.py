@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset import CHOSEN, Numbers, Squares, left_open
 from fedsw.federation.server.preset import multiplier_of_one, numbers_of, settled, sizes_at_hand
 from fedsw.planning import words
-from fedsw.planning.plan import planned
+from fedsw.planning.plan import _penalties, planned
 from fedsw.runs.directory import RunDirectory
 from tests.federations import small
 
@@ -297,3 +297,11 @@ def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_a
     regression = of_table(10**5, numbers, objective={"task": "regression", "alpha": 0.2})
     assert regression.clip.loss == 1.5 and regression.clip.jacobian <= 0.35
     assert of_table(10**5).clip.loss == 0.7
+
+
+def test_a_plan_says_what_noise_a_penalty_would_take():
+    chosen = asked(objective={"alpha": 0.0})
+    even, uneven = (_penalties(chosen, sizes) for sizes in ({"f": 2_000, "m": 2_000}, {"f": 40, "m": 3_960}))
+    assert list(even) == [0.05, 0.2, 0.5] and 1 < even[0.05] < even[0.2] < even[0.5]
+    assert uneven[0.05] > even[0.05], "a small group's penalty takes more"
+    assert _penalties(chosen, {"all": 4_000}) == {}
