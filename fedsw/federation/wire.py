@@ -29,6 +29,8 @@ ABSENT = (3, 4, 5)
 """Flower's codes of errors that the network makes up for a node that is not there, or whose reply never came."""
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
+NOT_IN_ROSTER = 1002
+"""Code of the error by which a site declines a masked sum with a site that its roster does not have so."""
 
 ARRAY_FORMAT = "fedsw.mixed"
 """Key of the mixing stream, then the numbers (little-endian, in row-major order) under that stream."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import importlib
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -215,9 +216,13 @@ def answer_of(seconds: float, status: int = 401, **content: str) -> httpx.Respon
 
 def test_a_clock_that_is_wrong_is_said_to_be():
     """Five minutes ahead were HTTP 401, and that a bundle was not loaded."""
-    for seconds, words in ((-300, "300 s ahead of the server's"), (-10, "10 s ahead of"), (400, "400 s behind the")):
+    for seconds, words in (
+        (-300, "30[01] s ahead of the server's"),
+        (-10, "1[01] s ahead of"),
+        (400, "(399|400) s behind the"),
+    ):
         said = executor.words_of_refusal(answer_of(seconds, detail="Invalid SuperNode authentication"))
-        assert words in said and "set the clocks" in said
+        assert re.search(words, said) and "set the clocks" in said
     known = executor.words_of_refusal(answer_of(0, 403, detail="it does not know this key"))
     assert known == "the server does not take this node: it does not know this key"
     assert executor.words_of_refusal(httpx.Response(500)) == "the server does not take this node: HTTP 500"

@@ -15,6 +15,8 @@ from fedsw.audit.record import audit
 from fedsw.engines import driver
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import messages
+from fedsw.federation.node.roster import Keyring
+from fedsw.federation.trust.distributed import site
 from fedsw.privacy.masks import MaskKey
 from fedsw.settings import ExperimentError, FederationError
 from tests.distributed.sites import experiment_of
@@ -255,3 +257,51 @@ def test_on_ray_sites_have_masks_and_a_ledger_a_client(tmp_path):
     assert torch.equal(parameters_of(ours.directory), parameters_of(theirs.directory))
     assert "masked sums between sites" in theirs.summary["guarantee"]["against"]
     assert all(attempts_in(theirs.directory, client) == [(1, 0), (2, 0), (3, 0)] for client in range(3))
+
+
+def rosters(monkeypatch, *, without: dict[int, int], keys: dict[int, MaskKey]) -> None:
+    """Give clients keys of their own, and let a client's roster be without another client."""
+    genuine = site.keyring_of
+
+    class Lacks:
+        def __init__(self, roster, absent: int | None) -> None:
+            self.roster, self.absent = roster, absent
+
+        def refusal(self, other: int, key: str, clients: int) -> str | None:
+            if other == self.absent:
+                return f"the key {key[:16]} is not in this client's roster"
+            own = keys.get(other)
+            return None if own is not None and own.public.hex() == key else self.roster.refusal(other, key, clients)
+
+    def given(config, run, client):
+        ring = genuine(config, run, client)
+        return Keyring(Lacks(ring.roster, without.get(client)), keys.get(client, ring.key), ring.colluding)
+
+    monkeypatch.setattr(site, "keyring_of", given)
+
+
+def test_a_site_that_no_roster_has_is_named_and_the_others_go_on(federation, monkeypatch, caplog):
+    """It ended the run for all of them, and nobody said which site it was."""
+    rosters(monkeypatch, without={0: 2, 1: 2}, keys={2: MaskKey.fresh()})
+    with caplog.at_level(logging.WARNING, "fedsw.server"):
+        summary = federation.run(small(*ENOUGH))
+    assert summary["status"] == "completed" and summary["released_rounds"] == 3
+    assert "Client 2 sits out for good: the rosters of client 0, client 1 have not its key for masks" in caplog.text
+    assert attempts_in(federation.folder / "run1", 0) == [(1, 1), (2, 0), (3, 0)], "refusals cost nothing"
+
+
+def test_a_site_that_alone_does_not_know_another_is_the_one_that_sits_out(federation, monkeypatch, caplog):
+    """Else one site could turn out all others, an attempt of everybody's for each."""
+    rosters(monkeypatch, without={0: 2}, keys={})
+    with caplog.at_level(logging.WARNING, "fedsw.server"):
+        summary = federation.run(small(*ENOUGH, "local.failing=0.5"))
+    assert summary["status"] == "completed" and summary["released_rounds"] == 3
+    assert "Client 0 sits out for good: its roster has not the site of client 2, which others' have" in caplog.text
+
+
+def test_with_too_few_left_the_run_ends_and_says_whose_key_it_is(federation, monkeypatch):
+    rosters(monkeypatch, without={0: 2, 1: 2}, keys={2: MaskKey.fresh()})
+    with pytest.raises(
+        FederationError, match="Client 2: sits out for good: the rosters of client 0, client 1 have not"
+    ):
+        federation.run(small(*TRUST, "training.rounds=2"))

@@ -25,6 +25,7 @@ class Suspensions:
     def __init__(self) -> None:
         self._failed = Counter[int]()
         self._out: dict[int, tuple[Site, float]] = {}
+        self._why: dict[int, str] = {}
 
     def fail(self, site: Site, round_: int, *, planned: int, sites: int) -> None:
         """Take note of a site's failure in a round; of so many ``planned`` ones among ``sites`` sites."""
@@ -36,6 +37,13 @@ class Suspensions:
         about = event("site suspended", client=int(site.clients[0]), round=round_)
         _log.warning("%s %s", named(site), self._reason(site.node), extra=about)
 
+    def exclude(self, site: Site, why: str) -> None:
+        """Let a site sit out for good."""
+        self._failed[site.node] += 1
+        self._out[site.node] = site, math.inf
+        self._why[site.node] = f"sits out for good: {why}"
+        _log.warning("%s %s", named(site), self._why[site.node], extra=event("site suspended"))
+
     def away(self, round_: int, *, for_good: bool) -> Away:
         """Who sits out in a round, with the reason; `for_good` alone, or also those that come back later."""
         away = Away()
@@ -45,6 +53,8 @@ class Suspensions:
         return away
 
     def _reason(self, node: int) -> str:
+        if node in self._why:
+            return self._why[node]
         times, last = self._failed[node], self._out[node][1]
         until = "for good" if math.isinf(last) else f"to round {last:g}"
         what = "an attempt" if times == 1 else f"{times} attempts"

@@ -29,6 +29,7 @@ from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import withholds_records
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.roster import NotInRoster
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.text import shown
@@ -313,6 +314,7 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
     except Exception as fault:
         said = _said_by_server(message)
         code = wire.BUDGET_EXHAUSTED if isinstance(fault, BudgetExhausted) else wire.APP_RAISED
+        code = wire.NOT_IN_ROSTER if isinstance(fault, NotInRoster) else code
         reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
         told = _told(fault, _agreed_to(said, context), context.node_config, said)
         if not of_one_person(context.node_config) or told == WITHHELD:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,19 @@ class Roster(BaseModel):
             f"clients = {each.clients}\n\n"
             for each in self.member
         )
+
+
+class NotInRoster(ExperimentError):
+    """A masked sum is with a site that this one's roster does not have, or has otherwise; nothing was charged."""
+
+    def __init__(self, site: int, why: str) -> None:
+        super().__init__(f"site {site}: {why}; nothing was charged")
+
+
+def site_declined(reason: str) -> int | None:
+    """The site, by its first client, that a reason of `NotInRoster` names; None if it names none."""
+    found = re.search(r"\bsite (\d{1,9}): ", reason)
+    return None if found is None else int(found[1])
 
 
 class _Simulated:

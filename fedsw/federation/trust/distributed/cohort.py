@@ -15,7 +15,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.messages import MOST_BELIEVED
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.roster import Keyring
+from fedsw.federation.node.roster import Keyring, NotInRoster
 from fedsw.settings import ExperimentError
 
 Number = Annotated[int, Field(ge=0, le=MOST_BELIEVED)]
@@ -96,7 +96,7 @@ def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
         if len(party.sizes) != len(party.clients) or any(len(row) != cells for row in party.sizes):
             raise _refused(f"the cohort has no sizes of {cells} cells for every client of site {party.site}")
         if (why := ring.roster.refusal(party.site, party.key, len(party.clients))) is not None:
-            raise _refused(why)
+            raise NotInRoster(party.site, why)
     for what, values in (("key", [party.key for party in parties]), ("client", list(cohort.clients))):
         if len(set(values)) < len(values):
             raise _refused(f"the cohort has a {what} twice")

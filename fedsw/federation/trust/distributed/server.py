@@ -13,9 +13,11 @@ from torch import Tensor
 
 from fedsw.accounting import BudgetExhausted
 from fedsw.federation import messages, wire
+from fedsw.federation.exchange.availability import named
 from fedsw.federation.exchange.cohort import Present, Site, totals, whole
 from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
 from fedsw.federation.messages.masked import MaskedNumbers, MaskedSumAsked, MaskedTableAsked, Ready, ReadyAsked
+from fedsw.federation.node.roster import site_declined
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.budget import (
@@ -73,7 +75,16 @@ class _Asking(Collector):
 
     exhausted = False
 
+    def __init__(self, context: Context, *, kept: str) -> None:
+        super().__init__(context, kept=kept)
+        self.declined: dict[int, int] = {}
+        """Nodes that declined a sum because of another site, and that site, by its first client."""
+
     def lose(self, site: Site, fault: Fault) -> None:
+        """Count a site as lost, unless it is there and declines because of another one: who of both, is settled."""
+        if fault.code == wire.NOT_IN_ROSTER and (other := site_declined(fault.reason)) is not None:
+            self.declined[site.node] = other
+            return
         self.exhausted |= fault.code == wire.BUDGET_EXHAUSTED
         super().lose(site, fault)
 
@@ -137,11 +148,15 @@ class MaskedSums(AtClients, ABC):
         length: int,
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
+        self._collector.declined.clear()
         terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
         answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
         self._charged |= bool(answers)
         if len(answers) < len(present):
-            self._suspend(round_, [each.site for each in present if each.site.node not in answers])
+            declined = self._collector.declined
+            missing = [each.site for each in present if each.site.node not in answers]
+            self._suspend(round_, [site for site in missing if site.node not in declined])
+            self._exclude([each.site for each in present], declined)
             return None
         return summed((answers[each.site.node].values.numpy().view(np.uint64) for each in present), step)
 
@@ -152,6 +167,22 @@ class MaskedSums(AtClients, ABC):
         planned, sites = failing(self._task.experiment), len(self._context.sites)
         for site in failed:
             self._context.suspensions.fail(site, round_, planned=planned, sites=sites)
+
+    def _exclude(self, sites: Sequence[Site], declined: Mapping[int, int]) -> None:
+        """Go on without a site that most others have not in their rosters; or without those that alone have it not."""
+        excluded: dict[int, str] = {}
+        for stranger in sorted(set(declined.values())):
+            by = [site for site in sites if declined.get(site.node) == stranger]
+            there = [site for site in sites if int(site.clients[0]) == stranger]
+            if there and 2 * len(by) > len(sites) - 1:
+                who = ", ".join(named(site)[0].lower() + named(site)[1:] for site in by)
+                excluded[there[0].node] = f"the rosters of {who} have not its key for masks, or other clients"
+            else:
+                for site in by:
+                    excluded[site.node] = f"its roster has not the site of client {stranger}, which others' have"
+        for site in sites:
+            if (why := excluded.get(site.node)) is not None:
+                self._context.suspensions.exclude(site, f"{why}. Operators compare the digests of their rosters")
 
     def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
         """Take note of what a site's ledgers have spent; why its answer does not count."""
