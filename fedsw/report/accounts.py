@@ -55,10 +55,17 @@ def account_record(account: DatasetAccount, delta: float | None = None) -> dict[
         "delta": at,
         **_together([state], at),
         "epsilon_however_chosen": limit.chosen(guarded) if limit and len(guarded) > 1 else None,
-        "limit": {"epsilon": limit.epsilon, "delta": limit.delta} if limit else None,
+        "limit": _limit(state),
+        "within": None
+        if account.around is None
+        else {"data": account.around.data, "limit": _limit(account.around.state())},
         "left": _left(state),
         "runs": [_run_record(run, at) for run in state.runs.values()],
     }
+
+
+def _limit(state: State) -> dict[str, float] | None:
+    return None if state.limit is None else {"epsilon": state.limit.epsilon, "delta": state.limit.delta}
 
 
 def account_view(record: Mapping[str, Any]) -> RenderableType:
@@ -159,6 +166,9 @@ def _sum(record: Mapping[str, Any], whose: str) -> Text:
 def _total(record: Mapping[str, Any]) -> Text:
     found = _sum(record, "of all together, as if planned ahead, for the replacement of one record within its groups")
     found.append(" (in runs with a unit, of all records of one at a client)")
+    if around := record["within"]:
+        most = "no limit" if around["limit"] is None else f"limit ε = {upward(around['limit']['epsilon'])}"
+        found.append(f"\ncounts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)")
     if limit := record["limit"]:
         found.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
         left, chosen = record["left"], record["epsilon_however_chosen"]
@@ -168,7 +178,7 @@ def _total(record: Mapping[str, Any]) -> Text:
             "like one of these, or one release of all records" if record["runs"] else "of one release of all records"
         )
         found.append(f"a run {shape}, of ε = {downward(left)} still fits" if left else "nothing more fits")
-    else:
+    elif not record["within"]:
         found.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
     return found
 

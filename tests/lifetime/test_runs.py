@@ -20,7 +20,7 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.server.federation import federate
 from fedsw.federation.server.job import Job
-from fedsw.report.accounts import together_record
+from fedsw.report.accounts import account_record, together_record
 from fedsw.runs.accounts import Budgeted
 from fedsw.settings import FederationError
 from tests.federation.sketch_runs import SKETCH
@@ -212,7 +212,9 @@ def test_a_limit_binds_runs_that_trust_nobody_together_with_those_that_trust_the
         assert people.state().spent(DELTA) <= 1.0
     people.limit(1.6, DELTA)
     driver.run(counted(*central), runs=tmp_path / "runs")
-    together = together_record([people, DatasetAccount(people.folder, "people.client-0")], DELTA)
+    client = DatasetAccount(people.folder, "people.client-0")
+    assert account_record(client)["within"] == {"data": "people", "limit": {"epsilon": 1.6, "delta": DELTA}}
+    together = together_record([people, client], DELTA)
     assert together["runs"] == 2 and 0.9 < together["epsilon"] <= people.state().spent(DELTA) < 1.6
 
 

@@ -119,6 +119,13 @@ class DatasetAccount:
         """The account of one client's records, within that of the data set."""
         return cls(folder, f"{data}{_CLIENT}{client}", within=cls(folder, data))
 
+    @property
+    def around(self) -> DatasetAccount | None:
+        """The account that this one is within by its name, where there is one: what limits that limits this."""
+        data, mark, client = self.data.rpartition(_CLIENT)
+        whole = DatasetAccount(self.folder, data) if mark and client.isdecimal() else None
+        return whole if whole is not None and whole.path.exists() else None
+
     def reserve(
         self,
         run: str,
