@@ -336,7 +336,7 @@ def test_a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_i
     names = [name] if not trust else [f"{name}.client-{number}" for number in range(3)]
     accounts = [DatasetAccount(accounts_folder(), own) for own in names]
     for account in accounts:
-        (cost,) = account.state().without("")
+        (cost,) = (run.cost for run in account.state().runs.values())
         cheaper = min(composed_epsilon([part] * 2, 1e-8) for part in cost.parts)
         together = total_epsilon([cost] * 2, 1e-8)
         assert cheaper < 0.98 * together < composed_epsilon([cost.steps] * 2, 1e-8)
@@ -345,7 +345,7 @@ def test_a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_i
         federation.run(kept_run(data, *trust, account=name))
     assert not list((federation.folder / "run2").rglob("*.sqlite"))
     for account in accounts:
-        cost = next(cost for cost in account.state().without("") if cost.steps)
+        cost = next(run.cost for run in account.state().runs.values() if run.steps)
         account.limit(1.4 * total_epsilon([cost] * 2, 1e-8), 1e-8)  # a run that may be chosen costs more
     federation.run(kept_run(data, *trust, account=name))
 
