@@ -91,6 +91,11 @@ class Draft:
     notes: tuple[str, ...] = ()
 
 
+def _named(column: str | None) -> str | None:
+    """A column's name as names of columns are compared."""
+    return None if column is None else normal(column)
+
+
 def draft(asked: DraftRequest, *, name: str) -> Draft:
     """The experiment for the tables of a folder.
 
@@ -98,8 +103,7 @@ def draft(asked: DraftRequest, *, name: str) -> Draft:
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
     ExperimentError for a column that is not there, or tables that do not agree.
     """
-    unit, group = (None if column is None else normal(column) for column in (asked.unit, asked.group))
-    asked = replace(asked, group=group, target=normal(asked.target), unit=unit)
+    asked = replace(asked, group=_named(asked.group), target=normal(asked.target), unit=_named(asked.unit))
     found = places(asked.folder)
     tables = [place.table for place in found]
     names, separator, partly = _header(tables)
