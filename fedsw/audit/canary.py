@@ -260,7 +260,7 @@ def _attackable(experiment: Experiment) -> Experiment:
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
     data = experiment.data.model_copy(update={"row_norm": None})  # the worst case is not written in unit rows
-    changed = {"seed": None, "unsafe_metrics": False, "data": data}
+    changed: dict[str, object] = {"seed": None, "unsafe_metrics": False, "data": data}
     if model_kind(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns
         changed["model"] = Model(seed=experiment.model.seed)
     return experiment.model_copy(update=changed)
