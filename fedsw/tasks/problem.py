@@ -386,7 +386,7 @@ class Problem:
                 )
 
     def made_up_inputs(self) -> Tensor:
-        """A few inputs (3, ...) float32 as a model takes them, made up: no record's."""
+        """A few inputs (3, p) float32 as a model takes them, made up: no record's."""
         seed = self.experiment.model.seed
         if self.task.facts.other_side == "generator":
             return made_up_features(seed, self.experiment.model.latent)
@@ -394,7 +394,7 @@ class Problem:
         return features if norm is None else norm * F.normalize(features, dim=1)
 
     def diverged(self, theta: Tensor) -> str | None:
-        """Why a model with these weights (r,) learns no more, by them and by made-up inputs; None while it may."""
+        """Say why a model with these weights (r,) learns no more, by them and made-up inputs; None while it may."""
         takes_none = model_kind(self.experiment.model.kind).points
 
         def answer() -> Any:
