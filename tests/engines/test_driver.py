@@ -17,6 +17,6 @@ def test_a_run_that_stops_before_its_first_round_says_why(tmp_path: Path, monkey
         raise BudgetExhausted("epsilon would be 1.2, above 1")
 
     monkeypatch.setattr(Ledger, "spend", spend)
-    result = run(small(), runs=tmp_path)
+    result = run(small(), runs=str(tmp_path))  # a text is a path
     assert (result.summary["status"], result.history) == ("stopped before round 1: epsilon would be 1.2, above 1", [])
     assert not (result.directory / "metrics.jsonl").exists() and read_run(result.directory).history == []

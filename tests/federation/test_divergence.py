@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,18 +43,19 @@ def test_clients_that_account_for_themselves_are_asked_for_no_further_round(fede
 
 def test_one_of_several_runs_of_a_selection_goes_on_to_its_planned_end(monkeypatch):
     """That another run than the best one stopped would tell of what is not paid for."""
-
-    class Run:
-        selection = object.__new__(Selection)
-
-        class trainer:
-            steps = 1
-
-        class job:
-            experiment = small()
-
+    run = SimpleNamespace(
+        trainer=SimpleNamespace(steps=1),
+        job=SimpleNamespace(experiment=small()),
+        ledger=SimpleNamespace(epsilon=lambda: 0.5),
+        plan=SimpleNamespace(epsilon=2.0),
+    )
     monkeypatch.setattr(server, "_diverged", lambda run: "a weight is nan")
-    assert server._stopped(Run()) == ""
+    run.selection = None
+    assert server._stopped(run).endswith("what is spent adds up") and "epsilon 0.5 of 2 is spent" in server._stopped(
+        run
+    )
+    run.selection = object.__new__(Selection)
+    assert server._stopped(run) == ""
 
 
 def test_weights_alone_say_it_and_where_they_are_large_what_made_up_inputs_give():
