@@ -25,8 +25,8 @@ def divergence(weights: Iterable[Tensor], answer: Callable[[], Any] | None = Non
     Contributions of records that are not finite count as 0: its rounds would go on, and pay for noise alone. Weights
     follow from what was released, so this looks at nothing private and may end a training.
 
-    ``weights``, of any shapes, are in the precision that the model runs in; ``answer`` gives what it returns for made-up
-    inputs, and is called where a weight is large. None where a model takes no inputs.
+    ``weights``, of any shapes, are in the model's precision; ``answer`` gives what it returns for made-up inputs, and
+    is called where a weight is large. None where a model takes no inputs.
     """
     sizes = [each.detach().abs().max() for each in weights if each.numel()]
     largest = float(torch.stack(sizes).max()) if sizes else 0.0  # NaN where one is
