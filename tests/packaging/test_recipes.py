@@ -28,6 +28,12 @@ def test_a_recipe_touches_at_most_three_files_one_of_which_is_its_test_and_is_li
         assert f"(docs/recipes/{recipe.name})" in text
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_applies_to_the_code_as_it_is(recipe):
+    tried = subprocess.run(["git", "apply", "--check", str(recipe)], cwd=ROOT, capture_output=True, text=True)
+    assert tried.returncode == 0, tried.stderr
+
+
 @pytest.mark.slow
 def test_with_all_recipes_applied_the_whole_quick_suite_passes(tmp_path):
     """Followed to the letter they break nothing: in a copy with all of them, and its reference written anew."""
