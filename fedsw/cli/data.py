@@ -234,14 +234,16 @@ def check_command(
 def distance_command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run of trust model sketch-local, or sketch.")],
     reference: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A public table to compare every client with.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A public table to compare every client with; with --data-dir it is held against the clients' files.",
+        ),
     ] = None,
     by_column: Annotated[
         bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
     ] = False,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The clients' files, which --reference is held against.")
-    ] = None,
+    data_dir: options.DataDir = None,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
