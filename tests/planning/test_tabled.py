@@ -12,10 +12,10 @@ from fedsw.experiment import Experiment
 from fedsw.federation.budgets import split
 from fedsw.objectives import Clip
 from fedsw.planning.after_moments import TabledObjective, summed_noise
-from fedsw.planning.forecast import _objective, _Uncharged, trained
+from fedsw.planning.forecast import _objective, trained
 from fedsw.planning.law import LAWS, drawn
 from fedsw.planning.plan import planned
-from fedsw.privacy.release import release
+from fedsw.privacy.release import Uncounted, release
 from fedsw.single.plan import plan
 from fedsw.tasks.problem import Problem
 from tests.planning.test_forecast import FEW
@@ -68,10 +68,10 @@ def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves
     def pulled(bins: int, deviation: float) -> torch.Tensor:
         tabled = _objective(problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0))
         (batch,) = quiet.batches(twins)
-        return release(tabled.gradient(model, batch, clip), quiet, _Uncharged()).value
+        return release(tabled.gradient(model, batch, clip), quiet, Uncounted()).value
 
     (batch,) = quiet.batches(twins)
-    true = release(exact.gradient(model, batch, clip), quiet, _Uncharged()).value
+    true = release(exact.gradient(model, batch, clip), quiet, Uncounted()).value
     far = {bins: float((pulled(bins, 0.0) - true).norm() / true.norm()) for bins in (64, 65536)}
     assert far[65536] < 0.02 < far[64]
     assert float((pulled(64, 50.0) - true).norm() / true.norm()) > 2 * far[64]
