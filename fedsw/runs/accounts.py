@@ -10,7 +10,16 @@ from typing import Any
 
 from fedsw import files
 from fedsw.accounting import Head, Ledger
-from fedsw.accounting.lifetime import About, Cost, Counts, DatasetAccount, LimitReached, Reservation, cost_of_ledger
+from fedsw.accounting.lifetime import (
+    About,
+    Cost,
+    Counts,
+    DatasetAccount,
+    LimitReached,
+    Reservation,
+    cost_beside_others,
+    cost_of_ledger,
+)
 from fedsw.accounting.meaning import Meaning
 from fedsw.runs.files import (
     ACCOUNT,
@@ -239,7 +248,7 @@ def cost_of_run(directory: Path) -> Cost:
     parts: list[Counts] = []
     for ledger_path in [path] if path.exists() else client_ledgers(directory):
         with Ledger.open(ledger_path, read_only=True) as ledger:
-            parts += cost_of_ledger(ledger).parts
+            parts += cost_beside_others(ledger).parts
     return Cost.of(parts)
 
 

@@ -275,10 +275,15 @@ def _by_group(cost: Cost) -> Counts:
 
 
 def cost_of_ledger(ledger: Ledger) -> Cost:
-    """The steps that a run's ledger was charged for, by its groups; of the best of several runs the selection's."""
+    """The steps that a run's ledger was charged for, by its groups."""
+    return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
+
+
+def cost_beside_others(ledger: Ledger) -> Cost:
+    """What a run costs together with others: `cost_of_ledger`, or its selection where it is the best of several."""
     if ledger.selection is not None and ledger.released_rounds():
         return one_cost({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
-    return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
+    return cost_of_ledger(ledger)
 
 
 @lru_cache(maxsize=512)
