@@ -280,7 +280,7 @@ def test_a_selected_run_whose_summary_is_gone_still_has_the_selection_s_epsilon(
 def test_a_selected_run_releases_nothing_more(searched, chosen):
     for path in chosen.glob("checkpoint*"):
         path.unlink()
-    driver.resume(chosen)
+    driver.resume(chosen, go_on=True)
     summary = json.loads((chosen / SUMMARY).read_text())
     with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
         assert {(entry.round, entry.attempt) for entry in ledger.entries()} == {(1, 0), (2, 0), (3, 0), (4, 0)}
