@@ -147,6 +147,10 @@ class PrivateTrainer:
             except (BudgetExhausted, Diverged):
                 counted.settle()  # nothing more can be charged, or is worth it
                 raise
+            except BaseException as fault:
+                folder = str(self.directory)
+                fault.add_note(f"what was released is kept: PrivateTrainer(..., directory={folder!r}) goes on")
+                raise
             counted.settle()
         return self.model
 

@@ -181,6 +181,15 @@ def test_every_training_without_a_folder_has_a_fresh_one(tmp_path, monkeypatch):
     assert len(list((tmp_path / "private-training").iterdir())) == 2
 
 
+def test_a_training_that_breaks_off_says_where_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Stop) as stopped:
+        (first := trainer(None, stop)).fit(records())
+    assert f"PrivateTrainer(..., directory={str(first.directory)!r}) goes on" in stopped.value.__notes__[0]
+    again = trainer(first.directory)
+    assert again.fit(records()) and again.rounds == 4
+
+
 def test_a_folder_that_does_not_say_what_was_begun_in_it_goes_on_with_nothing(stopped, tmp_path):
     copy = tmp_path / "copy"
     with pytest.raises(Stop):
