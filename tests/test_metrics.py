@@ -250,7 +250,7 @@ def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor,
             "d = 2 columns: give directions",
         ),
         (lambda: metrics.w2_squared(torch.zeros(2), torch.tensor([0, 1, 1])), "2 outputs for 3 records"),
-        (lambda: metrics.w2_squared(torch.zeros(2), torch.tensor([0, 0]), groups=1), "groups = 1"),
+        (lambda: metrics.w2_squared(torch.zeros(2), torch.tensor([0, 1]), groups=1), r"sensitive\[1\] is 1"),
         (
             lambda: metrics.kolmogorov_smirnov(torch.zeros(2, 2), torch.tensor([0, 1])),
             "d = 2 columns; a distribution",
@@ -260,3 +260,15 @@ def test_the_report_holds_every_metric_under_its_name(table: tuple[torch.Tensor,
 def test_wrong_shapes_and_values_are_refused_by_name(call: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         call()
+
+
+def test_one_group_has_nobody_to_be_apart_from() -> None:
+    report = metrics.classification(
+        torch.rand(6),
+        torch.tensor([0, 1] * 3),
+        torch.tensor([0, 0, 1] * 2),
+        torch.zeros(6, dtype=torch.int64),
+        groups=1,
+    )
+    assert report["w2_squared"] == report["ks"] == report["demographic_parity_difference"] == 0
+    assert report["disparate_impact"] == 1 and report["accuracy"] == pytest.approx(0.5)
