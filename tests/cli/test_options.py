@@ -30,7 +30,7 @@ def options(command, kind=click.Option):
 
 def test_where_settings_follow_an_experiment_they_may_be_given_by_set_too():
     taken = {name for name, command in verbs().items() if "settings" in options(command, click.Argument)}
-    assert taken == {"check", "plan", "tune", "run", "synthesize", "audit", "server", "deploy local"}
+    assert taken == {"check", "describe", "plan", "tune", "run", "synthesize", "audit", "server", "deploy local"}
     for name in taken:
         assert {"--set", "--epsilon"} <= options(verbs()[name]).keys(), name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from fedsw.federation.trust.model import Served
 
 
@@ -9,7 +11,7 @@ class Central(Served):
     """The server and the clients are trusted to follow the protocol; readers of the models are not."""
 
     name = "central"
-    once = "sketch"
+    once: ClassVar[str | None] = "sketch"
     serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
     gradients = True
