@@ -28,8 +28,9 @@ def declared(having: str) -> Experiment:
 
 
 def test_every_declaration_is_one():
+    table = tomllib.loads(example("toml", "edges = [30, 50]"))["data"]  # where a block shows other sections alone
     for block in blocks("toml"):
-        parse_experiment({"name": "own", **tomllib.loads(block)})
+        parse_experiment({"name": "own", "data": table, **tomllib.loads(block)})
     assert declared("edges = [30, 50]").data.columns.groups == ("age<30", "30<=age<50", "age>=50")
     assert len(declared("targets = [{").data.columns.targets) == 1
 
@@ -41,7 +42,7 @@ def test_the_examples_in_python_run_one_after_the_other(tmp_path, monkeypatch, c
         exec(compile(block, "docs/records.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "torch.Size([400, 5]) {'age<30': " in printed and "[(300, 5), (300, 5), (300, 5)] (300, 1)" in printed
-    assert "(2, 0.000334)-differential privacy" in printed and names["result"].summary["status"] == "completed"
+    assert "(2, 1.12e-05)-differential privacy" in printed and names["result"].summary["status"] == "completed"
     assert names["result"].experiment.data.objects[0].kind == "pandas.DataFrame"
 
 
