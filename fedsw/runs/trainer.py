@@ -142,9 +142,10 @@ class Trainer:
 
     def state(self) -> Checkpoint:
         """Everything needed to go on from here."""
+        scheduler = self._scheduler  # made first: it writes where it begins into the optimizer's groups
         content = self._optimizer.state_dict()
-        if self._scheduler is not None:
-            content["scheduler"] = self._scheduler.state_dict()
+        if scheduler is not None:
+            content["scheduler"] = scheduler.state_dict()
         return Checkpoint(self.steps, self.theta.clone(), self._average.clone(), content)
 
     def restore(self, state: Checkpoint) -> None:
