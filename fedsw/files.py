@@ -24,6 +24,8 @@ PART = ".part"
 """What the name of a file ends in while it is written."""
 AT_ONCE = 32
 """Files that wait for the disk together: it takes hardly longer for many than for one."""
+LEDGER_OF_A_RUN, ACCOUNT_OF_A_RUN = "ledger.sqlite", "account.json"
+"""In a run's folder: its ledger, and the last row of its data set's account that it saw."""
 _LOOK_SECONDS = 0.002
 
 

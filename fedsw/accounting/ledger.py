@@ -37,7 +37,7 @@ from fedsw.text import upward
 
 _FORMAT = 1
 _TOLERANCE = 1e-9
-_SUFFIX, _OF_A_RUN = ".sqlite", ("ledger.sqlite", "account.json")
+_SUFFIX = ".sqlite"
 
 
 def account_beside(path: Path) -> Path:
@@ -47,8 +47,8 @@ def account_beside(path: Path) -> Path:
 
 def _belonging(path: Path) -> str | None:
     """The data set in whose account a ledger counts, by the files beside it: its own, or that of its run's folder."""
-    ledger, account = _OF_A_RUN
-    beside = [account_beside(path), *([path.with_name(account)] if path.name == ledger else [])]
+    in_run = path.name == files.LEDGER_OF_A_RUN
+    beside = [account_beside(path), *([path.with_name(files.ACCOUNT_OF_A_RUN)] if in_run else [])]
     for file in beside:
         if file.exists():
             return str(json.loads(file.read_text(encoding="utf-8"))["data"])

@@ -21,9 +21,9 @@ CONFIG = "config.json"
 """The experiment as it runs, its engine, and when it began."""
 PLAN = "plan.json"
 """The guarantee that the run began with, and for how many records."""
-LEDGER = "ledger.sqlite"
+LEDGER = files.LEDGER_OF_A_RUN
 """The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
-ACCOUNT = "account.json"
+ACCOUNT = files.ACCOUNT_OF_A_RUN
 """The last row of its data set's account that the run saw."""
 CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
 METRICS = "metrics.jsonl"
