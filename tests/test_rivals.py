@@ -24,9 +24,14 @@ def rows(*, descent: float, apart: float) -> list[dict]:
 def test_a_rival_is_behind_or_ahead_by_more_than_a_standard_error_or_neither():
     behind = page.verdict(rows(descent=0.7, apart=0.1))
     assert "by replacement: ahead in 1 of 1 cells" in behind and "all rivals: ahead in 0 of 1" in behind
-    assert behind.endswith("behind in 1")
+    assert behind.endswith("behind in 1.")
     even = page.verdict(rows(descent=0.8, apart=-0.1))
-    assert "ahead in 0 of 1" in even and even.endswith("behind in 0")
+    assert "ahead in 0 of 1" in even and even.endswith("behind in 0.")
+
+
+def test_of_fewer_than_three_seeds_nobody_is_said_to_be_ahead():
+    one = [known for known in rows(descent=0.7, apart=-0.1) if known["cell"][3] == 0]
+    assert "nobody can say who is ahead" in page.verdict(one)
 
 
 def test_the_table_has_the_best_rival_of_each_relation():

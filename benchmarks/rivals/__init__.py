@@ -1,1 +1,1 @@
-"""The default path beside other private models, by public tools at settings fixed beforehand."""
+"""The default path beside other private models, by public tools at settings of their own."""

@@ -14,6 +14,7 @@ from fedsw import text
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"
 PAGE = ROOT / "docs" / "own-data-results.md"
+LEAST_SEEDS = 3
 REPLACED = ("descent", "adassp")
 """Rivals of the same relation: one record is replaced by another. Of the others one is added or removed, which costs
 less noise."""
@@ -57,7 +58,10 @@ def table(rows: list[Row]) -> str:
 
 
 def verdict(rows: list[Row]) -> str:
-    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error."""
+    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error.
+
+    Cells of fewer than `LEAST_SEEDS` seeds have no standard error to speak of, and are not counted.
+    """
     counts = {"same": [0, 0, 0], "all": [0, 0, 0]}
     for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
         own = [row for row in rows if row["cell"][:2] == [name, epsilon] and row["score"] is not None]
@@ -68,17 +72,22 @@ def verdict(rows: list[Row]) -> str:
                 rival = row["cell"][2]
                 if rival not in ("fedsw", "not-private") and (which == "all" or rival in REPLACED):
                     others.setdefault(rival, []).append(row["score"])
-            if not mine or not others:
+            if len(mine) < LEAST_SEEDS or not others:
                 continue
             best = max(others.values(), key=statistics.fmean)
+            if len(best) < LEAST_SEEDS:
+                continue
             error = math.hypot(_error(mine), _error(best))
             apart = statistics.fmean(mine) - statistics.fmean(best)
             count[0 if apart > error else 1 if apart < -error else 2] += 1
+    if not sum(counts["all"]):
+        return f"No cell has {LEAST_SEEDS} seeds yet, so nobody can say who is ahead."
     words = {"same": "of rivals by replacement", "all": "of all rivals"}
-    return "; ".join(
+    said = "; ".join(
         f"{words[which]}: ahead in {count[0]} of {sum(count)} cells by more than a standard error, behind in {count[1]}"
         for which, count in counts.items()
     )
+    return f"fedsw's default beside the best {said}."
 
 
 def _best(scores: dict[str, list[float]]) -> str:
@@ -101,7 +110,7 @@ def write(folder: Path = FOLDER) -> None:
     rows: list[Any] = rows_of("scores", folder)
     if not rows:
         return
-    content = f"{table(rows)}\n\nfedsw's default beside the best {verdict(rows)}."
+    content = f"{table(rows)}\n\n{verdict(rows)}"
     if folder != FOLDER:
         print(content)
         return
