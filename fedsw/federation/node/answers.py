@@ -114,9 +114,10 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
     if reply.has_error() or not kind.startswith("train."):
         return
     node = join_of(context)
-    privacy, asked = node.task.experiment.privacy, message.content.get("config")
+    privacy = node.task.experiment.privacy
     if not (privacy.local and privacy.noisy):
         return
+    asked = message.content.get("config")
     round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
     positions = messages.answered_for(reply.content, len(node.clients))
     places = ledgers_of(node, context, positions).values()
