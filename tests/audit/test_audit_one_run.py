@@ -224,9 +224,9 @@ def test_more_canaries_than_records_are_refused() -> None:
 @pytest.fixture
 def own(tmp_path: Path) -> tuple[Path, Path]:
     """An experiment on tables of somebody's own, and where they are."""
-    rows = [[20 + i, "ab"[i % 2], ("female", "male")[i // 2 % 2], ("low", "high")[i % 3 > 0]] for i in range(60)]
-    for client in "01":
-        write(tmp_path / "DATA" / client, rows)
+    rows = [[20 + i / 2, "ab"[i % 2], ("female", "male")[i // 2 % 2], ("low", "high")[i % 3 > 0]] for i in range(120)]
+    for client in range(2):
+        write(tmp_path / "DATA" / str(client), rows[60 * client :][:60])
     (tmp_path / "own.toml").write_text(OWN.replace('account = "people"\n', ""), encoding="utf-8")
     return tmp_path / "own.toml", tmp_path / "DATA"
 

@@ -128,8 +128,12 @@ def test_only_the_unsafe_metric_reads_a_number_once_a_round(pretend):
     assert _each_round(seen, SERVER) == (3, 3, 0, 0)
 
 
-def test_a_record_whose_outputs_overflow_crosses_as_any_other(pretend):
-    """The clip, the projection and the checks neither look at a value nor branch on it: nothing waits for one."""
+def test_a_record_whose_outputs_overflow_crosses_as_any_other(pretend, monkeypatch):
+    """The clip, the projection and the checks neither look at a value nor branch on it: nothing waits for one.
+
+    A run stops between rounds once its released model has diverged; here it goes on, as the best of several runs does.
+    """
+    monkeypatch.setattr(Problem, "diverged", lambda task, theta: None)
     seen, _ = pretend("training.learning_rate=1e30", "training.optimizer=adam")
     assert [_each_round(seen, part)[2:] for part in (SERVER, OUTPUTS, GRADIENTS)] == [(0, 0)] * 3
     assert _each_round(seen, SERVER)[:2] == (3, 3)
