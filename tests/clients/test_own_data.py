@@ -198,7 +198,7 @@ def test_a_node_with_a_path_of_its_own_reads_nothing_else(tmp_path):
 
 def test_a_simulation_splits_one_file_or_gives_every_client_its_folder(tmp_path):
     table = write(tmp_path / "one" / "train.csv", 61)
-    parts = [records(own(data_dir=str(table.parent)), part, 3) for part in range(3)]
+    parts = [records(own("federation.clients=3", data_dir=str(table.parent)), part, 3) for part in range(3)]
     ids = torch.cat([part.ids for part in parts])
     assert sorted(ids.tolist()) == list(range(61)) and all(len(part) in (20, 21) for part in parts)
 
