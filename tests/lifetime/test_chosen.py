@@ -81,6 +81,18 @@ def test_a_first_plan_may_take_the_limit_whole_and_nothing_but_its_own_steps_is_
         account.extend("first", {Step(0.1, 0.4): 5})
 
 
+def test_a_first_run_that_is_refused_reads_what_of_it_fits(tmp_path):
+    """What was refused has no part in the limit: a smaller first run is let in."""
+    account, plan = DatasetAccount(tmp_path, "people"), {Step(0.1, 0.5): 2}
+    account.limit(0.1, DELTA)
+    with pytest.raises(LimitReached, match=r"A run like it of epsilon 0\.09\d+ still fits"):
+        account.reserve("first", plan, OWN)
+    left = room(Limit(0.1, DELTA), [], like=one_cost(plan))
+    assert 0.09 < left <= 0.1
+    smaller = sized(0.1, 0.5, lambda step: total_epsilon([one_cost({step: 2})], DELTA) <= left)
+    account.reserve("first", {smaller: 2}, OWN)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "first", "shared"),
     [

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -245,7 +245,7 @@ class DatasetAccount:
         chosen = ", whatever made you choose it" if before else ""
         left = 0.0
         if math.isfinite(total) and all(step.stated is None for step in wanted.steps):
-            left = room(limit, others, like=wanted)
+            left = room(replace(limit, first=state.first), others, like=wanted)
         waiting = sum(not other.settled for name, other in state.runs.items() if name != run)
         advice = f"A run like it of epsilon {downward(left)} still fits: lower its epsilon (privacy.epsilon)"
         alone = "" if limit.shared or not before else ": the plan of the first run takes the limit whole"
