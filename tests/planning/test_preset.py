@@ -84,9 +84,25 @@ def test_what_is_left_open_stays_open_through_json_and_copies():
     assert plain.model_dump()["training"]["rounds"] == 500, "without the preset every default is written"
 
 
-def test_steps_shrink_with_noise_and_grow_with_records():
-    rates = [rate_of(asked(privacy={"epsilon": epsilon})) for epsilon in (0.1, 1.0, 10.0)]
+FEATURES_TAKEN = (
+    ({"kind": "logistic", "inputs": "plain"}, 0.0),
+    ({"kind": "logistic", "inputs": "centred"}, 0.0),
+    ({"kind": "logistic", "inputs": "plain"}, 0.2),
+    ({"kind": "additive", "knots": 3}, 0.2),
+    ({"kind": "additive", "knots": 5}, 0.2),
+)
+"""How a model can take its columns, with the share of moments: steps of one kind are no longer or shorter than of
+another, for inputs are in other units."""
+
+
+@pytest.mark.parametrize(("model", "moments"), FEATURES_TAKEN)
+def test_steps_shrink_with_noise_in_inputs_of_one_kind(model, moments):
+    budgets = [{"epsilon": epsilon, "moments": moments} for epsilon in (0.1, 0.3, 1.0, 3.0, 10.0)]
+    rates = [rate_of(asked(model=model, privacy=privacy)) for privacy in budgets]
     assert rates == sorted(rates) and rates[0] < rates[-1]
+
+
+def test_steps_grow_with_records_and_are_bounded_without_noise():
     rates = [settled(asked(), Numbers(n, 5, 4.0)).training.learning_rate for n in (100, 1_000, 10_000)]
     assert rates == sorted(rates) and rates[0] < rates[-1]
     quiet = asked(privacy={"trust": "none"})

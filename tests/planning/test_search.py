@@ -56,7 +56,7 @@ def test_without_values_to_try_rates_are_around_the_experiment_s_or_around_the_p
     for client in range(2):
         (data / str(client)).mkdir(parents=True)
         lines = [f"{20 + row % 60},{'ab'[row % 2]},{('female', 'male')[row // 2 % 2]},{('low', 'high')[row // 4 % 2]}"
-                 for row in range(400)]  # fmt: skip
+                 for row in range(client, client + 400)]  # fmt: skip
         (data / str(client) / "train.csv").write_text("\n".join(["age,work,sex,income", *lines]))
     assert sorted(rates(OWN))[len(rates(OWN)) // 2] == 0.05
     auto = OWN.replace("rounds = 3\nbatch_fraction = 0.5\n", 'preset = "auto"\n')
@@ -93,10 +93,15 @@ def test_a_score_is_a_held_out_metric_and_one_that_diverged_is_the_worst(own):
         score_of({"held_out": {"loss": 0.3}}, "auc", 1.0)
 
 
+def two_clients(folder) -> None:
+    """Tables of two clients, of which neither is a copy of the other."""
+    for client, rows in (("0", FINE * 10), ("1", FINE[::-1] * 10)):
+        write(folder / client, rows)
+
+
 def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
-    for client in ("0", "1"):
-        write(tmp_path / "DATA" / client, FINE * 10)
+    two_clients(tmp_path / "DATA")
     line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.0001,2.0"]
     assert main([*line, "--metric=-loss", "privacy.epsilon=50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -107,8 +112,8 @@ def test_the_command_searches_on_twins_and_spends_nothing(own, tmp_path, monkeyp
 def persons(own, tmp_path, second: str) -> list[str]:
     """A command that searches on two clients with 100 persons each, two rows a person; the second's names begin so."""
     own.write_text(OWN.replace('account = "people"', 'account = "people"\nunit = "pid"'))
-    for client, name in enumerate(("p", second)):
-        rows = [[*row, f"{name}{person}"] for person in range(100) for row in [FINE[person % 20]] * 2]
+    for client, (name, order) in enumerate((("p", 1), (second, -1))):
+        rows = [[*row, f"{name}{person}"] for person in range(100)[::order] for row in [FINE[person % 20]] * 2]
         write(tmp_path / "DATA" / str(client), rows, header=["age", "work", "sex", "income", "pid"])
     return ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.learning_rate=0.5,2.0"]
 
@@ -126,8 +131,7 @@ def test_persons_at_two_clients_are_refused_before_anything_is_tried(own, tmp_pa
 
 
 def test_a_search_in_which_nothing_scored_fails_and_recommends_nothing(own, tmp_path, capsys):
-    for client in ("0", "1"):
-        write(tmp_path / "DATA" / client, FINE * 10)
+    two_clients(tmp_path / "DATA")
     line = ["tune", str(own), "--data-dir", str(tmp_path / "DATA"), "--try", "training.rounds=1,2", "--metric", "auk"]
     assert main(line) == 2
     said = capsys.readouterr()
