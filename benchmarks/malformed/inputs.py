@@ -22,6 +22,7 @@ target = {name = "income", values = ["low", "high"]}
 rounds = 2
 [privacy]
 noise_multiplier = 2.0
+delta = 1e-5
 [federation]
 clients = 2
 """
@@ -119,14 +120,19 @@ def visits(*changes: tuple[int, int, object], held: int = 0) -> Callable[[], Non
     return prepare
 
 
-def shared_visits() -> None:
-    """Two clients' tables of the same persons."""
-    visits()()
-    whole = Path("data/train.csv")
-    for client in ("0", "1"):
-        Path("data", client).mkdir()
-        Path("data", client, whole.name).write_bytes(whole.read_bytes())
-    whole.unlink()
+def shared_visits(*, copied: bool = False) -> Callable[[], None]:
+    """Two clients' tables of the same persons, whose rows have another order at the second or are ``copied``."""
+
+    def prepare() -> None:
+        visits()()
+        whole = Path("data/train.csv")
+        header, *lines = whole.read_text().splitlines()
+        for client, rows_of in (("0", lines), ("1", lines if copied else lines[::-1])):
+            Path("data", client).mkdir()
+            Path("data", client, whole.name).write_text("\n".join([header, *rows_of]) + "\n")
+        whole.unlink()
+
+    return prepare
 
 
 def semicolons() -> None:

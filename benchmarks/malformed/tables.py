@@ -115,8 +115,14 @@ TABLES = (
     Case(
         "persons at two clients",
         "run own.toml data.unit=patient federation.clients=2",
-        shared_visits,
+        shared_visits(),
         ("20 values", "'patient'", "clients 0 and 1", "give them to one client"),
+    ),
+    Case(
+        "one file for two clients",
+        "run own.toml federation.clients=2",
+        shared_visits(copied=True),
+        ("clients 0 and 1 bring one file", "give each client its own records"),
     ),
     Case(
         "a draft with a unit that there is not",
