@@ -75,10 +75,13 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
     for values in itertools.product(*series.over.values()):
         point = {short(key): value for key, value in zip(series.over, values, strict=True)}
         chosen = dict(zip(series.over, values, strict=True))
+        here = [where for where in series.where if where.at.items() <= point.items()]
+        more = [one for where in here for one in where.set]
+        if any(one.startswith("privacy.noise_multiplier=") for one in more):
+            chosen.pop("privacy.epsilon", None)  # the noise is set itself, and epsilon is the name of the point
         at = [f"{key}={_toml(value)}" for key, value in chosen.items() if not key.startswith(ARGUMENTS)]
         arguments = {short(key): value for key, value in chosen.items() if key.startswith(ARGUMENTS)}
-        here = [where for where in series.where if where.at.items() <= point.items()]
-        at += [one for where in here for one in where.set]
+        at += more
         most = min([series.seeds, *(where.seeds for where in here if where.seeds is not None)])
         for seed in range(min(most, seeds or most)):
             own = at_seed(base, seed)
