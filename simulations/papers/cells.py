@@ -77,7 +77,7 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
         chosen = dict(zip(series.over, values, strict=True))
         here = [where for where in series.where if where.at.items() <= point.items()]
         more = [one for where in here for one in where.set]
-        if any(one.startswith("privacy.noise_multiplier=") for one in more):
+        if any(one.startswith("privacy.noise_multiplier=") for one in (*series.set, *more)):
             chosen.pop("privacy.epsilon", None)  # the noise is set itself, and epsilon is the name of the point
         at = [f"{key}={_toml(value)}" for key, value in chosen.items() if not key.startswith(ARGUMENTS)]
         arguments = {short(key): value for key, value in chosen.items() if key.startswith(ARGUMENTS)}
