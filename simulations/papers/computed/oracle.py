@@ -26,7 +26,7 @@ def wavelets(*, budgets: Mapping[str, Mapping[str, Any]], bases: Sequence[str], 
     reads the clean images; a baseline with it does better than anybody could who sees the released ones alone.
 
     Args:
-        budgets: by name, the fields of a `RecordRelease`; images are about its `centre`.
+        budgets: by name, the fields of a `RecordRelease`.
         bases: orthogonal wavelets of PyWavelets.
         images: how many of the private images are looked at.
 
