@@ -76,9 +76,9 @@ def generators(
 
     A case has `name`, `accountant` ("published": Bernstein's bound, its failure counted once, no guarantee; "exact";
     "none": no noise), `rounds`, `batch` records of each class, `directions`, `order` of the distance, `rate` of Adam
-    and `decay`, its factor from beginning to end; with `noise_radius`, the noise is that of rows in a ball of that radius
-    instead of `radius`, which guarantees nothing for rows that leave it. Values: `_perceptron`, `_logistic`, `_multiplier` (sigma over the
-    diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
+    and `decay`, its factor from beginning to end; with `noise_radius`, the noise is that of rows in a ball of that
+    radius instead of `radius`, which guarantees nothing for rows that leave it. Values: `_perceptron`, `_logistic`,
+    `_multiplier` (sigma over the diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
 
     Guarantee: nominal, since sampling and noise are seeded; otherwise (epsilon, delta) for "exact", see above.
     """

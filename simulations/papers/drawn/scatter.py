@@ -16,18 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CODED = "as coded"
+"""Of the series with this name there are numbers, and no picture."""
+
 
 def predictions(study: Study) -> Mapping[str, Figure]:
     """Predicted points with the diagonal, and the rates above it; needs `outputs.points`, `fairness.above_diagonal`."""
     shown = functools.partial(panel, diagonal=True)
     title, metrics = "held-out predictions by group", ("above_0", "above_1")
-    return {name: grid(study, name, shown, metrics, title, "first coordinate") for name in study.series}
+    return {
+        name: grid(study, name, shown, metrics, title, "first coordinate") for name in study.series if name != CODED
+    }
 
 
 def codes(study: Study) -> Mapping[str, Figure]:
     """Codes, with what can be read off them; needs `outputs.points` and `fairness.codes`."""
     title, metrics = "held-out codes by group", ("core_loss", "code_accuracy", "code_di_01")
-    return {name: grid(study, name, panel, metrics, title, "first coordinate") for name in study.series}
+    return {
+        name: grid(study, name, panel, metrics, title, "first coordinate") for name in study.series if name != CODED
+    }
 
 
 def panel(axes: Axes, result: Result, *, diagonal: bool = False) -> None:
