@@ -39,7 +39,7 @@ def describe_command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show what is in clients' tables: a noised histogram of every declared column.
+    """Show a noised histogram of every declared column.
 
     All columns are one release, whose ε is all that is spent, and which an account counts like any other. Bins,
     categories and bounds are those declared; no minimum, no maximum and no number without noise is shown. Given a run

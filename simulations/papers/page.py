@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from fedsw import files
 from fedsw.report.page.page import Document, Section
 from fedsw.text import number, table
@@ -37,7 +39,7 @@ def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) ->
         Section("How to read the figures", (_ABOUT, _machines(studies))),
     ]
     figures = [section(study, pictures_of(images, study.figure.id), page, said) for study in studies]
-    anchors = [f'<a id="{anchor(study.figure.id)}"></a>' for study in studies]
+    anchors = [Markup('<a id="{}"></a>').format(anchor(study.figure.id)) for study in studies]
     before = [
         Section(each.heading, (*each.parts, mark)) for each, mark in zip([first[-1], *figures], anchors, strict=False)
     ]
@@ -193,4 +195,4 @@ def _nominal(about: Mapping[str, Any]) -> str:
 
 def _image(figure: str, path: Path, page: Path) -> str:
     part = path.stem.removeprefix(figure.replace("/", "-")).strip("-").replace("-", " ")
-    return f"![{figure}{', ' if part else ''}{part}]({Path(os.path.relpath(path, page.parent)).as_posix()})"
+    return Markup(f"![{figure}{', ' if part else ''}{part}]({Path(os.path.relpath(path, page.parent)).as_posix()})")

@@ -114,7 +114,7 @@ def test_the_area_of_dp_fermis_own_points_is_the_paper_column_of_its_row():
         for number, (error, violation) in enumerate(points)
     ]
     whole = Study(figure, tuple(own), 0, tuple(adult_areas(Study(figure, tuple(own), 0))))
-    for row in figure.rows:
+    for row in [row for row in figure.rows if row.metric == "area"]:
         assert measured(whole, row, "best").mean == pytest.approx(row.paper, abs=1e-4)
 
 

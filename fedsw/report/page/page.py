@@ -231,7 +231,9 @@ _BEGINS_HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def inert(text: object) -> str:
-    """A text in Markdown that begins no HTML and loads no picture, whatever names it has in it."""
+    """A text in Markdown that begins no HTML and loads no picture, whatever names it has in it; `Markup` as it is."""
+    if isinstance(text, Markup):
+        return text
     return _BEGINS_HTML.sub("&lt;", str(text)).replace("![", "!\\[")
 
 

@@ -76,9 +76,8 @@ def generators(
 
     A case has `name`, `accountant` ("published": Bernstein's bound, its failure counted once, no guarantee; "exact";
     "none": no noise), `rounds`, `batch` records of each class, `directions`, `order` of the distance, `rate` of Adam
-    and `decay`, its factor from beginning to end; with `noise_radius`, the noise is that of rows in a ball of that
-    radius instead of `radius`, which guarantees nothing for rows that leave it. Values: `_perceptron`, `_logistic`,
-    `_multiplier` (sigma over the diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
+    and `decay`, its factor from beginning to end. Values: `_perceptron`, `_logistic`, `_multiplier` (sigma over the
+    diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
 
     Guarantee: nominal, since sampling and noise are seeded; otherwise (epsilon, delta) for "exact", see above.
     """
@@ -109,8 +108,7 @@ def _generator(
     by_class = [rows[data.train.target == each] for each in range(len(counts))]
     torch.manual_seed(seed)
     multiplier = _multiplier(case, least, rows.shape[1], epsilon, delta)
-    sigma = 2 * case.get("noise_radius", radius) * multiplier
-    network = trained(by_class, case, sigma=sigma, centre=centre)
+    network = trained(by_class, case, sigma=2 * radius * multiplier, centre=centre)
     made, labels = _samples(network, count)
     test, name, few = data.test, case["name"], slice(_FOR_LOGISTIC)
     values = {
