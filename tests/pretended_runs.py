@@ -54,7 +54,13 @@ class FakeRuns:
         return self._train(experiment, directory, observer, engine)
 
     def resume(
-        self, directory: Path, *, observer: Any = None, allow_modules: Any = (), charge_lost: bool = False
+        self,
+        directory: Path,
+        *,
+        observer: Any = None,
+        allow_modules: Any = (),
+        charge_lost: bool = False,
+        go_on: bool = False,
     ) -> FakeResult:
         experiment = parse_experiment(json.loads((directory / "config.json").read_text())["experiment"])
         self.calls.append((experiment, {"resumed": directory}))
