@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsw.cli.app import main
+from fedsw.data.files import find_data
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.own_data.description import as_description, described, on_simplex
 from fedsw.runs.accounts import read_ledger
@@ -200,3 +201,70 @@ def test_one_column_among_others_has_products_with_all_of_them_and_no_more():
     assert float(part.single.square().sum() + part.pair.square().sum() / 2) == pytest.approx(1)
     with pytest.raises(ValueError, match="among is 7"):
         Pairs(RANGES, among=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trust", "clients"), [("central", 4), ("distributed", 25)])
+def test_adult_s_histograms_are_within_a_hundredth_at_epsilon_one(tmp_path, trust, clients):
+    try:
+        folder = find_data("adult")
+    except FileNotFoundError as absent:
+        pytest.skip(f"Adult is not here: {absent}")
+    lines = [line.strip().rstrip(".") for name in ("adult.data", "adult.test") for line in (folder / name).open()]
+    cells = [line.split(", ") for line in lines if line.count(", ") == 14 and "?" not in line][:33_917]
+    names = [
+        "age",
+        "work",
+        "weight",
+        "school",
+        "years",
+        "married",
+        "job",
+        "family",
+        "race",
+        "sex",
+        "gain",
+        "loss",
+        "hours",
+        "country",
+        "income",
+    ]
+    bounds = {
+        "age": (17, 90),
+        "weight": (10_000, 1_500_000),
+        "years": (1, 16),
+        "gain": (0, 100_000),
+        "loss": (0, 4_500),
+    }
+    bounds["hours"] = (1, 99)
+    features = []
+    for place, name in enumerate(names[:-1]):
+        if name in bounds:
+            features.append(f'{{name = "{name}", low = {bounds[name][0]}, high = {bounds[name][1]}}}')
+        elif name != "sex":
+            features.append(f'{{name = "{name}", categories = {json.dumps(sorted({row[place] for row in cells}))}}}')
+    columns = ",\n".join(features)
+    text = OWN.replace(OWN[OWN.index("features") : OWN.index("sensitive")], f"features = [\n{columns}\n]\n")
+    for old, new in (
+        ('"f", "m"', '"Female", "Male"'),
+        ('"sick", values = ["no", "yes"]', '"income", values = ["<=50K", ">50K"]'),
+        ("clients = 3", f"clients = {clients}"),
+        ('"central"', f'"{trust}"'),
+    ):
+        text = text.replace(old, new)
+    (tmp_path / "own.toml").write_text(text)
+    for client in range(clients):
+        place = tmp_path / "DATA" / str(client)
+        place.mkdir(parents=True)
+        rows = [names, *cells[client::clients]]
+        (place / "t.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
+    run(tmp_path, tmp_path / "runs")
+    found = described(next((tmp_path / "runs").glob("own-described/*")))
+    truth = [dict(zip(names, row, strict=True)) for row in cells]
+    inside = []
+    for column in found.columns:
+        exact = shares_of(truth, column)
+        inside += (np.abs(column.shares - exact) <= column.half_width).tolist()
+        if len(column.labels) <= 40:
+            assert np.abs(column.plausible - exact).sum() / 2 <= 0.01, column.name
+    assert np.mean(inside) >= 0.9
