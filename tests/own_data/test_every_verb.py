@@ -53,7 +53,8 @@ def follow(lines: list[list[str]], capsys: pytest.CaptureFixture[str], file: byt
         assert Path("own.toml").read_bytes() == file
 
 
-@pytest.mark.parametrize("target", [pytest.param("bought", marks=pytest.mark.slow), "price"])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["bought", "price"])
 def test_a_draft_goes_unchanged_through_the_verbs_of_one_machine(tmp_path, monkeypatch, capsys, target):
     monkeypatch.chdir(tmp_path)
     file = drafted(target)
