@@ -25,6 +25,7 @@ from fedsw.deploy.flower_processes import NodeSettings
 from fedsw.deploy.processes import Processes
 from fedsw.engines.deployed import LocalFederation, follow, node_name
 from fedsw.federation import messages
+from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.federation.origin import ORIGIN
 from fedsw.files import private_folder
 from fedsw.runs.directory import RunDirectory
@@ -154,8 +155,11 @@ def _fields(metadata: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_survived_by_the_others(tmp_path: Path):
+def test_forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_survived_by_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Over a hundred of them: the others' ledgers hold their own charges, and the run ends as without them."""
+    monkeypatch.setenv(ONE_PERSON, "1")  # this process is a node of the federation, too
     experiment = small(
         "privacy.trust=local-gradient",
         "privacy.epsilon=8.0",

@@ -155,7 +155,7 @@ def test_an_older_checkpoint_makes_the_run_pay_again_and_says_so(federation):
 
     whole = federation.run(small("privacy.epsilon=2.0"), observer=Keeper())
     (directory / checkpoint.NAME).write_bytes(first[0])
-    with pytest.raises(CheckpointDamaged, match="released up to round 1, and rounds 2 to 4 were released, too"):
+    with pytest.raises(CheckpointDamaged, match="released up to round 0, and rounds 1 to 4 were released, too"):
         federation.run(small("privacy.epsilon=2.0"), directory=directory, resume=True)
     assert attempts(directory)[-1] == "4 0", "nothing was begun"
     RunDirectory(directory).agree_to_go_on()
