@@ -18,15 +18,15 @@ import click
 import typer
 from pydantic import BaseModel
 
+from fedsw._tools.text import json_text, table
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
-from fedsw.federation.messages.arrays import ArrayField, RecordIds
-from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
-from fedsw.federation.messages.terms import SYMBOLS
-from fedsw.text import json_text, table
+from fedsw.federation.messages._arrays import ArrayField, RecordIds
+from fedsw.federation.messages._codec import Message, fields_of
+from fedsw.federation.messages._fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
+from fedsw.federation.messages._lengths import SYMBOLS
 
 BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
 _FIELDS = ("", "field", "what it is", "type and shape", "believed", "who may see it", "travels")

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedsw._tools.text import downward, json_text, number, upward
+from fedsw._tools.text import table as markdown_table
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.text import downward, json_text, number, upward
-from fedsw.text import table as markdown_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audits"

@@ -2,9 +2,9 @@
 
     python -m benchmarks.chaos [--only inprocess|deployed|masked] [--rounds 200] [--seeds 3] [--keep DIR]
 
-In process: faults are drawn from those of `tests.chaos.faults`, at clients, on the wire, at the server's process
+In process: faults are drawn from those of `tests.laws.chaos.faults`, at clients, on the wire, at the server's process
 (SIGKILL at seven places of a round) and on its disk. Deployed: real processes (a SuperLink with TLS, five SuperNodes with
-keys, a ServerApp) are killed, stopped and interrupted as `tests.chaos.injections` says. A server that died is started
+keys, a ServerApp) are killed, stopped and interrupted as `tests.laws.chaos.injections` says. A server that died is started
 again; the ledger is compared with its replay and with what somebody else saw of it. Writes
 benchmarks/results/chaos.json, where a kind that was not run keeps what it had, and prints a table of each.
 """
@@ -43,7 +43,7 @@ COLUMNS = {
 
 def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
     """In a process of its own: servers in process are forked from one that has trained nothing."""
-    command = [sys.executable, "-m", "tests.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "tests.laws.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
     done = subprocess.run([*command, "--out", str(folder)], text=True, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

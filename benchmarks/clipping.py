@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from benchmarks.machine import describe
-from fedsw.clipping import Term, clipped_sum, record
-from fedsw.models import count_parameters, mlp
-from fedsw.transport.sliced import cotangents, directions, project
+from fedsw.learning.models import count_parameters, mlp
+from fedsw.mathematics.clipping import Term, clipped_sum, record
+from fedsw.mathematics.transport.sliced import cotangents, directions, project
 
 RESULT = Path(__file__).parent / "results" / "clipping.json"
 N, K, D = 4096, 30, 2

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from fedsw.engines.driver import Engine, run
 from fedsw.experiment import load_experiment
-from fedsw.runs.files import round_seconds
+from fedsw.federation.engines.driver import Engine, run
+from fedsw.runs.run_files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "deployed.json"
 EXPERIMENT = Path(__file__).parents[1] / "fedsw" / "shipped" / "experiments" / "fair-classification.toml"

@@ -25,12 +25,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from benchmarks.machine import describe, pace
-from fedsw.engines import inprocess  # noqa: F401  (Flower's switches, before Flower)
-from fedsw.engines.driver import run
-from fedsw.engines.inprocess import InProcessGrid
 from fedsw.experiment import load_experiment
+from fedsw.federation.engines import inprocess  # noqa: F401  (Flower's switches, before Flower)
+from fedsw.federation.engines.driver import run
+from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, exchange
-from fedsw.runs.files import round_seconds
+from fedsw.runs.run_files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "engines.json"
 EXPERIMENT = Path(__file__).parents[1] / "fedsw" / "shipped" / "experiments" / "fair-classification.toml"

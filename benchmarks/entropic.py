@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import describe
-from fedsw.randomness import Stream
-from fedsw.transport.entropic import EntropicMatching, entropic_loss, plain_loss
+from fedsw._tools.randomness import Stream
+from fedsw.mathematics.transport.entropic import EntropicMatching, entropic_loss, plain_loss
 
 RESULT = Path(__file__).parent / "results" / "entropic.json"
 SIZES = (1250, 2500, 5000, 10_000, 20_000)

@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import describe
-from fedsw.accounting import Charge
-from fedsw.accounting.epsilons import gaussian_epsilon
-from fedsw.data.synthetic import gaussians, mode_centres
+from fedsw._tools.randomness import Stream
+from fedsw.data._synthetic import gaussians, mode_centres
+from fedsw.mathematics.transport.flow import Slices, draw_stored, flow_step
+from fedsw.mathematics.transport.sliced import sliced_w2
+from fedsw.privacy.accounting import Charge
+from fedsw.privacy.accounting.epsilons import gaussian_epsilon
 from fedsw.privacy.release import Part, Uncounted, pay, release_paid
 from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices
-from fedsw.randomness import Stream
-from fedsw.transport.flow import Slices, draw_stored, flow_step
-from fedsw.transport.sliced import sliced_w2
 
 RESULT = Path(__file__).parent / "results" / "flow.json"
 MODES, CIRCLE, STD = 5, 1.5, 0.15

@@ -29,14 +29,14 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from fedsw import data
-from fedsw.columns.declaration import Columns
 from fedsw.data import Dataset, Records
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.planning._forecast import curve, reference, strength_of, trained
+from fedsw.desk.planning.after_moments import moments_of, twins_of
+from fedsw.desk.planning.public_rows import LAWS, TIGHT, PublicRows, columns_named, scaled
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation.server.preset import numbers_of, settled
-from fedsw.planning.after_moments import moments_of, twins_of
-from fedsw.planning.forecast import curve, reference, strength_of, trained
-from fedsw.planning.law import LAWS, TIGHT, PublicRows, columns_named, scaled
-from fedsw.tasks.problem import Problem
+from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "forecast.json"
 SIZES = (300, 1_000, 3_000, 10_000)

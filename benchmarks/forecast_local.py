@@ -20,10 +20,10 @@ from typing import Any
 from benchmarks.forecast import task
 from benchmarks.forecast_report import PAGE, replaced
 from benchmarks.machine import describe
-from fedsw import text
-from fedsw.engines.driver import run
+from fedsw._tools import text
+from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.planning.plan import planned
+from fedsw.federation.engines.driver import run
 
 RESULT = Path(__file__).parent / "results" / "forecast_local.json"
 RECORDS = 10_000

@@ -10,10 +10,10 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from fedsw.planning.forecast import FEASIBLE
-from fedsw.report.figures import MARKERS, colour, house_style, new_panels, save
-from fedsw.text import number, upward
-from fedsw.text import table as markdown_table
+from fedsw._tools.text import number, upward
+from fedsw._tools.text import table as markdown_table
+from fedsw.desk.planning._forecast import FEASIBLE
+from fedsw.runs.report.figures import MARKERS, colour, house_style, new_panels, save
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "plan-results.md", ROOT / "docs" / "images" / "plan-forecast.png"

@@ -64,8 +64,8 @@ def measure(cell: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Run one cell in a temporary folder; what it asked and what came out."""
     import torch
 
-    from fedsw.engines.driver import run
     from fedsw.experiment import FULL_EVALUATION, load_experiment
+    from fedsw.federation.engines.driver import run
 
     torch.set_num_threads(1)
     overrides = [FULL_EVALUATION, *cell["overrides"], "evaluate_every=1000000"]

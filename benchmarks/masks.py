@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
-from fedsw.accounting import Charge
+from fedsw._tools.randomness import Stream
+from fedsw._tools.text import table
+from fedsw.privacy.accounting import Charge
 from fedsw.privacy.masks import MaskKey, Share, digest_of, shared_step
 from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_share
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
-from fedsw.text import table
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
 SITES, NUMBERS = (3, 10, 30, 100), (10**3, 10**4, 10**5, 10**6, 10**7)

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe
-from fedsw.privacy.noise import exact_normals, noised
-from fedsw.randomness import BLOCK, Stream, box_muller
+from fedsw._tools.randomness import BLOCK, Stream, box_muller
+from fedsw.privacy.mechanisms import exact_normals, noised
 
 RESULT = Path(__file__).parent / "results" / "noise.json"
 

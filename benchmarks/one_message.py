@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe, pace
-from fedsw.engines.driver import run
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.federation.server.synthesis import settings_of
+from fedsw.federation.engines.driver import run
+from fedsw.federation.server._from_sketch import settings_of
+from fedsw.learning.sketches.fit import fit_generator
+from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.releases import stored_sketch
-from fedsw.sketches.fit import fit_generator
-from fedsw.tasks.measures import law_of_problem, sketcher_of
-from fedsw.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "one_message.json"
 PAPERS = Path(__file__).parents[1] / "simulations" / "papers"

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 import fedsw
-from fedsw import files
+from fedsw._tools import files
+from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main as command
-from fedsw.report.figures import compact
-from fedsw.report.page.page import write_page
-from fedsw.runs.files import REPORT, find_run
-from fedsw.settings import FederationError
+from fedsw.runs.page.document import write_page
+from fedsw.runs.report.figures import compact
+from fedsw.runs.run_files import REPORT, find_run
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 MOST_BYTES = 150_000

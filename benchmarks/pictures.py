@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw import files
-from fedsw.report.figures import COLOURS, compact, house_style, new_panels, save
+from fedsw._tools import files
+from fedsw.runs.report.figures import COLOURS, compact, house_style, new_panels, save
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PRIVATE, NOISED, PUBLIC = COLOURS[1], COLOURS[0], COLOURS[2]

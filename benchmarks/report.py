@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sections, sketch_sections
-from fedsw.text import table as markdown_table
+from fedsw._tools.text import table as markdown_table
 from simulations.papers.__main__ import COMMITTED
 from simulations.papers.figure import figures, load_figure
 from simulations.papers.page import goals

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsw import text
-from fedsw.text import upward
+from fedsw._tools import text
+from fedsw._tools.text import upward
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from fedsw import text
+from fedsw._tools import text
 
 _TABLES = {
     "adult": (

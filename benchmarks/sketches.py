@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from fedsw.data.images import MNIST_SIDE, mnist
+from fedsw.data._image_sets import MNIST_SIDE, mnist
 from fedsw.data.records import Dataset
-from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import FitSettings, Progress, fit_generator, generate, sketch_distance
-from fedsw.sketches.law import Law, Sketcher
-from fedsw.sketches.parts import GaussianKernel
-from fedsw.tasks.generation import classifier_accuracy
+from fedsw.learning.models.labelled import ImageGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings, Progress, fit_generator, generate, sketch_distance
+from fedsw.learning.sketches.sketch_law import Law, Sketcher
+from fedsw.learning.tasks.generated_samples import classifier_accuracy
 from simulations.papers.computed.labels import BANDWIDTHS, released
 
 DELTA = 1e-5

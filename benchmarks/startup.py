@@ -34,8 +34,8 @@ LIMITS = {"--help": 0.4, "list": 0.6, BUDGET: 2.5, FIRST_ROUND: 2.0}
 
 _TO_FIRST_ROUND = """
 import os, pathlib, tempfile
-import fedsw.cli.app, fedsw.cli.options
-from fedsw.engines.driver import run
+import fedsw.cli.app, fedsw.cli._options
+from fedsw.federation.engines.driver import run
 from fedsw.runs.observer import NoObserver
 class First(NoObserver):
     def started(self, plan):

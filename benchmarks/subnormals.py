@@ -28,12 +28,12 @@ import torch
 from torch.nn import functional
 
 from benchmarks.machine import describe
+from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.experiment import parse_experiment
 from fedsw.federation.node.node import Node
-from fedsw.models import flatten
-from fedsw.subnormal import flushing_to_zero
-from fedsw.tasks.problem import Problem
+from fedsw.learning.models import flatten
+from fedsw.learning.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "subnormals.json"
 SMALL = 1e-40

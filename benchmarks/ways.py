@@ -35,7 +35,7 @@ TRUSTS = {"fair-classification": ("central", "local-gradient"), "fair-regression
 
 def ways(name: str, trust: str) -> dict[str, list[str]]:
     """For every setting that one tiny run reads, the files that read it, in order, repeats of a file left out."""
-    from fedsw.engines.driver import run
+    from fedsw.federation.engines.driver import run
 
     with tempfile.TemporaryDirectory() as folder, watched() as seen:
         epsilon = () if trust == "central" else ("privacy.epsilon=50",)
@@ -76,7 +76,7 @@ def record_way() -> list[str]:
     import torch
 
     from fedsw.data import Records
-    from fedsw.engines.driver import run
+    from fedsw.federation.engines.driver import run
 
     carriers = ("Bounded", "Aggregate", "Tape", "Batch", "Term")
     package, way, going = str(Path(fedsw.__file__).parent), [], [False]

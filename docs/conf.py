@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext")]
 
-from fedsw.text import installed_version  # noqa: E402
+from fedsw._tools.text import installed_version  # noqa: E402
 
 project = "fedsw"
 author = copyright = "The fedsw maintainers"

@@ -8,56 +8,56 @@ when the package was installed.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsw.accounting import BudgetExhausted as BudgetExhausted
-    from fedsw.accounting import Ledger as Ledger
     from fedsw.data import as_records as as_records
-    from fedsw.engines.driver import resume as resume
-    from fedsw.engines.driver import run as run
+    from fedsw.desk.use.trained import TrainedModel as TrainedModel
+    from fedsw.desk.use.trained import load as load
     from fedsw.experiment import Experiment as Experiment
     from fedsw.experiment import load_experiment as load_experiment
-    from fedsw.objectives import Clip as Clip
-    from fedsw.objectives.penalties import EqualizedOdds as EqualizedOdds
-    from fedsw.objectives.penalties import Parity as Parity
-    from fedsw.objectives.penalties import Penalty as Penalty
-    from fedsw.objectives.penalties import Stated as Stated
-    from fedsw.objectives.penalties import ToSample as ToSample
-    from fedsw.objectives.penalties import require_bound as require_bound
+    from fedsw.federation.engines.driver import resume as resume
+    from fedsw.federation.engines.driver import run as run
+    from fedsw.learning.objectives import Clip as Clip
+    from fedsw.learning.objectives.penalties import EqualizedOdds as EqualizedOdds
+    from fedsw.learning.objectives.penalties import Parity as Parity
+    from fedsw.learning.objectives.penalties import Penalty as Penalty
+    from fedsw.learning.objectives.penalties import Stated as Stated
+    from fedsw.learning.objectives.penalties import ToSample as ToSample
+    from fedsw.learning.objectives.penalties import require_bound as require_bound
+    from fedsw.learning.sketches.fit import fit_generator as fit_generator
+    from fedsw.learning.sketches.fit import generate as generate
+    from fedsw.learning.tasks.task import Task as Task
+    from fedsw.privacy.accounting import BudgetExhausted as BudgetExhausted
+    from fedsw.privacy.accounting import Ledger as Ledger
     from fedsw.privacy.release import Bounded as Bounded
     from fedsw.privacy.release import Released as Released
     from fedsw.privacy.release import release as release
     from fedsw.privacy.sensitivity import Sensitivity as Sensitivity
-    from fedsw.single.objective import Objective as Objective
-    from fedsw.single.plan import Plan as Plan
-    from fedsw.single.plan import plan as plan
-    from fedsw.single.sketching import SketchPlan as SketchPlan
-    from fedsw.single.sketching import plan_sketch as plan_sketch
-    from fedsw.single.sketching import release_sketch as release_sketch
-    from fedsw.single.trainer import PrivateTrainer as PrivateTrainer
-    from fedsw.single.trainer import set_gradient as set_gradient
-    from fedsw.sketches.fit import fit_generator as fit_generator
-    from fedsw.sketches.fit import generate as generate
-    from fedsw.tasks.task import Task as Task
-    from fedsw.use.trained import TrainedModel as TrainedModel
-    from fedsw.use.trained import load as load
+    from fedsw.runs.single.objective import Objective as Objective
+    from fedsw.runs.single.sketching import SketchPlan as SketchPlan
+    from fedsw.runs.single.sketching import plan_sketch as plan_sketch
+    from fedsw.runs.single.sketching import release_sketch as release_sketch
+    from fedsw.runs.single.trainer import PrivateTrainer as PrivateTrainer
+    from fedsw.runs.single.trainer import set_gradient as set_gradient
+    from fedsw.runs.single.training_plan import Plan as Plan
+    from fedsw.runs.single.training_plan import plan as plan
 
     __version__: str
 
 _NAMES = {
-    "accounting": ("BudgetExhausted", "Ledger"),
+    "privacy.accounting": ("BudgetExhausted", "Ledger"),
     "data": ("as_records",),
-    "engines.driver": ("resume", "run"),
+    "federation.engines.driver": ("resume", "run"),
     "experiment": ("Experiment", "load_experiment"),
-    "objectives": ("Clip",),
-    "objectives.penalties": ("EqualizedOdds", "Parity", "Penalty", "Stated", "ToSample", "require_bound"),
+    "learning.objectives": ("Clip",),
+    "learning.objectives.penalties": ("EqualizedOdds", "Parity", "Penalty", "Stated", "ToSample", "require_bound"),
     "privacy.release": ("Bounded", "Released", "release"),
     "privacy.sensitivity": ("Sensitivity",),
-    "single.objective": ("Objective",),
-    "single.plan": ("Plan", "plan"),
-    "single.sketching": ("SketchPlan", "plan_sketch", "release_sketch"),
-    "single.trainer": ("PrivateTrainer", "set_gradient"),
-    "sketches.fit": ("fit_generator", "generate"),
-    "tasks.task": ("Task",),
-    "use.trained": ("TrainedModel", "load"),
+    "runs.single.objective": ("Objective",),
+    "runs.single.training_plan": ("Plan", "plan"),
+    "runs.single.sketching": ("SketchPlan", "plan_sketch", "release_sketch"),
+    "runs.single.trainer": ("PrivateTrainer", "set_gradient"),
+    "learning.sketches.fit": ("fit_generator", "generate"),
+    "learning.tasks.task": ("Task",),
+    "desk.use.trained": ("TrainedModel", "load"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
@@ -66,7 +66,7 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from fedsw.text import installed_version
+        from fedsw._tools.text import installed_version
 
         return installed_version()
     if name not in _HOMES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedsw.transport import sliced
+from fedsw.mathematics.transport import sliced
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from fedsw.federation.server import synthesis
-from fedsw.runs import evaluation
-from fedsw.sketches.learnt import Lessons
+from fedsw.federation.server import _from_sketch as synthesis
+from fedsw.learning.sketches.learnt import Lessons
+from fedsw.runs.evaluation import evaluator as evaluation
 
 
 @pytest.fixture(autouse=True, scope="module")

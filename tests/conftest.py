@@ -47,20 +47,40 @@ def same_draws_wherever_a_test_runs() -> None:
 
 
 LONG = (
-    *("packaging/test_newest_flower", "deploy/test_deployed_engine", "packaging/test_wheel", "site/test_site"),
-    *("simulations/test_chaos_deployed", "federation/test_engines_agree", "simulations/test_stock_bytes"),
-    *("attacks/test_federation_attack", "report/test_browser", "deploy/test_hostile_member"),
     *(
-        "engines/test_warm_executor",
-        "planning/test_forecast",
-        "runs/test_recovery",
-        "accounting/test_composition",
+        "packaging/test_newest_flower",
+        "federation/deploy/test_deployed_engine",
+        "packaging/test_wheel",
+        "site/test_site",
     ),
-    *("runs/test_restored", "tasks/test_tally", "federation/test_local_sites", "audit/test_audit_canary"),
-    *("federation/test_federation", "federation/test_transfers", "baselines/test_baselines", "federation/test_replies"),
-    *("use/test_stored_code", "simulations/test_neighbours", "own_data/test_every_verb", "own_data/test_path"),
-    *("audit/test_audit_recorded", "accounting/test_triangle", "simulations/test_ended_runs"),
-    *("clipping/test_cut_precision", "planning/test_selected_run", "test_subnormal", "fuzz/test_settings"),
+    *("laws/simulations/test_chaos_deployed", "federation/test_engines_agree", "laws/simulations/test_stock_bytes"),
+    *("laws/attacks/test_federation_attack", "runs/report/test_browser", "federation/deploy/test_hostile_member"),
+    *(
+        "federation/engines/test_warm_executor",
+        "desk/planning/test_forecast",
+        "runs/test_recovery",
+        "privacy/accounting/test_composition",
+    ),
+    *("runs/test_restored", "learning/tasks/test_tally", "federation/test_local_sites", "audit/test_audit_canary"),
+    *(
+        "federation/test_federation",
+        "federation/test_transfers",
+        "desk/baselines/test_baselines",
+        "federation/test_replies",
+    ),
+    *(
+        "desk/use/test_stored_code",
+        "laws/simulations/test_neighbours",
+        "desk/own_data/test_every_verb",
+        "desk/own_data/test_path",
+    ),
+    *("audit/test_audit_recorded", "privacy/accounting/test_triangle", "laws/simulations/test_ended_runs"),
+    *(
+        "mathematics/clipping/test_cut_precision",
+        "desk/planning/test_selected_run",
+        "_tools/test_subnormal",
+        "laws/fuzz/test_settings",
+    ),
 )
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended."""
 

@@ -6,14 +6,14 @@ import math
 
 from torch import Tensor
 
-from fedsw.accounting import Charge
-from fedsw.privacy.noise import MECHANISMS
-from fedsw.privacy.records import RecordRelease
+from fedsw._tools.randomness import Stream
+from fedsw.mathematics.transport.flow import Slices
+from fedsw.privacy.accounting import Charge
+from fedsw.privacy.local_release import RecordRelease
+from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
-from fedsw.randomness import Stream
-from fedsw.transport.flow import Slices
 
 
 class Unaccounted(Uncounted):

@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedsw.privacy.noise import MECHANISMS
+from fedsw.privacy.mechanisms import MECHANISMS
 
 CHANCE = 1e-9
 

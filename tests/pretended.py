@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw.engines import inprocess
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw.federation.engines import inprocess
+from fedsw.federation.engines.inprocess import InProcessGrid
 
 ELSEWHERE = torch.device("meta")
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsw._tools.text import json_text
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.text import json_text
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ def save_outputs(path: Path, dimension: int, records: int = 600) -> None:
 @pytest.fixture
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuns]:
     fake = FakeRuns()
-    module = types.ModuleType("fedsw.engines.driver")
+    module = types.ModuleType("fedsw.federation.engines.driver")
     module.run, module.resume = fake.run, fake.resume  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fedsw.engines.driver", module)
+    monkeypatch.setitem(sys.modules, "fedsw.federation.engines.driver", module)
     yield fake
 
 

@@ -8,101 +8,101 @@ from collections.abc import Sequence
 import pytest
 
 FEW: dict[str, dict[str, int]] = {
-    "accounting/test_calibration": {
+    "privacy/accounting/test_calibration": {
         "noise_and_steps_of_slices_meet_epsilon_and_waste_little": 2,
         "the_papers_accountants_find_noise_for_slices_of_whole_images": 2,
     },
-    "accounting/test_composition": {
+    "privacy/accounting/test_composition": {
         "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 2,
         "poisson_add_remove_agrees_with_dp_accounting": 2,
     },
-    "accounting/test_triangle": {
+    "privacy/accounting/test_triangle": {
         "the_lower_end_is_never_above_the_guarantee": 12,
     },
-    "attacks/test_lying_server": {
+    "laws/attacks/test_lying_server": {
         "no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim": 2,
     },
-    "attacks/test_released_path": {
+    "laws/attacks/test_released_path": {
         "no_record_moves_what_the_rounds_send_by_more_than_its_bound": 4,
     },
     "audit/test_guesses": {
         "more_than_epsilon_is_shown_of_randomised_response_no_oftener_than_allowed": 3,
     },
-    "baselines/test_baselines": {
+    "desk/baselines/test_baselines": {
         "rows_name_their_guarantee_and_stand_apart_from_others": 0,
     },
-    "baselines/test_reference": {
+    "desk/baselines/test_reference": {
         "the_more_the_penalty_weighs_the_fairer_it_is": 1,
     },
-    "clients/test_messages": {
+    "federation/clients/test_messages": {
         "only_what_the_table_allows_travels": 9,
     },
-    "clients/test_subnormal": {
+    "federation/clients/test_subnormal": {
         "clients_compute_with_flushing_and_protect_without": 4,
     },
-    "clients/test_table": {
+    "federation/clients/test_table": {
         "a_message_decodes_and_encodes_again_to_the_same_fields": 9,
         "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
     },
-    "clipping/test_cut_precision": {
+    "mathematics/clipping/test_cut_precision": {
         "one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width": 1,
         "two_sites_that_cancel_leave_at_most_their_limit": 3,
     },
-    "clipping/test_float32": {
+    "mathematics/clipping/test_float32": {
         "stretched_jacobians_stay_below_the_bound": 6,
     },
-    "clipping/test_formed": {
+    "mathematics/clipping/test_formed": {
         "both_ways_equal_the_loop_over_samples": 50,
         "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 19,
     },
-    "clipping/test_layers": {
+    "mathematics/clipping/test_layers": {
         "clipped_sums_equal_the_loop_over_samples": 50,
     },
-    "clipping/test_limits": {
+    "mathematics/clipping/test_limits": {
         "a_saturated_softmax_of_large_features_stays_below_the_bound": 4,
     },
-    "columns/test_declared": {
+    "data/columns/test_declared": {
         "importing_the_data_package_imports_no_library_of_containers": 0,
     },
     "data/test_images": {
         "the_published_files_have_the_published_counts": 2,
     },
-    "deploy/test_bundle": {
+    "federation/deploy/test_bundle": {
         "a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_came": 0,
     },
-    "deploy/test_connections": {
+    "federation/deploy/test_connections": {
         "a_stranger_s_body_that_trickles_is_cut_and_a_node_s_is_not": 0,
     },
-    "distributed/test_canary": {
+    "federation/distributed/test_canary": {
         "a_broken_build_fails_the_audit": 2,
         "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 2,
     },
-    "distributed/test_sketches": {
+    "federation/distributed/test_sketches": {
         "all_planned_attempts_at_all_stages_together_cost_what_was_asked_for": 0,
     },
-    "distributed/test_tasks": {
+    "federation/distributed/test_tasks": {
         "a_run_of_every_task_is_charged_as_planned_and_passes_its_audit": 3,
         "with_little_noise_and_many_bins_a_round_of_any_task_is_the_trusted_servers": 1,
     },
-    "fuzz/test_messages": {
+    "laws/fuzz/test_messages": {
         "whatever_comes_is_a_message_of_the_table_or_malformed": 17,
     },
-    "transport/test_denoise": {
+    "mathematics/transport/test_denoise": {
         "pywavelets_is_imported_only_when_it_is_used": 0,
     },
-    "local/test_slices": {
+    "federation/local/test_slices": {
         "squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile": 2,
     },
     "mutants/test_mutants": {
         "tests_that_never_end_are_an_error": 0,
     },
-    "own_data/test_choose": {
+    "desk/own_data/test_choose": {
         "what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_said": 8,
     },
-    "own_data/test_evaluate": {
+    "desk/own_data/test_evaluate": {
         "a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers": 2,
     },
-    "own_data/test_usefulness": {
+    "desk/own_data/test_usefulness": {
         "a_table_is_useful_or_not_by_what_a_model_learns_from_it": 2,
         "screen_and_card_say_first_that_a_table_is_of_no_use": 0,
     },
@@ -122,7 +122,7 @@ FEW: dict[str, dict[str, int]] = {
     "privacy/test_release": {
         "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
     },
-    "report/test_page": {
+    "runs/report/test_page": {
         "the_page_says_what_the_summary_says": 2,
     },
     "federation/test_availability": {
@@ -198,83 +198,83 @@ FEW: dict[str, dict[str, int]] = {
     "audit/test_audit_sketches": {
         "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 2,
     },
-    "simulations/test_chaos_deployed": {
+    "laws/simulations/test_chaos_deployed": {
         "the_audit_finds": 5,
     },
-    "deploy/test_deploy_processes": {
+    "federation/deploy/test_deploy_processes": {
         "a_killed_server_app_is_found_out_while_its_submission_waits": 0,
     },
-    "simulations/test_ended_runs": {
+    "laws/simulations/test_ended_runs": {
         "a_run_is_its_owners_alone_whatever_the_umask": 1,
         "an_output_that_nobody_reads_is_no_traceback": 2,
     },
-    "simulations/test_neighbours": {
+    "laws/simulations/test_neighbours": {
         "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 3,
     },
-    "report/test_plots": {
+    "runs/report/test_plots": {
         "a_figure_without_its_data_is_left_out": 2,
     },
-    "engines/test_warm_executor": {
+    "federation/engines/test_warm_executor": {
         "a_worker_ends_with_its_node": 0,
         "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
     },
-    "single/test_agreement": {
+    "runs/single/test_agreement": {
         "a_run_and_a_loop_at_one_seed_end_at_the_same_parameters": 2,
         "several_penalties_are_the_same_in_a_federation_and_on_one_machine": 2,
     },
-    "single/test_device": {
+    "runs/single/test_device": {
         "a_gradient_is_the_hosts_and_comes_back_once_however_many_records_there_are": 3,
     },
-    "single/test_own_penalties": {
+    "runs/single/test_own_penalties": {
         "the_search_finds_a_bound_that_is_too_small": 1,
     },
-    "single/test_trainer": {
+    "runs/single/test_trainer": {
         "the_trainer_is_the_loop_that_one_would_write": 2,
     },
-    "sketches/test_generators": {
+    "learning/sketches/test_generators": {
         "an_image_generator_learns_two_pictures_through_batchnorm": 1,
         "of_restarts_the_nearest_to_the_sketch_goes_on_as_if_it_had_been_alone": 1,
     },
-    "sketches/test_marginals": {
+    "learning/sketches/test_marginals": {
         "where_nothing_drifts_intervals_hold_0_and_doubts_are_seldom_small": 0,
     },
-    "sketches/test_safe_parts": {
+    "learning/sketches/test_safe_parts": {
         "a_hostile_network_changes_nothing_but_the_result": 10,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
         "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 5,
     },
-    "sketches/test_scattering": {
+    "learning/sketches/test_scattering": {
         "no_two_images_are_farther_apart_after_the_map_however_they_are_sought": 2,
     },
-    "sketches/test_sums": {
+    "learning/sketches/test_sums": {
         "a_law_or_records_that_do_not_fit_are_named": 4,
     },
-    "tasks/test_tally": {
+    "learning/tasks/test_tally": {
         "on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant": 2,
         "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
     },
-    "test_malformed": {
+    "laws/test_malformed": {
         "a_malformed_input_is_named_and_nothing_is_spent": 32,
     },
-    "objectives/test_matching": {
+    "learning/objectives/test_matching": {
         "replacing_one_private_record_never_exceeds_the_bound": 5,
     },
-    "models/test_models": {
+    "learning/models/test_models": {
         "contributions_of_image_models_are_those_of_materialised_jacobians": 2,
     },
-    "test_python_page": {
+    "site/test_python_page": {
         "one_machine_and_its_federated_twin_end_at_the_same_parameters": 0,
     },
     "privacy/test_sensitivity": {
         "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
     },
-    "use/test_printed_texts": {
+    "desk/use/test_printed_texts": {
         "no_verb_lets_a_text_of_a_folder_command_the_terminal": 6,
     },
-    "use/test_private_files": {
+    "desk/use/test_private_files": {
         "a_comparison_with_all_its_cells_is_private": 0,
     },
-    "use/test_stored_code": {
+    "desk/use/test_stored_code": {
         "a_link_in_a_stored_run_is_not_followed": 2,
         "a_verb_that_shows_a_stored_run_runs_no_code_that_its_settings_name": 2,
         "no_setting_of_a_stored_run_names_code_that_runs": 9,

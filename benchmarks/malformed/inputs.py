@@ -82,7 +82,7 @@ def edited(*changes: tuple[str, str], cell: tuple[int, int, object] = (0, 0, 20)
 
 def limited() -> None:
     """own.toml and its table, and an account of the data set `people` with next to no room."""
-    from fedsw.accounting.lifetime import DatasetAccount, accounts_folder
+    from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_folder
 
     table()()
     DatasetAccount(accounts_folder(), "people").limit(0.1, 1e-6)

@@ -10,7 +10,7 @@ from benchmarks.malformed.commands import COMMANDS
 from benchmarks.malformed.models import MODELS
 from benchmarks.malformed.settings import SETTINGS
 from benchmarks.malformed.tables import TABLES
-from fedsw import text
+from fedsw._tools import text
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 CASES = (*TABLES, *COMMANDS, *SETTINGS, *MODELS)
@@ -25,7 +25,7 @@ def page(outcomes: dict[Case, Outcome]) -> str:
         "",
         "For whoever meets a message: the cause, the command, and what it says, which ends in the remedy. Exit codes are 2 for",
         "bad input and 1 for a run that failed. All of it is found before anything is spent: no ledger was made in any of",
-        "these. `python -m benchmarks.malformed` writes the page and runs every line; `tests/test_malformed.py` runs them again.",
+        "these. `python -m benchmarks.malformed` writes the page and runs every line; `tests/laws/test_malformed.py` runs them again.",
     ]
     shown = [
         (case.what, f"`fedsw {case.command}`", _LISTS.sub(r"\1 ...", outcome.error.strip()), outcome.code)

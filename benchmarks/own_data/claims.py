@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from benchmarks.own_data.store import Cell, Row, Subject
-from fedsw import text
-from fedsw.columns.declaration import Columns
+from fedsw._tools import text
 from fedsw.data import DeclaredRecords
-from fedsw.engines.driver import run
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.planning.public_rows import LAWS, PublicRows, drawn
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.planning.law import LAWS, PublicRows, drawn
-from fedsw.runs.files import MODEL
-from fedsw.runs.intervals import share
-from fedsw.tasks.measures import measure
-from fedsw.tasks.problem import Problem
+from fedsw.federation.engines.driver import run
+from fedsw.learning.tasks.measures import measure
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation.intervals import share
+from fedsw.runs.run_files import MODEL
 
 RUNS = 200
 TRUSTS = ("central", "local-gradient")

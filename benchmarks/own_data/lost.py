@@ -12,14 +12,14 @@ from typing import Any
 
 from benchmarks.own_data.sets import MADE_UP, NAMES, Split, split
 from benchmarks.own_data.store import Cell, Row, Subject
-from fedsw import text
-from fedsw.baselines.reference import well_trained
-from fedsw.engines.driver import run
+from fedsw._tools import text
+from fedsw._tools.text import number, upward
+from fedsw.desk.baselines._reference import well_trained
 from fedsw.experiment import Experiment
+from fedsw.federation.engines.driver import run
+from fedsw.learning.tasks.measures import measure
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.tasks.measures import measure
-from fedsw.tasks.problem import Problem
-from fedsw.text import number, upward
 from simulations.papers.published import DP_FERMI
 
 SEEDS = 3

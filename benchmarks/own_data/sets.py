@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import forecast
-from fedsw.columns.declaration import Columns
 from fedsw.data import DeclaredRecords
+from fedsw.data.columns.declaration import Columns
 from fedsw.experiment import Experiment, parse_experiment
 
 SHIPPED = ("adult", "law-school", "communities")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from fedsw import files
+from fedsw._tools import files
 
 FOLDER = Path(__file__).parents[1] / "results" / "own_data"
 Row = dict[str, Any]

@@ -6,8 +6,8 @@ import torch
 
 from benchmarks.clipping import WIDTHS, D, K, N, Problem, clipped, plain
 from benchmarks.performance.clipping_networks import interleaved, row, settle
-from fedsw.models import mlp
-from fedsw.transport.sliced import directions
+from fedsw.learning.models import mlp
+from fedsw.mathematics.transport.sliced import directions
 
 GOAL = 1.8
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
 from benchmarks.performance.clipping_networks import interleaved, peak, row, settle
-from fedsw.clipping import Term, clipped_sum, record
-from fedsw.models import ImageAutoencoder, count_parameters
+from fedsw.learning.models import ImageAutoencoder, count_parameters
+from fedsw.mathematics.clipping import Term, clipped_sum, record
 
 BATCH, D, BOUND = 600, 6, 6**0.5
 CHUNK = 60  # records of which vmap(jacrev) forms Jacobians at once

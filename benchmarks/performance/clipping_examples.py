@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.performance.clipping_networks import CLASSES, NETWORKS, interleaved, row, settle
-from fedsw.clipping import Safety, Term, clipped_sum, record
+from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
 
 BOUND = 1.0
 LARGEST = {"MLP": 4096, "LeNet": 4096, "ResNet-GN": 1024, "transformer": 1024}

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.models import mlp
+from fedsw.learning.models import mlp
 
 CLASSES = 10
 

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.performance.comparing import Row, figure, sides
 from benchmarks.performance.transport import directions, points
-from fedsw.clipping import Term, clipped_sum, record
-from fedsw.transport import sliced
+from fedsw.mathematics.clipping import Term, clipped_sum, record
+from fedsw.mathematics.transport import sliced
 
 
 def measure(quick: bool) -> list[Row]:

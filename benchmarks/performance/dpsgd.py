@@ -17,8 +17,8 @@ from benchmarks.performance.pfl_python import Job, NoPfl, Pfl
 from benchmarks.performance.runs import synthetic, timed_run
 from benchmarks.performance.timing import Times, in_turns, spread
 from fedsw.data import Records
-from fedsw.data.synthetic import synthetic as draw
-from fedsw.models import mlp
+from fedsw.data._synthetic import synthetic as draw
+from fedsw.learning.models import mlp
 
 _CLIP = fedsw.Clip(output=0.5, jacobian=1.0, loss=2.0)
 _MOST = {1: 1.3, 1000: 1.5}

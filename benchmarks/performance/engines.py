@@ -13,7 +13,7 @@ import torch
 from benchmarks.engines import EXPERIMENT, whole_run
 from benchmarks.performance.runs import Run, run_apart, synthetic, timed_run
 from benchmarks.performance.timing import Times, in_turns, spread, timed
-from fedsw.models import ImageAutoencoder
+from fedsw.learning.models import ImageAutoencoder
 
 _GROWTH = {10: 1.3, 100: 1.5, 1000: 2.0, 10_000: 4.0}
 """How many times slower rounds may be with so many clients than with one, on the same batch."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.performance.comparing import Row, faster, sides
-from fedsw.transport.entropic import _costs, _marginal_error, entropic_loss
+from fedsw.mathematics.transport.entropic import _costs, _marginal_error, entropic_loss
 
 _ITERATIONS = 400
 _LEAST = 1e-12

@@ -55,10 +55,10 @@ def time_run(name: str, rounds: int) -> dict[str, object]:
 
     import torch
 
-    from fedsw.engines.driver import run
     from fedsw.experiment import load_experiment
     from fedsw.experiment.load import find_experiment
-    from fedsw.runs.evaluation import Evaluator
+    from fedsw.federation.engines.driver import run
+    from fedsw.runs.evaluation.evaluator import Evaluator
 
     torch.set_num_threads(1)
     spent: dict[str, list[float]] = {"metrics": [], "write_outputs": [], "__init__": []}

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.performance.timing import in_turns, repeated, spread, timed
-from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import FitSettings, fit_generator
-from fedsw.sketches.law import Law
-from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.parts import GaussianKernel
+from fedsw.learning.models.labelled import ImageGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings, fit_generator
+from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import Law
 
 MOST = 0.06
 """Seconds that a step of 200 images may take."""

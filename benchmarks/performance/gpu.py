@@ -27,14 +27,14 @@ from benchmarks.performance import accounting, transport
 from benchmarks.performance.clipping_autoencoder import Step as AutoencoderStep
 from benchmarks.performance.comparing import Row
 from benchmarks.performance.timing import Times, in_turns, repeated, spread, timed
-from fedsw.clipping import Term, clipped_sum, record
-from fedsw.models import mlp
-from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import FitSettings, fit_generator
-from fedsw.sketches.law import Law
-from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.parts import GaussianKernel
-from fedsw.transport import sliced
+from fedsw.learning.models import mlp
+from fedsw.learning.models.labelled import ImageGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings, fit_generator
+from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import Law
+from fedsw.mathematics.clipping import Term, clipped_sum, record
+from fedsw.mathematics.transport import sliced
 
 Call = Callable[[], object]
 

@@ -231,8 +231,8 @@ def _check(folder: Path, kind: str, which: str, tables: Path) -> float:
 
 
 def _run(folder: Path, kind: str, tables: Path) -> float:
-    from fedsw.engines.driver import run
     from fedsw.experiment import load_experiment
+    from fedsw.federation.engines.driver import run
 
     held_out = tables / kind / "held_out" / f"train.{kind}"
     settings = [f"data.data_dir={tables / kind / 'clients'}", f"data.held_out={held_out}"]
@@ -269,8 +269,8 @@ def _predict(folder: Path, kind: str, tables: Path) -> float:
 
 def _train(folder: Path) -> dict[str, float]:
     """The model that `predict` uses, learnt from the small table."""
-    from fedsw.engines.driver import run
     from fedsw.experiment import load_experiment
+    from fedsw.federation.engines.driver import run
 
     run(
         load_experiment(folder / "own.toml", [f"data.data_dir={folder / 'small' / 'csv' / 'clients'}"]),

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw.engines.driver import run
-from fedsw.runs.files import round_seconds
+from fedsw.federation.engines.driver import run
+from fedsw.runs.run_files import round_seconds
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,10 +18,10 @@ from benchmarks.performance.arithmetic import (
     rows_that_weigh_as_much_as_tables,
 )
 from benchmarks.performance.timing import in_turns, spread
-from fedsw.data.synthetic import synthetic as draw
-from fedsw.models import mlp
-from fedsw.single.objective import draw_batch
-from fedsw.text import table as markdown_table
+from fedsw._tools.text import table as markdown_table
+from fedsw.data._synthetic import synthetic as draw
+from fedsw.learning.models import mlp
+from fedsw.runs.single.objective import draw_batch
 
 PAGE = table.ROOT / "docs" / "scale.md"
 CLIENTS = tuple(10**power for power in range(3, 9))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.timing import exponent
-from fedsw.text import table as markdown_table
+from fedsw._tools.text import table as markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.performance.comparing import Row, at_most, faster, sides
-from fedsw.transport import sliced
+from fedsw.mathematics.transport import sliced
 
 _DIRECTIONS = 100
 _RANKS = "both sides are sorted with their order, which takes longer than values alone, and their ties are looked for"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.own_data.sets import Split
 from benchmarks.rivals.sets import Told
-from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
-from fedsw.privacy.noise import gaussian_sigma
+from fedsw.federation.engines.driver import run
+from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.runs.directory import RunDirectory
 
 Numbers = NDArray[np.float64]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.own_data.store import Row, rows_of
-from fedsw import text
+from fedsw._tools import text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.own_data.sets import Split, records, split
-from fedsw.columns.declaration import Columns
-from fedsw.models.coded import middle_of, most_of
+from fedsw.data.columns.declaration import Columns
+from fedsw.learning.models.coded import middle_of, most_of
 
 SHIPPED = ("diabetes", "wine", "breast-cancer", "communities", "law-school", "adult")
 """Sets of `benchmarks.own_data`."""

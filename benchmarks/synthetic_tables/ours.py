@@ -11,19 +11,19 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.synthetic_tables.sets import Table
-from fedsw.accounting import Ledger
-from fedsw.columns.declaration import ranges
 from fedsw.data import Records
 from fedsw.data.codes import codes_of, one_hot, records_of_table
-from fedsw.models.tables import TableGenerator
-from fedsw.own_data.synthesis import STEPS
-from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.sketches.fit import FitSettings, fit_generator
-from fedsw.sketches.law import Law
-from fedsw.sketches.noised import NoisedSketch, pooled
-from fedsw.sketches.tables import Pairs
-from fedsw.sketches.trees import choose, next_pairs
-from fedsw.tasks.measures import made_table
+from fedsw.data.columns.declaration import ranges
+from fedsw.desk.own_data.synthetic_table import STEPS
+from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches.fit import FitSettings, fit_generator
+from fedsw.learning.sketches.noised import NoisedSketch, pooled
+from fedsw.learning.sketches.sketch_law import Law
+from fedsw.learning.sketches.table_counts import Pairs
+from fedsw.learning.sketches.trees import choose, next_pairs
+from fedsw.learning.tasks.measures import made_table
+from fedsw.privacy.accounting import Ledger
+from fedsw.runs.single.sketching import plan_sketch, release_sketch
 
 
 def ours(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping import Term, clipped_sum, layer_rule, record, require_exact
+from fedsw.mathematics.clipping import Term, clipped_sum, layer_rule, record, require_exact
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 

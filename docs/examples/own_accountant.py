@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fedsw
-from fedsw.accounting import Step, accountant
+from fedsw.privacy.accounting import Step, accountant
 
 ORDERS = [1 + tenth / 10 for tenth in range(1, 600)]
 

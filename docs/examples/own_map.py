@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsw
-from fedsw.randomness import Stream
+from fedsw._tools.randomness import Stream
 
 
 @dataclass(frozen=True)

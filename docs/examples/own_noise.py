@@ -4,7 +4,7 @@
 
 Nothing proves that what the accountant "pld" says of sensitivity / scale bounds what a release with it costs, so that
 every epsilon of it says that you state it, and the account of a data set takes it for no noise at all. A noise that is
-proven is a line of `fedsw.privacy.noise`, beside the shipped ones, with its proof in docs/guarantees.
+proven is a line of `fedsw.privacy.mechanisms`, beside the shipped ones, with its proof in docs/guarantees.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedsw.accountants import doubt
-from fedsw.accounting import Charge, Ledger
-from fedsw.privacy.noise import mechanism, noised
+from fedsw._tools.randomness import Stream
+from fedsw.privacy.accountants import doubt
+from fedsw.privacy.accounting import Charge, Ledger
+from fedsw.privacy.mechanisms import mechanism, noised
 from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
 
 
 @mechanism("wide", accountants=["pld"], upper_bound=True)

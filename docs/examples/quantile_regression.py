@@ -28,12 +28,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.kinds import Facts
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
-from fedsw.tasks.task import HeldOut, Inputs, Raw, Task
+from fedsw.experiment.task_kinds import Facts
+from fedsw.federation.engines.driver import run
+from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task
 
 SETTINGS = {
     "name": "quantile-regression",

@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import fedsw
-from fedsw.models.labelled import ImageGenerator
-from fedsw.sketches.fit import FitSettings
-from fedsw.sketches.law import Law
-from fedsw.sketches.parts import GaussianKernel
+from fedsw.learning.models.labelled import ImageGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings
+from fedsw.learning.sketches.sketch_law import Law
 
 PRIVATE = 1437
 

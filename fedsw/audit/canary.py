@@ -17,17 +17,18 @@ from rich.status import Status
 from scipy import stats
 from torch import Tensor
 
-from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.audit import masked, sketched
-from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
+from fedsw._tools.text import downward, number, upward
+from fedsw.audit import _canary_masked as masked
+from fedsw.audit import _canary_sketch as sketched
+from fedsw.audit._bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
+from fedsw.audit._neighbours import Trial, TrialRun, View
 from fedsw.audit.finding import AttackResult, Claim, Finding
-from fedsw.audit.neighbours import Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.kinds import model_kind
-from fedsw.experiment.penalties import PENALTIES
+from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Model
-from fedsw.report.figures import colour, house_style, new_panels
-from fedsw.text import downward, number, upward
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
+from fedsw.runs.report.figures import colour, house_style, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

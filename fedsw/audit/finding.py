@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from rich.console import RenderableType
 from rich.text import Text
 
-from fedsw import files
-from fedsw.audit.bounds import Attack
-from fedsw.report.console import named_rows
-from fedsw.text import Short, downward, json_text, upward
+from fedsw._tools import files
+from fedsw._tools.text import Short, downward, json_text, upward
+from fedsw.audit._bounds import Attack
+from fedsw.runs.report.console import named_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ class Finding(Short):
         written = [files.new_folder(folder) / "finding.json"]
         files.replace(written[0], (json_text(self.as_dict()) + "\n").encode())
         if self.draw is not None:
-            from fedsw.report.figures import save
+            from fedsw.runs.report.figures import save
 
             written.append(save(self.draw(), folder / "finding.png"))
         return written

@@ -16,26 +16,26 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedsw.accounting import Step
-from fedsw.audit import canaries as pairs
-from fedsw.audit.bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
-from fedsw.audit.canaries import Attacker, Canaries, Guesses, ReleasedRound
+from fedsw._tools.text import downward, upward
+from fedsw.audit import _canaries as pairs
+from fedsw.audit._bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
+from fedsw.audit._canaries import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
-from fedsw.engines.driver import run
-from fedsw.engines.inprocess import node_configs
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import task_facts
-from fedsw.experiment.penalties import PENALTIES
-from fedsw.federation.node.partition import node_records
+from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.federation.engines.driver import run
+from fedsw.federation.engines.inprocess import node_configs
+from fedsw.federation.node.held_records import node_records
 from fedsw.federation.node.simulated import simulating, substituted
-from fedsw.models import flatten
-from fedsw.report.figures import colour, histogram_by_group, house_style, new_panels
-from fedsw.report.progress import RunProgress
-from fedsw.runs.files import MODEL
+from fedsw.learning.models import flatten
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Step
 from fedsw.runs.observer import Observer, Outcome
-from fedsw.tasks.problem import Problem
-from fedsw.text import downward, upward
+from fedsw.runs.report.figures import colour, histogram_by_group, house_style, new_panels
+from fedsw.runs.report.progress import RunProgress
+from fedsw.runs.run_files import MODEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,20 +15,20 @@ from typing import NoReturn
 
 import typer
 
-from fedsw.cli.account import account
-from fedsw.cli.audit import audit_command
-from fedsw.cli.budget import budget_command
-from fedsw.cli.certs import certs
-from fedsw.cli.compare import compare_command, demo_command
-from fedsw.cli.data import check_command, distance_command, init_command, persons
-from fedsw.cli.deploy import bundle_command, client_command, deploy, server_command
-from fedsw.cli.describe import describe_command
-from fedsw.cli.options import invoke, new_group, split_debug
-from fedsw.cli.plan import choose_command, plan_command, tune_command
-from fedsw.cli.run import resume_command, run_command
-from fedsw.cli.show import list_command, report_command, show_command
-from fedsw.cli.synthesize import synthesize_command
-from fedsw.cli.use import evaluate_command, export_command, predict_command
+from fedsw.cli._account import account
+from fedsw.cli._audit import audit_command
+from fedsw.cli._budget import budget_command
+from fedsw.cli._certs import certs
+from fedsw.cli._compare import compare_command, demo_command
+from fedsw.cli._data import check_command, distance_command, init_command, persons
+from fedsw.cli._deploy import bundle_command, client_command, deploy, server_command
+from fedsw.cli._describe import describe_command
+from fedsw.cli._options import invoke, new_group, split_debug
+from fedsw.cli._plan import choose_command, plan_command, tune_command
+from fedsw.cli._run import resume_command, run_command
+from fedsw.cli._show import list_command, report_command, show_command
+from fedsw.cli._synthesize import synthesize_command
+from fedsw.cli._use import evaluate_command, export_command, predict_command
 
 _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Data": {"init": init_command, "check": check_command, "describe": describe_command, "distance": distance_command},

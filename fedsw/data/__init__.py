@@ -1,20 +1,106 @@
-"""Data sets and how they are spread over clients."""
+"""Data sets and how they are spread over clients.
 
-from fedsw.data.codes import find_table, read_table, read_tables, read_units, tables_in, what_is_in
-from fedsw.data.declared import DeclaredRecords, as_records
-from fedsw.data.files import find_data
-from fedsw.data.formats import BadRecords
-from fedsw.data.images import digits, fashion_mnist, mnist, resized, usps
-from fedsw.data.partition import from_flwr_datasets, owners
-from fedsw.data.records import Dataset, Records, concatenate, require_groups, validate, within_reach
-from fedsw.data.synthetic import gaussians, mode_centres, ring, synthetic
-from fedsw.data.tabular import adult, communities, law_school
-from fedsw.data.units import rows_in_common, same_content, same_file
+Names are imported when they are first used: whoever reads a column's declaration alone needs no tensor.
+"""
 
-__all__ = [
-    "BadRecords", "Dataset", "DeclaredRecords", "Records", "adult", "as_records", "communities", "concatenate",
-    "digits", "fashion_mnist", "find_data", "find_table", "from_flwr_datasets", "gaussians", "law_school", "mnist",
-    "mode_centres", "owners", "read_table", "read_tables", "read_units", "require_groups", "resized",
-    "ring", "rows_in_common", "same_content", "same_file", "synthetic", "tables_in", "usps", "validate", "what_is_in",
-    "within_reach",
-]  # fmt: skip
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedsw.data._declared import DeclaredRecords as DeclaredRecords
+    from fedsw.data._declared import as_records as as_records
+    from fedsw.data._image_sets import digits as digits
+    from fedsw.data._image_sets import fashion_mnist as fashion_mnist
+    from fedsw.data._image_sets import mnist as mnist
+    from fedsw.data._image_sets import resized as resized
+    from fedsw.data._image_sets import usps as usps
+    from fedsw.data._spreading import from_flwr_datasets as from_flwr_datasets
+    from fedsw.data._spreading import owners as owners
+    from fedsw.data._synthetic import gaussians as gaussians
+    from fedsw.data._synthetic import mode_centres as mode_centres
+    from fedsw.data._synthetic import ring as ring
+    from fedsw.data._synthetic import synthetic as synthetic
+    from fedsw.data._tabular import adult as adult
+    from fedsw.data._tabular import communities as communities
+    from fedsw.data._tabular import law_school as law_school
+    from fedsw.data.codes import find_table as find_table
+    from fedsw.data.codes import read_table as read_table
+    from fedsw.data.codes import read_tables as read_tables
+    from fedsw.data.codes import read_units as read_units
+    from fedsw.data.codes import tables_in as tables_in
+    from fedsw.data.codes import what_is_in as what_is_in
+    from fedsw.data.downloads import find_data as find_data
+    from fedsw.data.formats import BadRecords as BadRecords
+    from fedsw.data.records import Dataset as Dataset
+    from fedsw.data.records import Records as Records
+    from fedsw.data.records import concatenate as concatenate
+    from fedsw.data.records import require_groups as require_groups
+    from fedsw.data.records import validate as validate
+    from fedsw.data.records import within_reach as within_reach
+    from fedsw.data.units import rows_in_common as rows_in_common
+    from fedsw.data.units import same_content as same_content
+    from fedsw.data.units import same_file as same_file
+
+_NAMES = {
+    "codes": (
+        "find_table",
+        "read_table",
+        "read_tables",
+        "read_units",
+        "tables_in",
+        "what_is_in",
+    ),
+    "_declared": (
+        "DeclaredRecords",
+        "as_records",
+    ),
+    "downloads": ("find_data",),
+    "formats": ("BadRecords",),
+    "_image_sets": (
+        "digits",
+        "fashion_mnist",
+        "mnist",
+        "resized",
+        "usps",
+    ),
+    "_spreading": (
+        "from_flwr_datasets",
+        "owners",
+    ),
+    "records": (
+        "Dataset",
+        "Records",
+        "concatenate",
+        "require_groups",
+        "validate",
+        "within_reach",
+    ),
+    "_synthetic": (
+        "gaussians",
+        "mode_centres",
+        "ring",
+        "synthetic",
+    ),
+    "_tabular": (
+        "adult",
+        "communities",
+        "law_school",
+    ),
+    "units": (
+        "rows_in_common",
+        "same_content",
+        "same_file",
+    ),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"fedsw.data.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedsw.columns.cells import Distinct, Gaps
-from fedsw.columns.column import Spelling
-from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature
 from fedsw.data.cells import missing_numbers
+from fedsw.data.columns.column import Spelling
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature
+from fedsw.data.columns.distinct_cells import Distinct, Gaps
 
 BLOCK = 2**21
 """Bytes of a block, about."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.columns.cells import Cells, Gaps, mapped
-from fedsw.columns.number import as_float
-from fedsw.columns.values import number_text, same_as
+from fedsw.data.columns.distinct_cells import Cells, Gaps, mapped
+from fedsw.data.columns.number import as_float
+from fedsw.data.columns.values import number_text, same_as
 
 _MOST_SHOWN = 60
 

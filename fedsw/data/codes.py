@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsw.columns.declaration import Coded, Columns, ranges
+from fedsw._tools.randomness import Stream
 from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
+from fedsw.data.columns.declaration import Coded, Columns, ranges
 from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import BadRecords, Chunk, format_of, readable
 from fedsw.data.records import Records
-from fedsw.randomness import Stream
 
 _MARGIN = 0.002
 """Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedsw.columns.declaration import Columns
-from fedsw.columns.values import normal, text_of
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.values import normal, text_of
 from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
 
 Array = NDArray[Any]

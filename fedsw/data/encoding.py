@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.columns.cells import Distinct, by_value
-from fedsw.columns.column import PLAIN, Spelling
-from fedsw.columns.date import is_time
-from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature, Group, Label, Number
-from fedsw.columns.number import LARGEST, is_amount
-from fedsw.columns.registered import KINDS
-from fedsw.columns.values import identifier_of, normal
+from fedsw._tools.subnormal import flushed
 from fedsw.data.cells import missing_among, shown
+from fedsw.data.columns.column import PLAIN, Spelling
+from fedsw.data.columns.date import is_time
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
+from fedsw.data.columns.distinct_cells import Distinct, by_value
+from fedsw.data.columns.number import LARGEST, is_amount
+from fedsw.data.columns.registered import KINDS
+from fedsw.data.columns.values import identifier_of, normal
 from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
 from fedsw.data.records import Records, known
 from fedsw.data.units import unit_numbers
-from fedsw.subnormal import flushed
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
@@ -132,7 +132,7 @@ class Gathered:
 
 
 def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Values of any shape without subnormal numbers; see `fedsw.subnormal`."""
+    """Values of any shape without subnormal numbers; see `fedsw._tools.subnormal`."""
     flushed_values: NDArray[np.float32] = flushed(torch.from_numpy(values)).numpy()
     return flushed_values
 

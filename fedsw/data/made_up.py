@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.columns.column import PLAIN
-from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Feature, Number
-from fedsw.columns.registered import KINDS
+from fedsw.data.columns.column import PLAIN
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature, Number
+from fedsw.data.columns.registered import KINDS
 
 _ABSENT = 0.1
 """The share of cells that are missing where that is declared."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsw.subnormal import flushed
-from fedsw.text import Short
+from fedsw._tools.subnormal import flushed
+from fedsw._tools.text import Short
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -20,7 +20,7 @@ class Records(Short):
 
     It prints no value of a record, and no number of them either: of a batch that may be a secret.
 
-    Numbers below the smallest normal float32, 1.2e-38, become 0, whatever they came from: see `fedsw.subnormal`.
+    Numbers below the smallest normal float32, 1.2e-38, become 0, whatever they came from: see `fedsw._tools.subnormal`.
 
     Attributes:
         features: (n, p) float32.

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.randomness import Stream
 from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
-from fedsw.randomness import Stream
 
 _MOST_PAIRS = 5
 

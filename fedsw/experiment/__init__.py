@@ -1,5 +1,6 @@
 """What an experiment is: every setting of a run, validated before anything is spent."""
 
+from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.load import (
     FULL_EVALUATION,
     Experiment,
@@ -11,7 +12,6 @@ from fedsw.experiment.load import (
     planned_stages,
 )
 from fedsw.experiment.sections import DEFAULT_DELTA, read_delta, resolve_delta
-from fedsw.settings import ExperimentError
 
 __all__ = [
     "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment",

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from pydantic import Field, SerializeAsAny
 
+from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import sections
-from fedsw.experiment.kinds import TASKS, Facts, task_names
-from fedsw.experiment.penalties import penalties_of
-from fedsw.experiment.registry import is_held, is_reference, load_object
-from fedsw.experiment.sections.privacy import LocalT
+from fedsw.experiment.own_objects import is_held, is_reference, load_object
+from fedsw.experiment.penalty_names import penalties_of
+from fedsw.experiment.sections._privacy import LocalT
 from fedsw.experiment.sections.section import PositiveInt, Seed
-from fedsw.settings import ExperimentError
+from fedsw.experiment.task_kinds import TASKS, Facts, task_names
 
 
 class Settings(sections.Section):
@@ -49,7 +49,7 @@ class Settings(sections.Section):
 
 
 class TaskKind(Protocol):
-    """What an experiment is checked against: a task of `fedsw.tasks.task`, or its class."""
+    """What an experiment is checked against: a task of `fedsw.learning.tasks.task`, or its class."""
 
     @property
     def facts(self) -> Facts:
@@ -62,7 +62,7 @@ class TaskKind(Protocol):
 @functools.cache
 def shipped_tasks() -> Mapping[str, TaskKind]:
     """The shipped tasks by name. Their files import what computes where they use it: this stays light."""
-    return {name: importlib.import_module(f"{TASKS}.{name}").TASK for name in task_names()}
+    return {name: importlib.import_module(f"{TASKS}._{name}").TASK for name in task_names()}
 
 
 def shipped_task(name: str) -> TaskKind | None:
@@ -76,8 +76,7 @@ def task_facts(name: str) -> Facts:
     facts = getattr(kind, "facts", None)
     if not isinstance(facts, Facts):
         raise ExperimentError(
-            f"objective.task {name!r} names {kind!r}; it must be a class derived from fedsw.tasks.task.Task, or an "
-            "object of one"
+            f"objective.task {name!r} names {kind!r}; it must be a class derived from fedsw.Task, or an object of one"
         )
     return facts
 
@@ -95,7 +94,7 @@ def references(settings: Settings) -> Iterator[tuple[str, str]]:
     return ((key, value) for key, value in named.items() if is_reference(value))
 
 
-_SHIPPED = {"objective.task": "fedsw.tasks.kinds", "model.kind": "fedsw.models"}
+_SHIPPED = {"objective.task": "fedsw.learning.tasks.kinds", "model.kind": "fedsw.learning.models"}
 """Where the shipped tasks and models are defined, whose classes a stored experiment may name as `module:name`."""
 
 

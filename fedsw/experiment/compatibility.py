@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fedsw.accountants import accountant_named
-from fedsw.columns.declaration import Columns
-from fedsw.columns.kinds import Number
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Number
 from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
-from fedsw.experiment.kinds import model_kind
-from fedsw.experiment.penalties import PENALTIES, kinds_of, penalties_of
-from fedsw.experiment.preset import misfit as misfit_of_preset
-from fedsw.experiment.registry import is_reference
+from fedsw.experiment.own_objects import is_reference
+from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
+from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
+from fedsw.experiment.task_kinds import model_kind
 from fedsw.experiment.trust import trust_model
-from fedsw.relations import REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.accountants import accountant_named
+from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
@@ -54,7 +54,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
 def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
     """What of a record stays in the neighbours of a guarantee, and so is public: "group", "label", both, or nothing.
 
-    Of a penalty of one's own only what is known before it is loaded (`fedsw.objectives.composite.Composite.fixed`).
+    Of a penalty of one's own only what is known before it is loaded (`Composite.fixed`).
     """
     if settings.privacy.sketch:
         return ()

@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
+from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
+from fedsw._tools.text import nearest
 from fedsw.experiment.choices import Settings, shipped_task
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.preset import left_open
-from fedsw.experiment.registry import is_reference, load_metrics, require_references
+from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
+from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import Objective, Privacy
-from fedsw.experiment.sections.privacy import TAGGED, meaningless, tagged
+from fedsw.experiment.sections._privacy import TAGGED, meaningless, tagged
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
-from fedsw.text import nearest
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """The experiments, comparisons and the node file that come with fedsw, as files of the package; edited there."""
@@ -57,12 +57,12 @@ class Experiment(Settings):
     """One run, whole.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
-    takes its facts is settled when the experiment is made concrete (`fedsw.tasks.problem.Problem`).
+    takes its facts is settled when the experiment is made concrete (`fedsw.learning.tasks.problem.Problem`).
 
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
 
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
-    (`fedsw.runs.evaluation`). Clients never see their names and import none.
+    (`fedsw.runs.evaluation.evaluator`). Clients never see their names and import none.
     """
 
     def with_sections(self, **changes: Mapping[str, object]) -> Experiment:

@@ -16,17 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw import data
-from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
+from fedsw.data.columns.declaration import Columns
 from fedsw.data.records import private_half, with_classes
-from fedsw.experiment import Experiment, ExperimentError, own
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import own_records as own
 from fedsw.experiment.choices import task_facts
-from fedsw.experiment.encoded import encoded
-from fedsw.experiment.registry import is_reference
+from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import SOURCES, Data, Partition
 
 Target = Literal["class", "point", "mean"]
 
+_ENCODER = "fedsw.learning._encoded"
+"""Has the network of encoded images, and is imported for these alone: it learns, and stands above this room."""
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
@@ -315,15 +317,16 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         return _named(spec, target, data_dir)
     images = load_images(spec, data_dir)
     if spec.encoded is not None:
-        return encoded(images, spec.encoded, spec.encoder_epochs)
+        encoded = importlib.import_module(_ENCODER).encoded
+        made: Dataset = encoded(images, spec.encoded, spec.encoder_epochs)
+        return made
     found = private_half(images) if spec.half else images
     return found if spec.code is None else with_classes(found, spec.code)
 
 
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     known = SOURCES[spec.source]
-    module, _, name = known.made_by.partition(":")
-    make = getattr(importlib.import_module(f"{data.__name__}.{module}"), name)
+    make = getattr(data, known.made_by)
     settings = {**dict(spec), "data_dir": data_dir, "target": target}
     found: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.given.items()})
     return found

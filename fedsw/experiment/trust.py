@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fedsw.accountants import GAUSSIAN
-from fedsw.settings import ExperimentError
+from fedsw._tools.settings import ExperimentError
+from fedsw.privacy.accountants import GAUSSIAN
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -33,7 +33,7 @@ class TrustModel:
     Experiments and their sections are given to its methods as they are (`fedsw.experiment`), which this file, that the
     sections stand on, cannot name.
 
-    What a trust model does in a federation is in `fedsw.federation.trust.model.Served`, which its object is, too.
+    What a trust model does in a federation is in `fedsw.federation.trust.trust_model.Served`, which its object is, too.
 
     Attributes:
         name: what `privacy.trust` says, and what its words are found under.
@@ -109,7 +109,7 @@ class TrustModel:
         return str(experiment.privacy.accountant)
 
     def mechanism(self, experiment: Any) -> str:
-        """The noise of its releases, one that its accountant takes (`fedsw.privacy.noise.MECHANISMS`)."""
+        """The noise of its releases, one that its accountant takes (`fedsw.privacy.mechanisms.MECHANISMS`)."""
         return GAUSSIAN
 
     def exchanges(self) -> tuple[str, ...]:

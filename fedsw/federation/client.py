@@ -11,16 +11,15 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsw.accounting.lifetime import NO_NOISE
 from fedsw.experiment import Experiment
-from fedsw.experiment.preset import left_open, require_settled, same_but_for_chosen
+from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_chosen
 from fedsw.experiment.trust import names_of
 from fedsw.federation import messages
+from fedsw.federation._origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.messages import AnyExchange, Terms
-from fedsw.federation.messages.common import Joined, Sizes
-from fedsw.federation.node import participation
-from fedsw.federation.node.account import Planned, account_of, reserve, spent_epsilon
-from fedsw.federation.node.answers import (
+from fedsw.federation.messages._common import Joined, Sizes
+from fedsw.federation.node._own_ledger import Planned, account_of, reserve, spent_epsilon
+from fedsw.federation.node._replies import (
     COUNTED,
     STATE,
     Handler,
@@ -37,8 +36,9 @@ from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
-from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
-from fedsw.federation.trust.model import served
+from fedsw.federation.trust.trust_model import served
+from fedsw.privacy.accounting.lifetime import NO_NOISE
+from fedsw.runs import participation
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:

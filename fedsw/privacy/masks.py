@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.privacy.noise import spacing
-from fedsw.randomness import BLOCK, KEY_BYTES, Stream
+from fedsw._tools.randomness import BLOCK, KEY_BYTES, Stream
+from fedsw.privacy.mechanisms import spacing
 
 Whole = NDArray[np.uint64]
 """Whole numbers mod 2^64."""

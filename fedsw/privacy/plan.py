@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsw.accountants import GAUSSIAN, doubt, require_noise
-from fedsw.accounting import Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.accounting.lifetime import NO_NOISE, Counts, planned
-from fedsw.privacy.noise import MECHANISMS
+from fedsw._tools.randomness import Stream
+from fedsw._tools.settings import real
+from fedsw._tools.text import Short, downward, upward
+from fedsw.privacy.accountants import GAUSSIAN, doubt, require_noise
+from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
+from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
+from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.privacy.relations import REPLACE_ONE, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
-from fedsw.randomness import Stream
-from fedsw.relations import REPLACE_ONE, require_relation
-from fedsw.settings import real
-from fedsw.text import Short, downward, upward
 
 ALONE = (
     "It is of these releases alone: without an account (account=NAME) nothing composes them with others on the same "
@@ -38,7 +38,7 @@ class Plan(Short):
         multiplier: noise multiplier sigma / Delta; 0 without noise.
         sensitivities: Delta of every stratum for the planned batches, safety factors included.
         accountant: what composes the rounds.
-        mechanism: the noise of every release, in `fedsw.privacy.noise.MECHANISMS`.
+        mechanism: the noise of every release, in `fedsw.privacy.mechanisms.MECHANISMS`.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
         unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
         moments: noise multiplier of a release of moments before the rounds; 0 without one, or without noise.

@@ -18,20 +18,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsw.accountants import GAUSSIAN, NO_NOISE, require_noise
-from fedsw.accounting import Charge, Spending, spend_together
-from fedsw.accounting.charges import mu_of
+from fedsw._tools.randomness import Stream
+from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE, require_noise
+from fedsw.privacy.accounting import Charge, Spending, spend_together
+from fedsw.privacy.accounting.charges import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
-from fedsw.privacy.noise import MECHANISMS, noised, spacing
+from fedsw.privacy.mechanisms import MECHANISMS, noised, spacing
+from fedsw.privacy.relations import REPLACE_ONE, require_relation, require_sampling
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
-from fedsw.relations import REPLACE_ONE, require_relation, require_sampling
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 
 
 class Spends(Protocol):
-    """What a release is charged to: a `fedsw.accounting.Ledger`, or `Uncounted`."""
+    """What a release is charged to: a `fedsw.privacy.accounting.Ledger`, or `Uncounted`."""
 
     @property
     def accountant(self) -> str | None:
@@ -72,7 +72,7 @@ class Guarantee(Protocol):
 
     @property
     def mechanism(self) -> str:
-        """The noise's name in `fedsw.privacy.noise.MECHANISMS`."""
+        """The noise's name in `fedsw.privacy.mechanisms.MECHANISMS`."""
 
     @property
     def accountant(self) -> str:
@@ -223,7 +223,7 @@ class Released:
 class Part:
     """One of the values that a payment covers: the most that a record moves it, and the scale of its noise.
 
-    The mechanism is one of `fedsw.privacy.noise.MECHANISMS`, or "none", of scale 0, which costs epsilon = infinity:
+    The mechanism is one of `mechanisms.MECHANISMS`, or "none", of scale 0, which costs epsilon = infinity:
     only a ledger without a limit takes it. The relation says which neighbours the bound is for. ValueError for another
     mechanism, or a scale that no noise has.
     """

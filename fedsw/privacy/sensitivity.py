@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, get_args
 
-from fedsw.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
 
 Bound = Literal["auto", "paper", "slice", "vector"]
 
@@ -34,7 +34,7 @@ class Sensitivity:
     Attributes:
         value: the most the norm moves between neighbours.
         bound: the theorems behind it, joined by " + ".
-        relation: one of `fedsw.relations.RELATIONS`: "replace-one", one record is replaced at its position
+        relation: one of `fedsw.privacy.relations.RELATIONS`: "replace-one", one record is replaced at its position
             within its group, sizes are fixed; sketches have a wider one, which replaces label and group, too.
         public: what the guarantee does not hide.
         norm: what Gaussian noise needs is "l2"; a bound in "l1", which Laplace noise needs, is one in "l2" as well.
@@ -105,7 +105,7 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
 
     Guarantee: for any two pairs of samples that differ by one record of `own`, replaced at its position, and
     any directions of at most that spread, the two sums of clipped Jacobians (transposed) applied to
-    `fedsw.transport.sliced.cotangents` differ by at most `value` in l2 norm, ties included. Protects the records of
+    `sliced.cotangents` differ by at most `value` in l2 norm, ties included. Protects the records of
     `own`, not their group nor the sizes, nor anything of a public `other`. Where both sides are private, a
     record of `other` has the bound of the exchanged call, and the whole release has `worst` of the two.
 
@@ -115,7 +115,7 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
         bound: "paper" (RLL, Theorem 4.1, with the larger of the two radii), "slice" (never larger than "paper",
             attained by one slice), "vector" (the slices share one Jacobian; smaller for well spread directions, may be
             larger for d = 1), or "auto", the smallest of these.
-        spread: largest eigenvalue of directions @ directions.T / k (`fedsw.transport.sliced.spread`, or
+        spread: largest eigenvalue of directions @ directions.T / k (`fedsw.mathematics.transport.sliced.spread`, or
             `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
 
     ValueError if `own` is not private, the bound is unknown, or "vector" lacks its spread.
@@ -134,7 +134,7 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
     if chosen not in ("paper", "slice", "vector"):
         raise ValueError(f"bound {bound!r} is unknown: choose 'auto', 'paper', 'slice' or 'vector'.")
     if chosen not in values:
-        raise ValueError("bound 'vector' needs a spread: pass fedsw.transport.sliced.spread(directions).")
+        raise ValueError("bound 'vector' needs a spread: pass fedsw.mathematics.transport.sliced.spread(directions).")
     return Sensitivity(values[chosen], chosen, public=public)
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsw._tools.randomness import Stream
+from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, check_unit_columns, require_positive
+from fedsw.mathematics.transport.sliced import Scheme, direction_shape, project
+from fedsw.mathematics.transport.sliced import directions as directions_from
 from fedsw.privacy.release import Bounded, Released
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
-from fedsw.transport.flow import Slices, UnprotectedSlices, check_unit_columns, require_positive
-from fedsw.transport.sliced import Scheme, direction_shape, project
-from fedsw.transport.sliced import directions as directions_from
 
 # ||(d/k) Theta Theta^T - I||_F of directions that a client did not draw itself; float64 blocks stay below 1e-12.
 ISOTROPY = 1e-9
@@ -138,6 +138,7 @@ def _check_isotropic(theta: Tensor, p: int) -> None:
     if not gap <= ISOTROPY:
         raise ValueError(
             f"directions are not whole orthogonal blocks: (p/k) Theta Theta^T is {gap:.3g} from the identity, at most "
-            f"{ISOTROPY:g} is allowed. Nothing was released; draw them with fedsw.transport.sliced, or let the client "
+            f"{ISOTROPY:g} is allowed. Nothing was released; draw them with "
+            "fedsw.mathematics.transport.sliced, or let the client "
             "draw its own (fresh_slices)"
         )

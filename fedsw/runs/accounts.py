@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedsw import files
-from fedsw.accounting import Head, Ledger
-from fedsw.accounting.lifetime import (
+from fedsw._tools import files
+from fedsw._tools.text import upward
+from fedsw.privacy.accounting import Head, Ledger
+from fedsw.privacy.accounting.lifetime import (
     About,
     Cost,
     Counts,
@@ -20,8 +21,9 @@ from fedsw.accounting.lifetime import (
     cost_beside_others,
     cost_of_ledger,
 )
-from fedsw.accounting.meaning import Meaning
-from fedsw.runs.files import (
+from fedsw.privacy.accounting.meaning import Meaning
+from fedsw.runs.recovery import require_remembered
+from fedsw.runs.run_files import (
     ACCOUNT,
     CONFIG,
     LEDGER,
@@ -33,8 +35,6 @@ from fedsw.runs.files import (
     require_plain_files,
     write_json,
 )
-from fedsw.runs.recovery import require_remembered
-from fedsw.text import upward
 
 _UNNAMED = Names()
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedsw import files
-from fedsw.accounting import Head
+from fedsw._tools import files
+from fedsw.privacy.accounting import Head
 
 NAME = "checkpoint.pt"
 RELEASED = "checkpoint.released"

@@ -16,11 +16,12 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedsw import files
-from fedsw.accounting.selection import Selection
+from fedsw._tools import files
+from fedsw._tools.text import shown
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
-from fedsw.runs.files import (
+from fedsw.privacy.accounting.selection import Selection
+from fedsw.runs.run_files import (
     AGREED,
     ATTEMPTS,
     CONFIG,
@@ -42,7 +43,6 @@ from fedsw.runs.files import (
     require_plain_files,
     write_json,
 )
-from fedsw.text import shown
 
 
 class RunDirectory:

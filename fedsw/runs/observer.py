@@ -29,7 +29,7 @@ class Outcome:
 class Observer(Protocol):
     """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe).
 
-    What it raises ends the run; `fedsw.observers.Observers` leaves an observer that raises out instead.
+    What it raises ends the run; `fedsw.runs.observers.Observers` leaves an observer that raises out instead.
     """
 
     def started(self, plan: dict[str, Any]) -> None:

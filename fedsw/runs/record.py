@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.registry import is_held
-from fedsw.runs.files import (
+from fedsw.experiment.own_objects import is_held
+from fedsw.runs.run_files import (
     CONFIG,
     LOG,
     METRICS,
@@ -23,7 +24,6 @@ from fedsw.runs.files import (
     read_lines,
     require_plain_files,
 )
-from fedsw.text import Short, run_facts, to_float
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ def command_for(directory: Path) -> str:
     """The command or call that resumes the run of a folder; its operator replaces the words in capitals."""
     engine, source = _stored(directory)
     if is_held(source):
-        return f"fedsw.engines.driver.resume(Path({str(directory)!r}), data=...)"
+        return f"fedsw.resume(Path({str(directory)!r}), data=...)"
     if engine == SERVED:
         return f"fedsw server --certs DIR --resume {directory}"
     if engine == SERVICE:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from fedsw import files
-from fedsw.accounting import Head, Ledger, LedgerReplaced
+from fedsw._tools import files
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import upward
+from fedsw.privacy.accounting import Head, Ledger, LedgerReplaced
 from fedsw.runs.checkpoint import NAME, RELEASED, Checkpoint, CheckpointDamaged
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import LEDGER, LOCK, SUMMARY, found_json
 from fedsw.runs.record import command_for, command_to_go_on
+from fedsw.runs.run_files import LEDGER, LOCK, SUMMARY, found_json
 from fedsw.runs.telemetry import event
-from fedsw.settings import FederationError
-from fedsw.text import upward
 
 _log = logging.getLogger("fedsw.server")
 
@@ -72,7 +72,7 @@ def reopened(
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
     whole folder, put back together, is consistent in itself; clients and accounts recognise it
-    (`fedsw.federation.server.lost`).
+    (`fedsw.federation.server._lost`).
 
     Raises:
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.

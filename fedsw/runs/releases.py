@@ -11,11 +11,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedsw import files
+from fedsw._tools import files
+from fedsw.learning.moments.moments_budget import moments_layout
+from fedsw.learning.moments.released_moments import Moments
+from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import Law
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import CLASSIFIER, GENERATOR, SKETCH
-from fedsw.sketches.law import Law
-from fedsw.sketches.noised import NoisedSketch
+from fedsw.runs.run_files import CLASSIFIER, GENERATOR, MOMENTS, SKETCH, read_json
 
 _REPORTED = "round and epsilon"
 
@@ -118,3 +121,18 @@ def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredS
     return StoredSketch(
         NoisedSketch(law, tensors[VALUE], sigma, int(records)), int(clients), int(attempt), float(spent)
     )
+
+
+def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
+    """The moments that a run has; None before they were released."""
+    path = directory.path / MOMENTS
+    if (content := read_json(path)) is None:
+        return None
+    layout = moments_layout(task)
+    try:
+        values = torch.tensor(content["values"], dtype=torch.float64)
+        if layout is None or tuple(values.shape) != (layout.cells, layout.width):
+            raise ValueError(f"its values are of shape {tuple(values.shape)}")
+        return Moments(layout, values, float(content["sigma"]), tuple(int(each) for each in content["records"]))
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None

@@ -1,7 +1,7 @@
 """What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
 
 But for times: every line of a log and every look at a live run show when a round was released. That is for the run's
-operator, not for publication (`fedsw.runs.files`).
+operator, not for publication (`fedsw.runs.run_files`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from socketserver import ThreadingMixIn
 from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from fedsw import files
-from fedsw.runs.files import LOG, jsonable
+from fedsw._tools import files
+from fedsw.runs.run_files import LOG, jsonable
 
 LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"

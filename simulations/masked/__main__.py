@@ -17,8 +17,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import fedsw
-from fedsw.report.figures import COLOURS, MARKERS, house_style, new_panels, save
-from fedsw.text import table
+from fedsw._tools.text import table
+from fedsw.runs.report.figures import COLOURS, MARKERS, house_style, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs, invoke, split_debug
-from fedsw.text import json_text
+from fedsw._tools.text import json_text
+from fedsw.cli._options import RUNS, DataDir, Json, Quiet, Runs, invoke, split_debug
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,8 +101,8 @@ def _make(
     quiet: bool,
 ) -> list[tuple[str, str]]:
     """Make what is missing; returns what failed, with the reasons."""
-    from fedsw.engines.pool import cores, run_all
-    from fedsw.grid import GridProgress
+    from fedsw.desk.run_grid import GridProgress
+    from fedsw.federation.engines.pool import cores, run_all
     from simulations.papers.store import read
     from simulations.papers.work import fail, make, missing, pieces_of, without_data
 

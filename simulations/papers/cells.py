@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedsw.desk.run_grid import GridRun, at_seed
 from fedsw.experiment import FULL_EVALUATION, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.grid import GridRun, at_seed
 from simulations.papers.figure import ARGUMENTS, Beside, Figure, Series, Value, short
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedsw._tools.settings import explain_all, read_setting
+from fedsw._tools.text import nearest
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections.section import Arguments, PositiveInt, Section
-from fedsw.settings import explain_all, read_setting
-from fedsw.text import nearest
 
 PAPERS = Path(__file__).parent / "settings"
 """A file for each figure, in a folder for each paper."""
@@ -53,7 +53,7 @@ class Series(Section):
         where: more settings at some points.
         seeds: runs at every point, with other initialisation, partition, directions and draw of synthetic records.
         measures: what is measured on each run beside its held-out metrics, functions of `simulations.papers.measures`.
-        baseline, arguments: a baseline of `fedsw.baselines.run` that trains in place of a run, and its arguments.
+        baseline, arguments: a baseline of `baselines._run_baseline` that trains in place of a run, and its arguments.
     """
 
     name: str

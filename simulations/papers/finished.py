@@ -13,9 +13,9 @@ from fedsw.data import Dataset
 from fedsw.experiment import Experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_dataset, load_public
-from fedsw.runs.files import MODEL
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.record import RunRecord, read_run
-from fedsw.tasks.problem import Problem
+from fedsw.runs.run_files import MODEL
 
 _OWN = ("simulations.papers.public_maps",)
 

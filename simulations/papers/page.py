@@ -9,9 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedsw import files
-from fedsw.report.page.page import Document, Section
-from fedsw.text import number, table
+from fedsw._tools import files
+from fedsw._tools.text import number, table
+from fedsw.runs.page.document import Document, Section
 from simulations.papers.figure import Beside, Row, Series
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsw.report.figures import house_style, new_panels, save
+from fedsw.runs.report.figures import house_style, new_panels, save
 from simulations.papers.figure import figures
 from simulations.papers.study import Study
 from simulations.papers.work import function

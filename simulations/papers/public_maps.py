@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsw._tools.randomness import Stream
 from fedsw.data import usps
-from fedsw.models import flatten
-from fedsw.models.labelled import proportions_of
-from fedsw.randomness import Stream
-from fedsw.sketches.learnt import Classifier, Layer, Learnt, Lessons, flat_bytes, taught
+from fedsw.learning.models import flatten
+from fedsw.learning.models.labelled import proportions_of
+from fedsw.learning.sketches.learnt import Classifier, Layer, Learnt, Lessons, flat_bytes, taught
 from simulations.papers.computed.real import RealImages
 
 _CLASSES = 10
@@ -26,7 +26,7 @@ class LayerOfUsps:
     """A layer of a LeNet that was taught USPS's digits: public numbers, whatever the private records are.
 
     Attributes:
-        layer: "early" or "late", as of `fedsw.sketches.learnt.Learnt`.
+        layer: "early" or "late", as of `fedsw.learning.sketches.learnt.Learnt`.
         hidden: width of its hidden layer.
     """
 

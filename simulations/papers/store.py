@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw import files
-from fedsw.text import json_text
+from fedsw._tools import files
+from fedsw._tools.text import json_text
 
 _MOST_BYTES = 1_000_000
 """Of one array, before it is compressed: figures need samples, not data sets."""

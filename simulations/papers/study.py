@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedsw.text import to_float
+from fedsw._tools.text import to_float
 from simulations.papers.cells import Computation, beside_of, cells_of, computations_of
 from simulations.papers.figure import Figure, Row, Value
 from simulations.papers.store import read

@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from fedsw._tools.settings import explain_all
+from fedsw._tools.text import table
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections.section import Section
-from fedsw.settings import explain_all
-from fedsw.text import table
 from simulations.papers.study import Measurement, Study, measured
 
 CLAIMS = Path(__file__).parent / "claims"

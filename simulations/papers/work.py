@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedsw._tools.text import installed_version
+from fedsw.desk.run_grid import attempt, finish
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
-from fedsw.grid import attempt, finish
-from fedsw.text import installed_version
 from simulations.papers.cells import Cell, Computation, cells_of, computations_of
 from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure

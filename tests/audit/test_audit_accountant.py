@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from fedsw.accounting import Slicing, Step, epsilon
 from fedsw.audit import record
-from fedsw.audit.record import sensitivity
-from fedsw.audit.record.promise import resolved
-from fedsw.audit.record.steps import RandomDirections, Recorded, few, lower_bound, mixture, profile, recomputed
+from fedsw.audit.record import _bounds_again as sensitivity
+from fedsw.audit.record._promise import resolved
+from fedsw.audit.record._steps import RandomDirections, Recorded, few, lower_bound, mixture, profile, recomputed
+from fedsw.privacy.accounting import Slicing, Step, epsilon
 
 PLAIN = "without-replacement"
 

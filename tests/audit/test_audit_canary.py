@@ -11,21 +11,21 @@ import math
 import pytest
 import torch
 
+import fedsw.federation.node._sample
 import fedsw.federation.node.node
-import fedsw.federation.node.sample
 import fedsw.federation.trust.central.rounds
-import fedsw.federation.trust.plan
-from fedsw.accounting import Step, epsilon_bracket
+import fedsw.federation.trust.round_plan
+from fedsw._tools.randomness import Stream
 from fedsw.audit import canary
+from fedsw.audit._neighbours import Freely, staged
 from fedsw.audit.finding import Finding
-from fedsw.audit.neighbours import Freely, staged
 from fedsw.cli.app import main
-from fedsw.clipping import Term
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping import Term
 from fedsw.privacy import release as door
-from fedsw.randomness import Stream
-from fedsw.tasks.problem import Problem
+from fedsw.privacy.accounting import Step, epsilon_bracket
 from tests.federations import small
 from tests.noises import replace_noise
 
@@ -90,7 +90,7 @@ def _less_noise_than_the_slack_hides(monkeypatch):
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):
-    problem = fedsw.tasks.problem.Problem
+    problem = fedsw.learning.tasks.problem.Problem
     genuine = problem.sensitivities
     halved = lambda task, batch, spreads: genuine(task, [2 * n for n in batch], spreads)  # noqa: E731
     monkeypatch.setattr(problem, "sensitivities", halved)
@@ -103,7 +103,7 @@ def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
         return genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms], **more)
 
     monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
-    monkeypatch.setattr(fedsw.tasks.problem.Problem, "most_pulled", lambda *given: math.inf)
+    monkeypatch.setattr(fedsw.learning.tasks.problem.Problem, "most_pulled", lambda *given: math.inf)
 
 
 def _one_seed_for_all_noise(monkeypatch):
@@ -129,14 +129,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = fedsw.federation.node.sample.smallest_keys
+    genuine = fedsw.federation.node._sample.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(fedsw.federation.node.sample, "smallest_keys", first_favoured)
+    monkeypatch.setattr(fedsw.federation.node._sample, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedsw.audit import canary, sketched
+from fedsw.audit import _canary_sketch as sketched
+from fedsw.audit import canary
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets import local
-from fedsw.federation.trust import sums
-from fedsw.federation.trust.sketch import sides
-from fedsw.sketches import noised
+from fedsw.federation.trust import client_costs as local
+from fedsw.federation.trust import sums_once as sums
+from fedsw.federation.trust.sketch import sketch_once as sides
+from fedsw.learning.sketches import noised
 from tests.federation import sketch_runs
 from tests.federation.sketch_runs import LOCAL
 from tests.federation.test_sketch_stages import SMALL, THREE, TWO

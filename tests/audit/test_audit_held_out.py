@@ -6,7 +6,21 @@ import shutil
 
 import pytest
 
-from fedsw.audit.record import audit, noise, promise, published, spent
+from fedsw.audit.record import (
+    _promise as promise,
+)
+from fedsw.audit.record import (
+    _published as published,
+)
+from fedsw.audit.record import (
+    _spent as spent,
+)
+from fedsw.audit.record import (
+    _sums_row as noise,
+)
+from fedsw.audit.record import (
+    audit,
+)
 from tests.audit.test_audit_recorded import change_json, failed, forge, without_seconds
 from tests.federations import Federation
 from tests.runs.kept_runs import LOCAL, NOBODY, kept_run, tables

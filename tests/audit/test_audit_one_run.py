@@ -12,22 +12,22 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedsw.audit import canaries as pairs
+from fedsw.audit import _canaries as pairs
 from fedsw.audit import one_run
-from fedsw.audit.canaries import Attacker, Guesses
+from fedsw.audit._canaries import Attacker, Guesses
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
-from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.federation.engines.driver import run
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.trainer import Trainer
-from fedsw.tasks.problem import Problem
+from fedsw.runs.steps_taken import Trainer
+from tests.desk.own_data.test_check import write
+from tests.desk.planning.test_search import OWN
 from tests.federations import small
 from tests.noises import replace_noise
-from tests.own_data.test_check import write
-from tests.planning.test_search import OWN
 
 SURE = 1 - 1e-10
 WIDE = {

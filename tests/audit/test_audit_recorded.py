@@ -16,28 +16,42 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.accounting import pld
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import downward, upward
 from fedsw.audit import record
 from fedsw.audit.finding import Finding
-from fedsw.audit.record import model, noise, promise, published, spent
-from fedsw.audit.record.folder import ledgers
-from fedsw.audit.record.model import newest_checkpoint
+from fedsw.audit.record import (
+    _chain as model,
+)
+from fedsw.audit.record import (
+    _promise as promise,
+)
+from fedsw.audit.record import (
+    _published as published,
+)
+from fedsw.audit.record import (
+    _spent as spent,
+)
+from fedsw.audit.record import (
+    _sums_row as noise,
+)
+from fedsw.audit.record._chain import newest_checkpoint
+from fedsw.audit.record._folder import ledgers
+from fedsw.cli._options import invoke
 from fedsw.cli.app import app
-from fedsw.cli.options import invoke
 from fedsw.federation import messages
+from fedsw.privacy.accounting import _pld as pld
 from fedsw.runs import recovery
-from fedsw.settings import FederationError
-from fedsw.text import downward, upward
 from tests.federation.local_runs import kind_of
 from tests.federation.sketch_runs import LOCAL, NOISELESS, sketched
 from tests.federation.test_local_slices import FLOW, RELEASE, SLICES, experiment
 from tests.federations import Federation, Saboteur, small
 
-audit = functools.partial(record.audit, allow_modules=["tests.single.examples"])
+audit = functools.partial(record.audit, allow_modules=["tests.runs.single.examples"])
 
 SEVERAL = (
-    "objective.task=tests.single.examples:ScoreTask",
-    "model.kind=tests.single.examples:TwoHeads",
+    "objective.task=tests.runs.single.examples:ScoreTask",
+    "model.kind=tests.runs.single.examples:TwoHeads",
     "objective.alpha=0.3",
     "objective.also=[{penalty='equality-of-odds', weight=0.2}, {penalty='prior-matching', weight=0.4, outputs='codes',"
     " dimension=2, radius=0.9, jacobian=0.5, prior_radius=0.8}]",

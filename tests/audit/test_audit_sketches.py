@@ -12,12 +12,26 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import audit, model, noise, promise, published
-from fedsw.audit.record.sensitivity import least_sensitivity
-from fedsw.engines.driver import run
-from fedsw.sketches.noised import sketch_sensitivity
-from fedsw.tasks.measures import law_of_problem
-from fedsw.tasks.problem import Problem
+from fedsw.audit.record import (
+    _chain as model,
+)
+from fedsw.audit.record import (
+    _promise as promise,
+)
+from fedsw.audit.record import (
+    _published as published,
+)
+from fedsw.audit.record import (
+    _sums_row as noise,
+)
+from fedsw.audit.record import (
+    audit,
+)
+from fedsw.audit.record._bounds_again import least_sensitivity
+from fedsw.federation.engines.driver import run
+from fedsw.learning.sketches.noised import sketch_sensitivity
+from fedsw.learning.tasks.measures import law_of_problem
+from fedsw.learning.tasks.problem import Problem
 from tests.audit.test_audit_recorded import change_json, change_ledger, change_lines, failed
 from tests.federation.sketch_runs import LOCAL, sketched
 from tests.federations import Federation

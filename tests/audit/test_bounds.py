@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsw.accounting import Step, epsilon, epsilon_bracket
-from fedsw.accounting.epsilons import gaussian_epsilon
-from fedsw.audit.bounds import (
-    epsilon_of_rates,
-    gaussian_mu,
-    judged,
-    rate_at_least,
-    rate_at_most,
-    shown_epsilon,
-)
-from tests.attacks.canaries import shown_mu
+from fedsw.audit._bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, rate_at_most, shown_epsilon
+from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
+from fedsw.privacy.accounting.epsilons import gaussian_epsilon
+from tests.laws.attacks.canaries import shown_mu
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.999])

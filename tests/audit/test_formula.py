@@ -7,12 +7,12 @@ import math
 
 import pytest
 
-from fedsw.audit.record import sensitivity
+from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
-from fedsw.objectives import Clip
+from fedsw.learning.objectives import Clip
+from fedsw.learning.tasks.compared import compared_by, composite_of
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.tasks.compared import compared_by, composite_of
 
 PARITY = {"penalty": "statistical-parity", "weight": 0.15}
 ODDS = {"penalty": "equality-of-odds", "weight": 0.2, "radius": 0.3, "jacobian": 2.0}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import app, main
-from fedsw.deploy.bundle import bundle_files, write_bundle
+from fedsw.federation.deploy.bundle import bundle_files, write_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_the_shipped_experiments_are_listed_in_an_empty_folder(tmp_path: Path) -
 def test_packages_of_these_names_beside_the_user_are_not_looked_at(tmp_path: Path) -> None:
     for name in ("clients", "server", "simulations", "fedsw"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a stranger ran')")
+        (tmp_path / name / "/__init__.py").write_text("raise RuntimeError('a stranger ran')")
     done = fedsw("list", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -76,7 +76,7 @@ def test_a_run_begins_without_what_it_does_not_need_to_begin(tmp_path: Path) -> 
     """Torch's compiler and scipy's statistics take longer to load than all of fedsw."""
     code = """
 import sys, os, pathlib, gc
-from fedsw.engines.driver import run
+from fedsw.federation.engines.driver import run
 from fedsw.runs.observer import NoObserver
 class First(NoObserver):
     def started(self, plan):

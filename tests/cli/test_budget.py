@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsw._tools.text import downward, upward
 from fedsw.cli.app import main
-from fedsw.text import downward, upward
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fedsw.accounting import Charge, Ledger
+from fedsw.cli import _execution as execution
 from fedsw.cli import app as cli
-from fedsw.cli import execution
-from fedsw.compare import demo
-from fedsw.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
+from fedsw.desk.compare import demo
+from fedsw.desk.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.load import shipped, shipped_experiments
-from fedsw.runs.files import find_run
+from fedsw.privacy.accounting import Charge, Ledger
+from fedsw.runs.run_files import find_run
 
 MakeRun = Callable[..., Path]
 FakeRuns = Any
@@ -213,12 +213,12 @@ def test_of_two_runs_at_once_the_one_that_stops_names_its_own_folder(fake_runs: 
 def test_a_federation_that_refuses_before_its_plan_is_bad_input(
     fake_runs: FakeRuns, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsw.settings import FederationError
+    from fedsw._tools.settings import FederationError
 
     def refuse(*_: object, **__: object) -> None:
         raise FederationError("a client could not join: row 3, column 'age' is NaN")
 
-    monkeypatch.setattr(sys.modules["fedsw.engines.driver"], "run", refuse)
+    monkeypatch.setattr(sys.modules["fedsw.federation.engines.driver"], "run", refuse)
     assert cli.main(["run", "fair-classification"]) == 2
     assert capsys.readouterr().err == "fedsw: a client could not join: row 3, column 'age' is NaN\n"
 
@@ -230,7 +230,7 @@ def test_a_fault_between_the_folder_and_the_plan_offers_nothing_to_resume(
         (runs / experiment.name / "20250101-120000").mkdir(parents=True)
         raise ValueError("delta 1e-12 is below 1e-10")
 
-    monkeypatch.setattr(sys.modules["fedsw.engines.driver"], "run", refuse)
+    monkeypatch.setattr(sys.modules["fedsw.federation.engines.driver"], "run", refuse)
     assert cli.main(["run", "fair-classification"]) == 2
     assert capsys.readouterr().err == "fedsw: delta 1e-12 is below 1e-10\n"
 

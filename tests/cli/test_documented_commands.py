@@ -14,10 +14,10 @@ import pytest
 import typer
 
 from fedsw.cli.app import app
-from fedsw.deploy.node_file import read_node_file
-from fedsw.deploy.processes import script
-from fedsw.engines import Engine
 from fedsw.federation import OFFLINE
+from fedsw.federation.deploy._processes import script
+from fedsw.federation.deploy.node_file import read_node_file
+from fedsw.federation.engines import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

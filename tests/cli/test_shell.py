@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedsw.cli.execution import RunRefused, explaining
-from fedsw.cli.options import RunStopped, invoke, new_group, split_debug
+from fedsw.cli._execution import RunRefused, explaining
+from fedsw.cli._options import RunStopped, invoke, new_group, split_debug
 from fedsw.runs.recovery import explaining_storage
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.deploy.processes import free_port, script
-from tests.own_data.test_every_verb import drafted
+from fedsw.federation.deploy._processes import free_port, script
+from tests.desk.own_data.test_every_verb import drafted
 from tests.processes import interruptible, left_of_this_test, mark
 
 pytestmark = pytest.mark.slow

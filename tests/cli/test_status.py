@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
-from fedsw.report.facts import read_status
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.record import read_run
-from fedsw.settings import FederationError
+from fedsw.runs.report.facts import read_status
 from tests.federations import Federation, Saboteur, small
 
 

@@ -13,10 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsw.columns.cells import Distinct, mapped
-from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, blocks, concatenate, formats, read_table, read_tables
 from fedsw.data.codes import checked
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.distinct_cells import Distinct, mapped
 from fedsw.data.distinct import Growing
 
 WORK, AGE_MISSING, SCORE_MISSING = ("private", "public", "own"), ("", "?"), ("NA",)

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from fedsw.columns.declaration import Columns
 from fedsw.data import BadRecords, as_records, read_table
-from fedsw.use.predictions import read_given
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.use._predictions import read_given
 
 TABLES = Path(__file__).parent / "complaints"
 COLUMNS = Columns.model_validate(

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from fedsw.columns.declaration import Columns
-from fedsw.columns.number import is_amount
 from fedsw.data import BadRecords, as_records, read_table
 from fedsw.data.codes import checked
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.number import is_amount
 from fedsw.data.formats import format_of
-from fedsw.own_data.answers import Words, form_of, read_header
-from fedsw.own_data.draft import DraftRequest, draft
+from fedsw.desk.own_data.answers import Words, form_of, read_header
+from fedsw.desk.own_data.draft import DraftRequest, draft
 
 AGE = {"name": "age", "low": 0, "high": 100}
 SEX = {"name": "sex", "categories": ["f", "m"]}

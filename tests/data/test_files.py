@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.data import files
-from fedsw.data.files import Source, find_data
+from fedsw.data import downloads as files
+from fedsw.data.downloads import Source, find_data
 
 CONTENT = {"adult.data": b"train\n", "adult.test": b"test\n"}
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedsw.columns.declaration import Columns, difference
-from fedsw.columns.kinds import Group
 from fedsw.data import BadRecords, read_table
+from fedsw.data.columns.declaration import Columns, difference
+from fedsw.data.columns.declared_kinds import Group
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_shape
-from fedsw.tasks.problem import Problem
+from fedsw.learning.tasks.problem import Problem
 
 AGE = {"name": "age", "low": 0, "high": 100}
 SEX = {"name": "sex", "values": ["female", "male"]}

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedsw.columns.declaration import Columns, difference
-from fedsw.columns.kinds import Feature
 from fedsw.data import BadRecords, as_records, read_table
 from fedsw.data.codes import MOST_FAULTS, checked
+from fedsw.data.columns.declaration import Columns, difference
+from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.experiment import parse_experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.columns.declaration import Columns
+from fedsw.data.columns.declaration import Columns
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.data.made_up import made_up_cells, made_up_inputs, made_up_targets

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedsw.data import as_records, read_table
-from fedsw.engines.driver import run
 from fedsw.experiment import parse_experiment
+from fedsw.federation.engines.driver import run
 
 GIVEN = Path(os.environ.get("FEDSW_DATA", Path(__file__).parents[3] / "shared" / "data"))
 RACES = {"asian": 897, "black": 1343, "hisp": 1027, "white": 18716}

@@ -17,8 +17,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsw.columns.declaration import Columns, difference, read_columns
 from fedsw.data import BadRecords, Records, encoding, find_table, formats, read_table
+from fedsw.data.columns.declaration import Columns, difference, read_columns
 from fedsw.experiment import ExperimentError, parse_experiment
 
 HEADER = ["note", "age", "work", "sex", "income", "hours"]

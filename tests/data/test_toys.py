@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from fedsw.data import Dataset, gaussians, mode_centres, ring
-from fedsw.data.synthetic import MODE_CIRCLE, MODE_STD, RING_RADIUS
+from fedsw.data._synthetic import MODE_CIRCLE, MODE_STD, RING_RADIUS
 
 LAWS: list[Callable[..., Dataset]] = [ring, gaussians]
 

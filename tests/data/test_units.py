@@ -11,21 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from fedsw.columns.declaration import Columns, difference
-from fedsw.data import (
-    BadRecords,
-    Records,
-    as_records,
-    concatenate,
-    from_flwr_datasets,
-    owners,
-    read_table,
-)
+from fedsw._tools.randomness import Stream
+from fedsw.data import BadRecords, Records, as_records, concatenate, from_flwr_datasets, owners, read_table
+from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.distinct import grouped
 from fedsw.data.units import Units, units_in_common
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation.node.partition import require_agreement
-from fedsw.randomness import Stream
+from fedsw.federation.node.held_records import require_agreement
 
 COLUMNS = Columns.model_validate(
     {

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.accounting.composition import SMALLEST_DELTA
-from fedsw.audit.record.promise import resolved
+from fedsw.audit.record._promise import resolved
 from fedsw.experiment import (
     DEFAULT_DELTA,
     Experiment,
@@ -23,7 +22,8 @@ from fedsw.experiment import (
     read_delta,
     resolve_delta,
 )
-from fedsw.experiment.sections.privacy import LEAST_DELTA
+from fedsw.experiment.sections._privacy import LEAST_DELTA
+from fedsw.privacy.accounting._composition import SMALLEST_DELTA
 
 LEAF_SETTINGS = {
     "data.source=adult": ("data", "source", "adult"),

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.registry import is_reference, load_object
+from fedsw.experiment.own_objects import is_reference, load_object
 
 
 @pytest.fixture

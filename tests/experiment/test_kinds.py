@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
+from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.choices import shipped_tasks, task_facts
-from fedsw.experiment.kinds import MODELS, task_names
 from fedsw.experiment.load import shipped_experiments
-from fedsw.experiment.penalties import PENALTIES
+from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
+from fedsw.experiment.task_kinds import MODELS, task_names
 from fedsw.experiment.trust import trust_models
-from fedsw.report.plots import PICTURES
-from fedsw.settings import ExperimentError
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.task import Task
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.task import Task
+from fedsw.runs.report.plots import PICTURES
 from tests.federations import small
 
 SOURCED = {*SOURCES, "files"}
@@ -65,7 +65,7 @@ def test_every_shipped_experiment_is_of_a_shipped_task_with_what_it_goes_with():
 def test_checking_an_experiment_of_a_shipped_task_imports_nothing_that_computes():
     code = (
         "from fedsw.experiment import parse_experiment; parse_experiment({'name': 'a'});"
-        "import sys; assert 'fedsw.tasks.kinds.classification' in sys.modules;"
+        "import sys; assert 'fedsw.learning.tasks.kinds._classification' in sys.modules;"
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

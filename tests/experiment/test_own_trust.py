@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.accounting import Ledger
 from fedsw.audit.record import audit
-from fedsw.engines.driver import run
 from fedsw.experiment import Experiment, ExperimentError, trust
 from fedsw.experiment.trust import register, trust_models
+from fedsw.federation.engines.driver import run
+from fedsw.privacy.accounting import Ledger
 from tests.experiment import cautious
 from tests.federations import small
 from tests.processes import mark

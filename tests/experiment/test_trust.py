@@ -9,16 +9,22 @@ from typing import Any, ClassVar
 import pytest
 
 import fedsw
+from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import Experiment, parse_experiment, trust
 from fedsw.experiment.sections import Local, Privacy, TableSettings
 from fedsw.experiment.trust import TrustModel, names_of, register, trust_model, trust_models
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES, trusts_of
-from fedsw.federation.trust.model import Served, served_by_name
-from fedsw.settings import ExperimentError
+from fedsw.federation.trust.trust_model import Served, served_by_name
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = ("none", "central", "distributed", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")
-LOOP = ("federation/server", "federation/client.py", "federation/exchange", "federation/messages", "tasks/kinds")
+LOOP = (
+    "federation/server",
+    "federation/client.py",
+    "federation/exchange",
+    "federation/messages",
+    "learning/tasks/kinds",
+)
 """Where nothing knows a trust model by its name."""
 
 

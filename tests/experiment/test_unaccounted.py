@@ -14,19 +14,19 @@ import pytest
 import torch
 
 import fedsw
-from fedsw.accounting import Ledger
+from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment import ExperimentError, trust
 from fedsw.experiment.trust import register, trust_models
 from fedsw.federation import messages
-from fedsw.federation.messages.local import NoisedContribution
-from fedsw.federation.node.answers import answer_together
+from fedsw.federation.messages._noised import NoisedContribution
+from fedsw.federation.node._replies import answer_together
 from fedsw.federation.trust.central import Central
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.local_gradient import LocalGradients
-from fedsw.federation.trust.local_gradient import server as local
-from fedsw.federation.trust.model import Sides
+from fedsw.federation.trust.local_gradient import _adding as local
+from fedsw.federation.trust.trust_model import Sides
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
-from fedsw.settings import FederationError, Unaccounted
 from tests.federations import Federation, small
 
 SETTINGS = ("training.rounds=2", "federation.clients=2", "privacy.epsilon=20")

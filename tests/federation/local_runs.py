@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment
+from fedsw.privacy.accounting import Ledger
 
 TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_multiplier=1.5")
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedsw.data import Records
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.tasks.measures import sketch_of_records
-from fedsw.tasks.problem import Problem
+from fedsw.learning.tasks.measures import sketch_of_records
+from fedsw.learning.tasks.problem import Problem
 
 SKETCH: dict[str, Any] = {
     "name": "sketch",

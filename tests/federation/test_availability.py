@@ -7,8 +7,8 @@ import time
 import pytest
 from flwr.app import ConfigRecord
 
-from fedsw.engines.inprocess import InProcessGrid
-from fedsw.settings import FederationError
+from fedsw._tools.settings import FederationError
+from fedsw.federation.engines.inprocess import InProcessGrid
 from tests.federations import Saboteur, array, numbers, small
 
 STATE = "fedsw"

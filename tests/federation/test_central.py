@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.accounting import Ledger
-from fedsw.federation.exchange.cohort import Site, whole
+from fedsw._tools.randomness import Stream
+from fedsw.federation.exchange.participants import Site, whole
 from fedsw.federation.trust.central.rounds import Aggregate, release
-from fedsw.federation.trust.plan import draw, make_plan
-from fedsw.privacy.noise import spacing
-from fedsw.randomness import Stream
-from fedsw.tasks.problem import Problem
+from fedsw.federation.trust.round_plan import draw, make_plan
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.mechanisms import spacing
 from tests.federations import sites_of, small
 from tests.noises import require_gaussian
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedsw.engines.inprocess import InProcessGrid, node_configs
+from fedsw._tools.settings import FederationError
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node.account import held_open
-from fedsw.federation.server.federation import Job, federate
-from fedsw.settings import FederationError
+from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation.node._own_ledger import held_open
+from fedsw.federation.server._federation import Job, federate
 from tests.federations import small
 
 

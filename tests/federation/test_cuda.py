@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.clipping import Term, clipped_sum, record
+from fedsw.federation.node.held_records import node_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.partition import node_records
-from fedsw.models import flatten
+from fedsw.learning.models import flatten
+from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping import Term, clipped_sum, record
+from fedsw.mathematics.transport._ranks import ranked
+from fedsw.mathematics.transport.sliced import cotangents, directions, sliced_w2
 from fedsw.runs import checkpoint
-from fedsw.tasks.problem import Problem
-from fedsw.transport.ranks import ranked
-from fedsw.transport.sliced import cotangents, directions, sliced_w2
 from tests.federation.sketch_runs import sketched
 from tests.federation.test_matching_runs import GENERATOR, experiment
 from tests.federations import Federation, small

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedsw.accounting import Ledger
-from fedsw.accounting.selection import Selection
-from fedsw.federation.server import federation as server
-from fedsw.tasks.divergence import divergence
+from fedsw.federation.server import _federation as server
+from fedsw.learning.tasks.divergence import divergence
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.accounting.selection import Selection
 from tests.federations import small
 
 AWAY = "training.learning_rate=1e30"

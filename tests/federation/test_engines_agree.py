@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.engines.driver import run
+from fedsw.federation.engines.driver import run
 from tests.federations import small
 from tests.processes import left_of_this_test, mark, of_this_test
 

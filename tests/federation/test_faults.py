@@ -10,13 +10,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw._tools.settings import FederationError
 from fedsw.federation.client import app as client_app
 from fedsw.federation.node import joining as node
 from fedsw.federation.trust.central import rounds as central
 from fedsw.privacy import release as door
+from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.runs import checkpoint
-from fedsw.settings import FederationError
 from tests.federation.local_runs import parameters_of
 from tests.federations import Saboteur, array, counts_of, numbers, small
 from tests.noises import replace_noise
@@ -82,7 +82,7 @@ def test_who_is_offline_when_a_round_begins_is_not_sampled_and_takes_part_again_
         if _kind(message) == "train.outputs":
             asked.setdefault(message.content["config"]["round"], set()).add(_client(context))
 
-    from fedsw.engines.inprocess import InProcessGrid
+    from fedsw.federation.engines.inprocess import InProcessGrid
 
     nodes = InProcessGrid.get_node_ids
     monkeypatch.setattr(
@@ -252,7 +252,7 @@ def test_an_exhausted_budget_refuses_the_next_round(federation):
     directory = federation.folder / "run1"
     with Ledger.open(directory / "ledger.sqlite") as ledger, pytest.raises(BudgetExhausted):
         entries = [entry for entry in ledger.entries() if entry.round == 4]
-        from fedsw.accounting import Charge
+        from fedsw.privacy.accounting import Charge
 
         ledger.spend(5, 0, [Charge(e.group, e.sampling_rate, e.sensitivity) for e in entries], entries[0].sigma)
 
@@ -339,7 +339,7 @@ def test_a_hanging_client_ends_the_run_with_its_name_not_in_a_hang(federation):
     ],
 )
 def test_bad_records_are_refused_at_load_time_and_nothing_is_spent(federation, monkeypatch, spoil, reason):
-    import fedsw.federation.node.partition as partition
+    import fedsw.federation.node.held_records as partition
 
     genuine, loaded = partition.with_substitutes, []
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import Ledger
+from fedsw._tools.settings import FederationError
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs import checkpoint
 from fedsw.runs.observer import NoObserver
-from fedsw.settings import FederationError
 from tests.federations import Saboteur, small
 
 
@@ -145,7 +145,7 @@ def _keys(tree) -> set[str]:
 def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
     """The un-noised sums, the outputs and the batch keys of a run are searched for in every file it leaves."""
     from fedsw.federation.trust.central import rounds as central
-    from fedsw.federation.trust.plan import Draw
+    from fedsw.federation.trust.round_plan import Draw
 
     hidden: list[bytes] = []
     release = central.release
@@ -162,7 +162,7 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
     monkeypatch.setattr(central, "release", spy)
     keys = []
-    from fedsw.federation.trust.central import client
+    from fedsw.federation.trust.central import _unnoised as client
 
     draw_key = client.batch_key
     monkeypatch.setattr(client, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])

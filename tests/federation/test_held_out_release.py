@@ -7,24 +7,30 @@ import math
 import pytest
 import torch
 
-from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, composed_epsilon, total_epsilon
+from fedsw._tools.randomness import Stream
+from fedsw._tools.settings import FederationError
+from fedsw.desk.own_data.evaluate import evaluate
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets.moments import HELD_OUT, held_out_budget, tally_of
 from fedsw.federation.messages import TALLY, trusts_of
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.account import spent_epsilon
-from fedsw.federation.node.partition import held_out_records, held_records
-from fedsw.federation.server.moments import keep
-from fedsw.federation.trust import held_out
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.model import served
-from fedsw.own_data.evaluate import evaluate
-from fedsw.randomness import Stream
+from fedsw.federation.node._own_ledger import spent_epsilon
+from fedsw.federation.node.held_records import held_out_records, held_records
+from fedsw.federation.server.releases_once import keep
+from fedsw.federation.trust import _held_out as held_out
+from fedsw.federation.trust._held_out import TallySum
+from fedsw.federation.trust.trust_model import served
+from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, tally_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger
+from fedsw.privacy.accounting.lifetime import (
+    DatasetAccount,
+    LimitReached,
+    accounts_folder,
+    composed_epsilon,
+    total_epsilon,
+)
 from fedsw.runs.recovery import StorageFault
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
-from tests.clients.releases import summed
+from tests.federation.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.runs.kept_runs import LOCAL, NOBODY, SITE, entries, exact, frame, kept_run, released, tables, written
@@ -216,7 +222,7 @@ def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeyp
 
     directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
     with monkeypatch.context() as patch, pytest.raises(StorageFault):
-        patch.setattr("fedsw.federation.server.moments.keep", failing)
+        patch.setattr("fedsw.federation.server.releases_once.keep", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     assert keep is not failing
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from fedsw.accounting import Ledger
-from fedsw.federation import messages, wire
+from fedsw.federation import _wire as wire
+from fedsw.federation import messages
 from fedsw.privacy import release as door
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs.accounts import read_ledger
 from tests import federations
 from tests.federation.local_runs import TRUST, attempts_in, kind_of, parameters_of
@@ -101,8 +102,8 @@ def test_with_little_noise_and_many_bins_a_round_is_the_trusted_servers(run, pen
 
 
 def _parameters_at_start(overrides) -> torch.Tensor:
-    from fedsw.models import flatten
-    from fedsw.tasks.problem import Problem
+    from fedsw.learning.models import flatten
+    from fedsw.learning.tasks.problem import Problem
 
     return flatten(Problem.from_experiment(small(*overrides)).build_model()).double()
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from fedsw.accounting import Ledger
+from fedsw._tools.settings import FederationError
 from fedsw.federation import messages
-from fedsw.settings import FederationError
+from fedsw.privacy.accounting import Ledger
 from tests.federation.local_runs import TRUST, attempts_in, client_of, kind_of
 from tests.federations import Saboteur, array, numbers, small
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw import files
-from fedsw.accounting import AlreadySpent, Ledger
+from fedsw._tools import files
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment
-from fedsw.federation.node import account
+from fedsw.federation.node import _own_ledger as account
 from fedsw.federation.node import joining as node_module
 from fedsw.federation.node._telling import WITHHELD
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.partition import held_records
-from fedsw.federation.trust.local_gradient.client import Request, noised_contributions, noised_tables
-from fedsw.objectives import histograms as tables
+from fedsw.federation.trust.local_gradient._noising import Request, noised_contributions, noised_tables
+from fedsw.learning.objectives import histograms as tables
+from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import release as door
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
+from fedsw.privacy.accounting import AlreadySpent, Ledger
 from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federation.test_sites import EOO, _model
 from tests.federations import Saboteur, small

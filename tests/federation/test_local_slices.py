@@ -12,19 +12,20 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
-from fedsw.accounting import Ledger, Slicing, Step, epsilon
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
-from fedsw.federation import messages, wire
+from fedsw.federation import _wire as wire
+from fedsw.federation import messages
 from fedsw.federation.node.joining import join
-from fedsw.federation.trust.local_slices import sides as local_slices
-from fedsw.privacy.noise import spacing
-from fedsw.privacy.records import RecordRelease, project_ball
-from fedsw.report.screens import summary_panel
+from fedsw.federation.trust.local_slices import _noised_slices as local_slices
+from fedsw.learning.tasks.measures import measure
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Ledger, Slicing, Step, epsilon
+from fedsw.privacy.local_release import RecordRelease, project_ball
+from fedsw.privacy.mechanisms import spacing
 from fedsw.runs.record import read_run
-from fedsw.settings import FederationError
-from fedsw.tasks.measures import measure
-from fedsw.tasks.problem import Problem
+from fedsw.runs.report.screens import summary_panel
 from tests.federations import Saboteur
 
 SLICES = {

@@ -10,33 +10,33 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
-from fedsw.accounting.calibration import noise_multiplier
-from fedsw.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
-from fedsw.accounting.lifetime.composing import one_of
+from fedsw._tools.settings import FederationError
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets import split
-from fedsw.federation.budgets.moments import moments_budget, moments_layout, shares
-from fedsw.federation.budgets.split import budget_split
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
-from fedsw.federation.messages.sums import MomentsAsked
+from fedsw.federation.messages._exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.partition import held_records
-from fedsw.federation.server.moments import unprepared
-from fedsw.federation.trust.local_gradient.client import Request
-from fedsw.federation.trust.moments import MomentSum
-from fedsw.models import flatten
+from fedsw.federation.node.held_records import held_records
+from fedsw.federation.server.releases_once import unprepared
+from fedsw.federation.trust._moments_first import MomentSum
+from fedsw.federation.trust.local_gradient._noising import Request
+from fedsw.learning.models import flatten
+from fedsw.learning.moments import budget_split as split
+from fedsw.learning.moments.budget_split import budget_split
+from fedsw.learning.moments.moments_budget import moments_budget, moments_layout, shares
+from fedsw.learning.moments.moments_sum import STEP, sums_of
+from fedsw.learning.moments.preparation import Preparation
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
+from fedsw.privacy.accounting._calibration import noise_multiplier
+from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
+from fedsw.privacy.accounting.lifetime.composing import one_of
 from fedsw.runs.observer import NoObserver
-from fedsw.settings import FederationError
-from fedsw.tasks.moments import STEP, sums_of
-from fedsw.tasks.preparation import Preparation
-from fedsw.tasks.problem import Problem
-from tests.accounting.test_alternatives import chosen_as_one_goes
-from tests.clients import releases
-from tests.clients.releases import summed
+from tests.federation.clients import releases
+from tests.federation.clients.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
+from tests.privacy.accounting.test_alternatives import chosen_as_one_goes
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.delta=1e-5")
 FIRST = ("privacy.moments=0.3", "privacy.delta=1e-5")
@@ -196,7 +196,7 @@ def test_moments_that_were_charged_and_lost_are_not_released_again_for_nothing(t
 
     chosen, directory = small(*FIRST), tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Exception, match="space"):
-        patch.setattr("fedsw.federation.server.moments.write_json", failing)
+        patch.setattr("fedsw.federation.server.releases_once.write_json", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
     entries, epsilon = rows_of(directory / "ledger.sqlite")

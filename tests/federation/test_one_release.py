@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from fedsw.accounting import Ledger
+from fedsw._tools.settings import FederationError
 from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import exchange
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs.checkpoint import Checkpoints
-from fedsw.settings import FederationError
 from tests.federation.local_runs import attempts_in, client_of, kind_of
 from tests.federation.test_local_slices import FLOW, RELEASE, SLICES, experiment
 from tests.federations import Saboteur, array, numbers

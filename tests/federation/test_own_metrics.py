@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from fedsw.data import Records
-from fedsw.engines import driver
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.registry import is_shipped, load_metrics
-from fedsw.runs.evaluation import Evaluator, OwnMetrics
-from fedsw.runs.quality import by_group
-from fedsw.tasks.problem import Problem
+from fedsw.experiment.own_objects import is_shipped, load_metrics
+from fedsw.federation.engines import driver
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation.evaluator import Evaluator, OwnMetrics
+from fedsw.runs.evaluation.quality import by_group
 from tests.federations import Saboteur, small
 
 TOML = 'name = "own"\nmetrics = ["{reference}"]\n[data]\nrecords = 200\ntest_records = 100\n'

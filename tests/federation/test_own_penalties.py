@@ -7,19 +7,19 @@ import json
 import pytest
 import torch
 
+from fedsw._tools.registry import Unknown
+from fedsw._tools.settings import ExperimentError
 from fedsw.audit.record import audit
+from fedsw.desk.planning.run_plan import planned
+from fedsw.desk.planning.words import as_plain
 from fedsw.experiment.choices import CodeRefused, modules_of
-from fedsw.experiment.penalties import PENALTIES, PenaltyKind
+from fedsw.experiment.penalty_names import PENALTIES, PenaltyKind
 from fedsw.experiment.sources import Shape
 from fedsw.federation.node.limits import require_modules, require_proven
-from fedsw.planning.plan import planned
-from fedsw.planning.words import as_plain
+from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import STATED
-from fedsw.registry import Unknown
-from fedsw.report.facts import promise
-from fedsw.settings import ExperimentError
-from fedsw.tasks.compared import composite_of
-from fedsw.tasks.problem import Problem
+from fedsw.runs.report.facts import promise
 from tests.federation.local_runs import parameters_of
 from tests.federations import Federation, small
 
@@ -46,8 +46,10 @@ def test_an_unknown_penalty_is_refused_and_all_that_there_are_are_named():
 
 def test_a_penalty_that_is_registered_and_cannot_be_made_stops_the_run_and_trains_no_other(monkeypatch):
     """A line of the registry that nothing computes: once it was trained as statistical parity."""
-    monkeypatch.setitem(PENALTIES._things, "energy", PenaltyKind("fedsw.objectives.penalties:Energy", "groups"))
-    with pytest.raises(ExperimentError, match="'fedsw.objectives.penalties' has no 'Energy'"):
+    monkeypatch.setitem(
+        PENALTIES._things, "energy", PenaltyKind("fedsw.learning.objectives.penalties:Energy", "groups")
+    )
+    with pytest.raises(ExperimentError, match="'fedsw.learning.objectives.penalties' has no 'Energy'"):
         Problem.from_experiment(small("objective.penalty=energy"))
 
 

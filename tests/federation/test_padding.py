@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from fedsw.federation import messages
-from fedsw.federation.trust.plan import most_drawn
+from fedsw.federation.trust.round_plan import most_drawn
 from tests.federations import Saboteur, counts_of, small
 
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw._tools.settings import FederationError
 from fedsw.federation import messages
-from fedsw.settings import FederationError
+from fedsw.federation.engines.inprocess import InProcessGrid
 from tests.federation.local_runs import kind_of
 from tests.federations import Saboteur, small
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.accounting import Step
-from fedsw.accounting import epsilon as epsilon_of
-from fedsw.federation.exchange.cohort import whole
-from fedsw.federation.trust.plan import charges, draw, make_plan
+from fedsw.federation.exchange.participants import whole
+from fedsw.federation.trust.round_plan import charges, draw, make_plan
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Step
+from fedsw.privacy.accounting import epsilon as epsilon_of
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.tasks.problem import Problem
 from tests.federations import sites_of, small
 
 

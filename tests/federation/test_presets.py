@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from fedsw.engines import inprocess
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.preset import left_open
+from fedsw.experiment.preset_rules import left_open
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
+from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.server.preset import numbers_of, settled
+from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
-from tests.clients.runs import GENERATION
+from tests.federation.clients.runs import GENERATION
 from tests.federation.sketch_runs import SKETCH
 from tests.federations import SMALL, Federation, Saboteur
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.accounting import Ledger
-from fedsw.settings import FederationError
+from fedsw._tools.settings import FederationError
+from fedsw.privacy.accounting import Ledger
 from tests.federations import small
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=5.0")

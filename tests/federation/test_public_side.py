@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedsw.models import flatten
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import Prior, PublicSide, public_side_of
+from fedsw.learning.models import flatten
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.public_side import Prior, PublicSide, public_side_of
 from tests.federation.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR, experiment, parameters_of
 from tests.federations import digits_for_images
 

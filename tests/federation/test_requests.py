@@ -9,9 +9,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
+from fedsw._tools.settings import FederationError
 from fedsw.federation.messages import MOST_BELIEVED
 from fedsw.federation.node.node import Node
-from fedsw.settings import FederationError
 from tests.federation.local_runs import TRUST, attempts_in
 from tests.federations import Saboteur, array_record, small
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from fedsw._tools.randomness import KEY_BYTES, Stream
 from fedsw.experiment import parse_experiment
-from fedsw.randomness import KEY_BYTES, Stream
 from tests.federation.local_runs import TRUST
 from tests.federation.sketch_runs import LOCAL, sketched
 from tests.federation.test_local_slices import FLOW, RELEASE, SLICES

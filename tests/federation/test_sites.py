@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy import stats
 
-from fedsw.accounting import Ledger
+from fedsw._tools.randomness import Stream
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation.exchange.cohort import Present, Site
+from fedsw.federation.exchange.participants import Present, Site
 from fedsw.federation.messages import Fault, Malformed, addressed, opened, packed, unpacked
+from fedsw.federation.node._sample import sampled
+from fedsw.federation.node.held_records import clients_of, held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.partition import clients_of, held_records
-from fedsw.federation.node.sample import sampled
-from fedsw.federation.trust.plan import draw, make_plan
-from fedsw.randomness import Stream
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
-from tests.clients.test_own_data import own, write
+from fedsw.federation.trust.round_plan import draw, make_plan
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Ledger
+from tests.federation.clients.test_own_data import own, write
 from tests.federation.test_matching_runs import AUTOENCODER, GENERATOR
 from tests.federations import Saboteur, small
 
@@ -265,9 +265,9 @@ def test_a_federation_that_does_not_fit_together_is_refused_when_it_is_loaded(ov
 
 
 def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(federation):
-    from fedsw.engines.inprocess import InProcessGrid, node_configs
     from fedsw.federation.client import app
-    from fedsw.federation.server.federation import Job, federate
+    from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
+    from fedsw.federation.server._federation import Job, federate
 
     grid = InProcessGrid(app, node_configs(4, federation.folder)[:2])
     try:
@@ -304,7 +304,7 @@ def test_a_node_of_several_clients_reads_a_folder_for_each_and_never_one_file_fo
 
 
 def test_a_bad_record_of_a_site_is_refused_by_its_clients_number(federation, monkeypatch):
-    from fedsw.federation.node import partition
+    from fedsw.federation.node import held_records as partition
 
     genuine = partition.with_substitutes
 

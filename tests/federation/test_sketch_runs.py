@@ -9,29 +9,29 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import BudgetExhausted, Ledger
+from fedsw._tools.settings import FederationError
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages
-from fedsw.federation.budgets.local import sketch_budget
 from fedsw.federation.messages import trusts_of
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.partition import held_records
-from fedsw.federation.server.synthesis import restarts_of, settings_of
-from fedsw.federation.trust.sketch.sides import SketchSum
-from fedsw.models.labelled import VectorGenerator
+from fedsw.federation.server._from_sketch import restarts_of, settings_of
+from fedsw.federation.trust.client_costs import sketch_budget
+from fedsw.federation.trust.sketch.sketch_once import SketchSum
+from fedsw.learning.models.labelled import VectorGenerator
+from fedsw.learning.sketches.fit import CheckpointRefused, fit_generator
+from fedsw.learning.sketches.from_settings import FIRST
+from fedsw.learning.sketches.noised import bits_per_number
+from fedsw.learning.sketches.sketch_law import STEP
+from fedsw.learning.tasks.measures import law_of_problem
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import GENERATOR
 from fedsw.runs.releases import stored_sketch
-from fedsw.settings import FederationError
-from fedsw.sketches.fit import CheckpointRefused, fit_generator
-from fedsw.sketches.law import STEP
-from fedsw.sketches.noised import bits_per_number
-from fedsw.tasks.measures import law_of_problem
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import FIRST
+from fedsw.runs.run_files import GENERATOR
 from tests.audit.test_audit_recorded import failed
-from tests.clients.releases import summed
+from tests.federation.clients.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian

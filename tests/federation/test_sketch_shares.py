@@ -10,23 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.accounting import Ledger
 from fedsw.audit.record import audit
 from fedsw.cli.app import main
+from fedsw.desk.planning.run_plan import planned
+from fedsw.desk.planning.words import rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.preset import left_open, require_settled
-from fedsw.federation.server.preset import settled
-from fedsw.planning.plan import planned
-from fedsw.planning.words import rows
+from fedsw.experiment.preset_rules import left_open, require_settled
+from fedsw.federation.server.settling import settled
+from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._parts import GaussianKernel, PartOfSketch
+from fedsw.learning.sketches.noised import least_noise_shares, sketch_sensitivity
+from fedsw.learning.sketches.sketch_law import Law
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs.directory import RunDirectory
-from fedsw.sketches.codes import Features, Moments
-from fedsw.sketches.law import Law
-from fedsw.sketches.noised import least_noise_shares, sketch_sensitivity
-from fedsw.sketches.parts import GaussianKernel, PartOfSketch
 from tests.audit.test_audit_recorded import failed
-from tests.distributed.sites import masked
+from tests.desk.own_data.test_synthesize import OWN
+from tests.federation.distributed.sites import masked
 from tests.federation.sketch_runs import LOCAL, sketched
-from tests.own_data.test_synthesize import OWN
 
 AUTO = "sketch.stages=[{share='auto'}, {share='auto', parts=[{kind='moments', map='learnt', radius=3.0}]}]"
 SMALL = ("sketch.hidden=5", "training.rounds=2")

@@ -12,37 +12,40 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.accounting import BudgetExhausted, Ledger, Step
-from fedsw.accounting.lifetime import composed_epsilon
-from fedsw.accounting.lifetime.composing import counted, uncovered
-from fedsw.audit.bounds import shown_epsilon
-from fedsw.audit.record import audit, noise, promise, spent
+from fedsw._tools.randomness import Stream
+from fedsw.audit._bounds import shown_epsilon
+from fedsw.audit.record import _promise as promise
+from fedsw.audit.record import _spent as spent
+from fedsw.audit.record import _sums_row as noise
+from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
-from fedsw.federation.budgets.local import sketch_budget, stage_costs
-from fedsw.federation.exchange import cohort
-from fedsw.federation.exchange.cohort import Site
+from fedsw.federation.exchange import participants as cohort
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.participation import begun
-from fedsw.federation.node.partition import held_records
 from fedsw.federation.server.job import planned_cost
-from fedsw.federation.trust.sketch.sides import SketchSum, make_plan, stage_with
-from fedsw.models.initial import count_parameters, flatten
-from fedsw.privacy.noise import noised
-from fedsw.randomness import Stream
-from fedsw.report.facts import description
+from fedsw.federation.trust.client_costs import sketch_budget, stage_costs
+from fedsw.federation.trust.sketch.sketch_once import SketchSum, make_plan, stage_with
+from fedsw.learning.models.initial import count_parameters, flatten
+from fedsw.learning.sketches.from_settings import Stage, classifier_of
+from fedsw.learning.sketches.learnt import flat_bytes
+from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records
+from fedsw.learning.tasks.needs import parts_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step
+from fedsw.privacy.accounting.lifetime import composed_epsilon
+from fedsw.privacy.accounting.lifetime.composing import counted, uncovered
+from fedsw.privacy.mechanisms import noised
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.participation import begun
 from fedsw.runs.record import read_run
 from fedsw.runs.releases import stored_classifier, stored_sketch
-from fedsw.sketches.learnt import flat_bytes
-from fedsw.tasks.measures import law_of_problem, sketch_of_records
-from fedsw.tasks.needs import parts_of
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.sketched import Stage, classifier_of
-from tests.attacks.canaries import shown_mu
+from fedsw.runs.report.facts import description
 from tests.audit.test_audit_recorded import change_ledger, change_lines, failed
-from tests.clients.releases import summed
+from tests.federation.clients.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, all_records, sketched
 from tests.federations import Federation, Saboteur, numbers
+from tests.laws.attacks.canaries import shown_mu
 
 TWO = "sketch.stages=[{}]"
 THREE = (

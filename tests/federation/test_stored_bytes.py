@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.runs import RUNS, Watched, watched_run
-from tests.clients.transport import Transport
+from tests.federation.clients.runs import RUNS, Watched, watched_run
+from tests.federation.clients.transport import Transport
 from tests.federations import Federation, small
 
 SPARSE = ("data.records=240", "federation.clients=4", "training.batch_fraction=0.02", "training.rounds=9")

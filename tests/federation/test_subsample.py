@@ -8,9 +8,9 @@ import torch
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.runs.evaluation import Evaluator, subsample
-from fedsw.tasks.measures import Measuring
-from fedsw.tasks.problem import Problem
+from fedsw.learning.tasks.measures import Measuring
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation.evaluator import Evaluator, subsample
 from tests.federations import small
 
 
@@ -113,6 +113,6 @@ def test_in_many_dimensions_as_many_directions_are_taken_as_asked_and_otherwise_
 
 
 def test_tables_are_made_of_all_records():
-    from fedsw.compare.methods import build
+    from fedsw.desk.compare.methods import build
 
     assert build("fair-classification", "central").evaluation.mode == "full"

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.engines.inprocess import node_configs
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment, sources
 from fedsw.federation.client import app as client_app
-from fedsw.federation.server.federation import Job, federate
+from fedsw.federation.engines.inprocess import node_configs
+from fedsw.federation.server._federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs import checkpoint
-from fedsw.runs.evaluation import Evaluator
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
+from fedsw.runs.evaluation.evaluator import Evaluator
 from tests.federation.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
 from tests.federations import SMALL, Federation
 from tests.pretended import ELSEWHERE, DirectGrid, Pretended
@@ -31,8 +31,8 @@ ONE_SITE = (
     f"evaluate_every={ROUNDS}",
 )
 ALSO = (
-    "objective.task=tests.single.examples:ScoreTask",
-    "model.kind=tests.single.examples:TwoHeads",
+    "objective.task=tests.runs.single.examples:ScoreTask",
+    "model.kind=tests.runs.single.examples:TwoHeads",
     "objective.alpha=0.3",
     "objective.also=[{penalty='equality-of-odds', weight=0.2}, {penalty='prior-matching', weight=0.4, outputs='codes',"
     " dimension=2, radius=0.9, jacobian=0.5, prior_radius=0.8}]",

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.deploy import apps
+from fedsw.federation.deploy import _apps as apps
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 
 TESTS = [
-    "tests/engines/test_inprocess.py",
-    "tests/engines/test_flower_names.py",
-    "tests/engines/test_warm_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
-    "tests/engines/test_warm_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
+    "tests/federation/engines/test_inprocess.py",
+    "tests/federation/engines/test_flower_names.py",
+    "tests/federation/engines/test_warm_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
+    "tests/federation/engines/test_warm_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
-    "tests/deploy/test_deployed_engine.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
-    "tests/deploy/test_deployed_engine.py::test_an_unknown_node_key_is_refused[False]",
+    "tests/federation/deploy/test_deployed_engine.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
+    "tests/federation/deploy/test_deployed_engine.py::test_an_unknown_node_key_is_refused[False]",
 ]
 
 

@@ -36,9 +36,14 @@ def test_a_recipe_applies_to_the_code_as_it_is(recipe):
 
 WHOLE = "FEDSW_WHOLE_SUITE"
 """Set, every quick test runs on the copy; else those of what the recipes touch."""
-NEAR = ("tests/accounting/test_ledger.py", "tests/privacy", "tests/report/test_plots.py", "tests/cli/test_app.py")
-NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/use/test_stored_code.py")
-NEAR += ("tests/test_unknown_names.py", "tests/test_docstrings.py", "tests/experiment/test_names.py")
+NEAR = (
+    "tests/privacy/accounting/test_ledger.py",
+    "tests/privacy",
+    "tests/runs/report/test_plots.py",
+    "tests/cli/test_app.py",
+)
+NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/desk/use/test_stored_code.py")
+NEAR += ("tests/laws/test_unknown_names.py", "tests/laws/test_docstrings.py", "tests/experiment/test_names.py")
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.grid import settings_of
-from fedsw.report.figures import house_style
+from fedsw.desk.run_grid import settings_of
+from fedsw.runs.report.figures import house_style
 from simulations.papers.cells import cells_of
 from simulations.papers.drawn import clipping, counterexample, curves, histograms, overview, scatter, tradeoffs
 from simulations.papers.figure import load_figure

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.models import mlp
+from fedsw.learning.models import mlp
+from fedsw.mathematics.transport.sliced import directions
 from fedsw.runs.record import HeldOutOutputs
-from fedsw.transport.sliced import directions
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.clipping import clipped_gradient, plain_gradient
 from simulations.papers.computed.counterexample import gradient_of_w1, gradient_of_w2_squared, neighbours, sensitivities

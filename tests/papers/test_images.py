@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw import clipping
 from fedsw.data import Dataset, digits
 from fedsw.data.records import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
-from fedsw.experiment.encoded import encoded, public_autoencoder
 from fedsw.experiment.load import find_experiment
-from fedsw.models import (
+from fedsw.learning._encoded import encoded, public_autoencoder
+from fedsw.learning.models import (
     BlockedImages,
     DecodedImages,
     LabelledImages,
@@ -23,10 +22,11 @@ from fedsw.models import (
     TransportedAdaptor,
     UnitAutoencoder,
 )
-from fedsw.objectives import Clip
-from fedsw.objectives.matching import Matching
-from fedsw.tasks.public_side import Domain, ForPublic
-from fedsw.transport import sliced
+from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.tasks.public_side import Domain, ForPublic
+from fedsw.mathematics import clipping
+from fedsw.mathematics.transport import sliced
 from tests.adversary import Attack, movement
 from tests.federations import digits_for_images
 
@@ -174,8 +174,8 @@ def test_particles_may_have_the_classes_of_their_records_beside_them() -> None:
 
 
 def test_a_domains_side_of_a_shipped_experiment_is_the_transported_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedsw.tasks.problem import Problem
-    from fedsw.tasks.public_side import public_side_of
+    from fedsw.learning.tasks.problem import Problem
+    from fedsw.learning.tasks.public_side import public_side_of
 
     digits_for_images(monkeypatch)
     problem = Problem.from_experiment(shipped("adaptation-transported", "privacy.trust=central", "model.latent=16"))

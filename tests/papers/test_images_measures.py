@@ -11,8 +11,8 @@ import torch
 
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.models import ImageAutoencoder
-from fedsw.tasks.generation import accuracy_of, image_classifier
+from fedsw.learning.models import ImageAutoencoder
+from fedsw.learning.tasks.generated_samples import accuracy_of, image_classifier
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.noise import of_the_autoencoder
 from simulations.papers.figure import load_figure

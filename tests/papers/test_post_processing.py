@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.accounting import Ledger
-from fedsw.engines.driver import run
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
+from fedsw.federation.engines.driver import run
+from fedsw.privacy.accounting import Ledger
 from simulations.papers.finished import Finished
 from simulations.papers.measures.regression import EPSILON, RADII, one_number, post_processed
 

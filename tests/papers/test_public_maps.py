@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedsw.randomness import Stream
-from fedsw.sketches.codes import Features, Moments
-from fedsw.sketches.law import Law
-from fedsw.sketches.learnt import Classifier, Lessons
+from fedsw._tools.randomness import Stream
+from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches.learnt import Classifier, Lessons
+from fedsw.learning.sketches.sketch_law import Law
 from simulations.papers import public_maps
 from simulations.papers.public_maps import LayerOfUsps, framed
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedsw._tools.randomness import Stream
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.privacy.records import RecordRelease, largest
-from fedsw.randomness import Stream
-from fedsw.runs.trainer import shortened
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import Adversary
-from fedsw.transport.denoise import wavelet_denoise
-from fedsw.transport.entropic import entropic_loss
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.public_side import Adversary
+from fedsw.mathematics.transport.denoise import wavelet_denoise
+from fedsw.mathematics.transport.entropic import entropic_loss
+from fedsw.privacy.local_release import RecordRelease, largest
+from fedsw.runs.steps_taken import shortened
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.oracle import tuned
 from simulations.papers.figure import figures, load_figure

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedsw.accounting import Step, epsilon_by
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.report.figures import house_style
+from fedsw.privacy.accounting import Step, epsilon_by
+from fedsw.runs.report.figures import house_style
 from simulations.papers.drawn import clouds, errors, released
 from simulations.papers.figure import load_figure
 from simulations.papers.finished import Finished

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.data.images import digits, resized
-from fedsw.report.figures import house_style
+from fedsw.data._image_sets import digits, resized
+from fedsw.runs.report.figures import house_style
 from simulations.papers.computed import as_coded, classwise, legible
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.drawn.samples import _fault as fault

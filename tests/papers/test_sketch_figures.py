@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsw import data
-from fedsw.models import Particles
-from fedsw.models.labelled import generate
+from fedsw.learning.models import Particles
+from fedsw.learning.models.labelled import generate
 from simulations.papers.cells import beside_of, cells_of
 from simulations.papers.computed.real import RealImages, classifier, constant
 from simulations.papers.derived.sketches import price_of_masks, price_of_trust

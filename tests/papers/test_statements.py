@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fedsw.randomness import Stream
-from fedsw.transport.flow import noised_swd
+from fedsw._tools.randomness import Stream
+from fedsw.mathematics.transport.flow import noised_swd
 from tests.doors import release_on
 
 SIZES = st.floats(0.05, 5.0)

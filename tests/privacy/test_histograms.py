@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from fedsw.accounting import Ledger
-from fedsw.accounting.ledger import AlreadySpent, BudgetExhausted
-from fedsw.baselines.processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
-from fedsw.randomness import Stream
+from fedsw._tools.randomness import Stream
+from fedsw.desk.baselines._processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.accounting._ledger import AlreadySpent, BudgetExhausted
 
 EDGES = np.linspace(0.0, 1.0, 11)
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsw.privacy import noise
-from fedsw.privacy.noise import laplace_noised, spacing
-from fedsw.randomness import BLOCK, Stream
+from fedsw._tools.randomness import BLOCK, Stream
+from fedsw.privacy import mechanisms as noise
+from fedsw.privacy.mechanisms import laplace_noised, spacing
 
 GOLDEN = [-2539, 692, 733]  # steps of a release
 

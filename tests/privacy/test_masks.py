@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsw.accounting import Charge
+from fedsw._tools.randomness import Stream
+from fedsw.privacy.accounting import Charge
 from fedsw.privacy.masks import LEAST_STEPS, BadKey, MaskKey, Share, digest_of, require_no_wrap, shared_step, summed
-from fedsw.privacy.noise import noised, spacing
+from fedsw.privacy.mechanisms import noised, spacing
 from fedsw.privacy.release import Bounded, Part, pay, release_share
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
 from tests.doors import Unaccounted
 from tests.noises import require_gaussian
 

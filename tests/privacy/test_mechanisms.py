@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.accountants import ACCOUNTANTS, doubt, require_noise, word_of
-from fedsw.accounting import Charge, Ledger, Step, accountant
-from fedsw.accounting.lifetime import cost_of_ledger
+from fedsw._tools.randomness import Stream
+from fedsw._tools.registry import Unknown
+from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
+from fedsw.privacy.accountants import ACCOUNTANTS, doubt, require_noise, word_of
+from fedsw.privacy.accounting import Charge, Ledger, Step, accountant
+from fedsw.privacy.accounting.lifetime import cost_of_ledger
 from fedsw.privacy.masks import Share
-from fedsw.privacy.noise import MECHANISMS, mechanism, noised
+from fedsw.privacy.mechanisms import MECHANISMS, mechanism, noised
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
-from fedsw.registry import Unknown
-from fedsw.settings import ExperimentError
 from tests.doors import Unaccounted
 from tests.privacy.test_release import Fixed
-from tests.single.examples import model, records
-from tests.single.test_trainer import CLIP, OBJECTIVE, plan
+from tests.runs.single.examples import model, records
+from tests.runs.single.test_trainer import CLIP, OBJECTIVE, plan
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_noise.py"
 VALUE = torch.zeros(400, dtype=torch.float64)

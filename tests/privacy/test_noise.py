@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fedsw.privacy import noise
-from fedsw.privacy.noise import exact_normals, gaussian_sigma, laplace_noised, laplace_scale, noised, spacing
-from fedsw.randomness import BLOCK, Stream, box_muller
+from fedsw._tools.randomness import BLOCK, Stream, box_muller
+from fedsw.privacy import mechanisms as noise
+from fedsw.privacy.mechanisms import exact_normals, gaussian_sigma, laplace_noised, laplace_scale, noised, spacing
 from tests.doors import privatised
 
 DIGITS = 150

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsw
-from fedsw.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
+from fedsw._tools.randomness import Stream
 from fedsw.experiment import parse_experiment
 from fedsw.privacy import release as door
-from fedsw.privacy.noise import MECHANISMS
+from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
+from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.privacy.release import Bounded, Paid, Part, pay, release, release_paid, release_paid_together
 from fedsw.privacy.sensitivity import Sensitivity
-from fedsw.randomness import Stream
 from tests.doors import Unaccounted
 from tests.federation.sketch_runs import LOCAL, SKETCH
 from tests.federation.test_local_slices import RELEASE, SLICES

@@ -13,16 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedsw.mathematics.transport import _ranks as ranks
+from fedsw.mathematics.transport import sliced
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
-from fedsw.transport import ranks, sliced
-from tests.adversary import (
-    Attack,
-    aligned_jacobians,
-    ascend,
-    explicit_movement,
-    movement,
-    random_jacobians,
-)
+from tests.adversary import Attack, aligned_jacobians, ascend, explicit_movement, movement, random_jacobians
 
 ONE = torch.ones((1, 1), dtype=torch.float64)
 

@@ -16,23 +16,23 @@ import pytest
 import torch
 
 import fedsw
-from fedsw.accountants import Accountant, accountant_named, doubt, is_proven, let_take, own_noise, word_of
-from fedsw.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.accounting.charges import Account, counted_as
-from fedsw.accounting.lifetime.state import State
-from fedsw.accounting.pld import accounting_device
-from fedsw.privacy.noise import gaussian_sigma
+from fedsw._tools.randomness import Stream
+from fedsw.privacy.accountants import Accountant, accountant_named, doubt, is_proven, let_take, own_noise, word_of
+from fedsw.privacy.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon_by, noise_multiplier
+from fedsw.privacy.accounting._pld import accounting_device
+from fedsw.privacy.accounting.charges import Account, counted_as
+from fedsw.privacy.accounting.lifetime.state import State
+from fedsw.privacy.local_release import RecordRelease, project_ball
+from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.privacy.plan import calibrated
-from fedsw.privacy.records import RecordRelease, project_ball
+from fedsw.privacy.relations import holds_for, require_sampling
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid
 from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity
-from fedsw.randomness import Stream
-from fedsw.relations import holds_for, require_sampling
 from tests.doors import Unaccounted
 from tests.privacy.test_release import Fixed
 
 PACKAGE = Path(fedsw.__file__).parent
-DECIDING = ("accountants.py", "relations.py", "privacy", "accounting")
+DECIDING = ("privacy",)
 NAMES = {"GAUSSIAN", "LAPLACE", "NO_NOISE", "REPLACE_ONE", "REPLACE_ANY", "ADD_OR_REMOVE"}
 LOOKUPS = {"get", "setdefault", "pop"}
 
@@ -108,23 +108,26 @@ def _charged(**kept: str) -> object:
 OWN, OTHER = Side(4, 1.0, 1.0), Side(4, 1.0, 1.0)
 
 REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
-    "accountants.py:accountant_named": (lambda: accountant_named("odd"), lambda: own_noise("odd")),
-    "accountants.py:word_of": (lambda: word_of("pld", "odd"), lambda: word_of("odd", "gaussian")),
-    "accountants.py:let_take": (lambda: let_take("odd", "mine", "none"), lambda: let_take("pld", "mine", "odd")),
-    "accountants.py:is_proven": (lambda: is_proven("pld", "odd"), lambda: is_proven("odd", "none")),
-    "accountants.py:doubt": (lambda: doubt("pld", "odd"), lambda: doubt("odd", "gaussian")),
-    "accountants.py:Accountant.__post_init__": (
+    "privacy/accountants.py:accountant_named": (lambda: accountant_named("odd"), lambda: own_noise("odd")),
+    "privacy/accountants.py:word_of": (lambda: word_of("pld", "odd"), lambda: word_of("odd", "gaussian")),
+    "privacy/accountants.py:let_take": (
+        lambda: let_take("odd", "mine", "none"),
+        lambda: let_take("pld", "mine", "odd"),
+    ),
+    "privacy/accountants.py:is_proven": (lambda: is_proven("pld", "odd"), lambda: is_proven("odd", "none")),
+    "privacy/accountants.py:doubt": (lambda: doubt("pld", "odd"), lambda: doubt("odd", "gaussian")),
+    "privacy/accountants.py:Accountant.__post_init__": (
         lambda: Accountant("x", True, "", covers="odd"),
         lambda: Accountant("x", True, "", takes={"gaussian": "odd"}),
         lambda: Accountant("x", True, "", takes={}),
     ),
-    "privacy/noise.py:gaussian_sigma": (lambda: gaussian_sigma(1.0, 1e-5, 1.0, "odd"),),
-    "privacy/records.py:RecordRelease.__post_init__": (
+    "privacy/mechanisms.py:gaussian_sigma": (lambda: gaussian_sigma(1.0, 1e-5, 1.0, "odd"),),
+    "privacy/local_release.py:RecordRelease.__post_init__": (
         lambda: RecordRelease(1.0, 1e-5, 1.0, norm="odd"),
         lambda: RecordRelease(1.0, 1e-5, 1.0, mechanism="odd"),
         lambda: RecordRelease(1.0, 1e-5, 1.0, diameter="odd"),
     ),
-    "privacy/records.py:project_ball": (lambda: project_ball(VALUE[None], 1.0, "odd"),),
+    "privacy/local_release.py:project_ball": (lambda: project_ball(VALUE[None], 1.0, "odd"),),
     "privacy/release.py:Part.__post_init__": (lambda: Part("a", 1.0, 1.0, "odd"),),
     "privacy/release.py:_require_charged": (
         lambda: _charged(accountant="odd"),
@@ -143,38 +146,38 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     ),
     "privacy/sensitivity.py:Sensitivity.of_replacement": (lambda: Sensitivity(1.0, "any").of_replacement(),),
     "privacy/sensitivity.py:swd_sensitivity": (lambda: swd_sensitivity(OWN, OTHER, bound="odd"),),
-    "accounting/profiles.py:Step.__post_init__": (lambda: Step(0.1, 1.0, "odd"),),
-    "accounting/slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
-    "relations.py:holds_for": (
+    "privacy/accounting/profiles.py:Step.__post_init__": (lambda: Step(0.1, 1.0, "odd"),),
+    "privacy/accounting/_slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
+    "privacy/relations.py:holds_for": (
         lambda: holds_for("odd", "replace-one"),
         lambda: holds_for("replace-one", "odd"),
     ),
-    "accounting/composition.py:Composition.add": (
+    "privacy/accounting/_composition.py:Composition.add": (
         lambda: Composition({Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}),
     ),
-    "accounting/epsilons.py:accountant.registered": (
-        lambda: fedsw.accounting.accountant("pld", note="")(lambda steps, delta: 0.0),
-        lambda: fedsw.accounting.accountant("x", note="", covers="odd")(lambda steps, delta: 0.0),
+    "privacy/accounting/epsilons.py:accountant.registered": (
+        lambda: fedsw.privacy.accounting.accountant("pld", note="")(lambda steps, delta: 0.0),
+        lambda: fedsw.privacy.accounting.accountant("x", note="", covers="odd")(lambda steps, delta: 0.0),
     ),
-    "accounting/epsilons.py:epsilon_by": (
+    "privacy/accounting/epsilons.py:epsilon_by": (
         lambda: epsilon_by("odd", {Step(0.1, 1.0): 1}, 1e-5),
         lambda: epsilon_by("rdp-wor", {Step(0.1, 1.0, "poisson"): 1}, 1e-5),
     ),
-    "accounting/epsilons.py:_not_covered": (
+    "privacy/accounting/epsilons.py:_not_covered": (
         lambda: epsilon_by("rdp-wor", {Step(0.1, 1.0, slicing=Slicing(3, 2)): 1}, 1e-5),
     ),
-    "accounting/charges.py:Account.by_group": (lambda: _account("odd").by_group(1e-5),),
-    "accounting/charges.py:Account._worst_epsilon": (lambda: _account("odd").epsilon(1e-5),),
-    "accounting/budget.py:_check_slices": (
-        lambda: fedsw.accounting.budget_report(
+    "privacy/accounting/charges.py:Account.by_group": (lambda: _account("odd").by_group(1e-5),),
+    "privacy/accounting/charges.py:Account._worst_epsilon": (lambda: _account("odd").epsilon(1e-5),),
+    "privacy/accounting/_budget_report.py:_check_slices": (
+        lambda: fedsw.privacy.accounting.budget_report(
             sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0, steps=1, sampling="odd"
         ),
     ),
-    "accounting/selection.py:renyi_divergence": (
-        lambda: fedsw.accounting.selection.renyi_divergence(Step(0.1, 1.0, "poisson"), 2.0),
+    "privacy/accounting/selection.py:renyi_divergence": (
+        lambda: fedsw.privacy.accounting.selection.renyi_divergence(Step(0.1, 1.0, "poisson"), 2.0),
     ),
-    "accounting/pld.py:accounting_device": (lambda: accounting_device("odd"),),
-    "accounting/lifetime/state.py:State.after": (
+    "privacy/accounting/_pld.py:accounting_device": (lambda: accounting_device("odd"),),
+    "privacy/accounting/lifetime/state.py:State.after": (
         lambda: State("people").after({"kind": "odd", "run": "r", "steps": []}),
     ),
 }
@@ -188,41 +191,45 @@ def _account(accountant: str) -> Account:
 
 
 KNOWN = {
-    "accounting/charges.py:counted_as": "an unknown noise counts as none at all: epsilon infinite (a test below)",
-    "accounting/charges.py:Account.add": "any name but 'pld' is asked of epsilon_by, which raises",
-    "accounting/charges.py:Account.__init__": "a cache",
-    "accounting/charges.py:Account.epsilon": "a cache",
-    "accounting/charges.py:_pure": "a Step's sampling is checked when it is made",
-    "accounting/ledger.py:Ledger.__init__": "a header from before it was written means its accountant's own noise",
-    "accounting/ledger.py:Ledger._require_fresh": "numbers",
-    "accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
-    "accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
-    "accounting/discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
-    "accounting/composition.py:_forms_triangle": "what has no such pair has a wider bracket",
-    "accounting/composition.py:Composition._refine": "a number to begin a search at",
-    "accounting/composition.py:Composition._on_grid": "a cache",
-    "accounting/composition.py:Composition._spread": "a cache",
-    "accounting/epsilons.py:compare": "which accountants are shown beside each other",
-    "accounting/epsilons.py:gaussian_epsilon": "numbers",
-    "accounting/budget.py:budget_report": "which number is missing",
-    "accounting/journal.py:Journal._query": "the words of SQLite; what is not known is raised",
-    "accounting/selection.py:Selection.covers": "what is not without replacement is not covered",
-    "accounting/slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",
-    "accounting/slicing.py:law_of_share": "a Slicing's scheme is checked when it is made",
-    "accounting/slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
-    "accounting/lifetime/chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
-    "accounting/lifetime/composing.py:comparable": "a Step's sampling is checked when it is made",
-    "accounting/lifetime/composing.py:_step": "a row without orders needs an epsilon, by KeyError",
-    "accounting/pld.py:round_off_factor": "every other device sets more aside",
-    "accounting/pld.py:_Running.extend": "counts",
-    "accounting/pld.py:_Running._recall": "a cache",
-    "relations.py:_remedy": "words of an error",
+    "privacy/accounting/charges.py:counted_as": (
+        "an unknown noise counts as none at all: epsilon infinite (a test below)"
+    ),
+    "privacy/accounting/charges.py:Account.add": "any name but 'pld' is asked of epsilon_by, which raises",
+    "privacy/accounting/charges.py:Account.__init__": "a cache",
+    "privacy/accounting/charges.py:Account.epsilon": "a cache",
+    "privacy/accounting/charges.py:_pure": "a Step's sampling is checked when it is made",
+    "privacy/accounting/_ledger.py:Ledger.__init__": (
+        "a header from before it was written means its accountant's own noise"
+    ),
+    "privacy/accounting/_ledger.py:Ledger._require_fresh": "numbers",
+    "privacy/accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
+    "privacy/accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
+    "privacy/accounting/_discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
+    "privacy/accounting/_composition.py:_forms_triangle": "what has no such pair has a wider bracket",
+    "privacy/accounting/_composition.py:Composition._refine": "a number to begin a search at",
+    "privacy/accounting/_composition.py:Composition._on_grid": "a cache",
+    "privacy/accounting/_composition.py:Composition._spread": "a cache",
+    "privacy/accounting/epsilons.py:compare": "which accountants are shown beside each other",
+    "privacy/accounting/epsilons.py:gaussian_epsilon": "numbers",
+    "privacy/accounting/_budget_report.py:budget_report": "which number is missing",
+    "privacy/accounting/journal.py:Journal._query": "the words of SQLite; what is not known is raised",
+    "privacy/accounting/selection.py:Selection.covers": "what is not without replacement is not covered",
+    "privacy/accounting/_slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/_slicing.py:law_of_share": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/_slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/lifetime/_chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/lifetime/composing.py:comparable": "a Step's sampling is checked when it is made",
+    "privacy/accounting/lifetime/composing.py:_step": "a row without orders needs an epsilon, by KeyError",
+    "privacy/accounting/_pld.py:round_off_factor": "every other device sets more aside",
+    "privacy/accounting/_pld.py:_Running.extend": "counts",
+    "privacy/accounting/_pld.py:_Running._recall": "a cache",
+    "privacy/relations.py:_remedy": "words of an error",
     "privacy/masks.py:MaskKey.shared": "a cache",
-    "privacy/noise.py:Mechanism.accountants": "a list of those that take it",
+    "privacy/mechanisms.py:Mechanism.accountants": "a list of those that take it",
     "privacy/plan.py:Plan._protected": "words",
     "privacy/plan.py:Plan.__str__": "words",
-    "privacy/records.py:RecordRelease.sensitivity": "a release's diameter is checked when it is made",
-    "privacy/records.py:RecordRelease.guarantee": "a release's diameter is checked when it is made",
+    "privacy/local_release.py:RecordRelease.sensitivity": "a release's diameter is checked when it is made",
+    "privacy/local_release.py:RecordRelease.guarantee": "a release's diameter is checked when it is made",
     "privacy/release.py:release_share": "what is not Gaussian is refused (tests/privacy/test_mechanisms.py)",
     "privacy/release.py:pay_together": "places in a list",
     "privacy/release.py:release_paid_together": "places in a list",

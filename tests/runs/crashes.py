@@ -17,11 +17,11 @@ from pathlib import Path
 import sklearn.metrics  # noqa: F401
 import torch._dynamo  # noqa: F401
 
-import fedsw.engines.driver
+import fedsw.federation.engines.driver
 import fedsw.federation.server.app
-import fedsw.tasks.kinds.classification  # noqa: F401
-from tests.chaos.faults import Chaos, ChaosGrid, Fault
+import fedsw.learning.tasks.kinds._classification  # noqa: F401
 from tests.federations import small
+from tests.laws.chaos.faults import Chaos, ChaosGrid, Fault
 
 
 class Host:
@@ -63,9 +63,9 @@ def _process(directory: str, overrides: list[str], fault: str, round_: int, resu
 
 
 def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resume: bool) -> None:
-    from fedsw.engines.pool import environment
-    from fedsw.federation.node.account import STATE_VARIABLE, held_open
-    from fedsw.federation.server.federation import Job, federate
+    from fedsw.federation.engines.pool import environment
+    from fedsw.federation.node._own_ledger import STATE_VARIABLE, held_open
+    from fedsw.federation.server._federation import Job, federate
 
     experiment = small(*overrides)
     clients = experiment.federation.clients

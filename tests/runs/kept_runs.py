@@ -10,15 +10,15 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-from fedsw.accounting import Ledger
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation.budgets.moments import tally_of
-from fedsw.federation.node.partition import held_out_records
-from fedsw.models import flatten
-from fedsw.runs.files import MODEL
-from fedsw.sketches.law import STEP
-from fedsw.tasks.measures import tally_of_records
-from fedsw.tasks.problem import Problem
+from fedsw.federation.node.held_records import held_out_records
+from fedsw.learning.models import flatten
+from fedsw.learning.moments.moments_budget import tally_of
+from fedsw.learning.sketches.sketch_law import STEP
+from fedsw.learning.tasks.measures import tally_of_records
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Ledger
+from fedsw.runs.run_files import MODEL
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.noise_multiplier=0.8", "training.batch_fraction=0.2")
 NOBODY = ("privacy.trust=none",)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw.accounting import Head
-from fedsw.audit.record.model import newest_checkpoint
+from fedsw.audit.record._chain import newest_checkpoint
 from fedsw.experiment.sections import Training
+from fedsw.privacy.accounting import Head
 from fedsw.runs import checkpoint
 from fedsw.runs.checkpoint import CheckpointDamaged, Checkpoints
-from fedsw.runs.trainer import Trainer
+from fedsw.runs.steps_taken import Trainer
 
 ROUNDS = 6
 VECTORS = [torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(ROUNDS)]

@@ -9,10 +9,12 @@ import pytest
 import torch
 from scipy import stats
 
+from fedsw._tools.text import apart, measured
 from fedsw.data import Records
-from fedsw.runs import intervals
-from fedsw.runs.evaluation import parts_of
-from fedsw.runs.intervals import (
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation import intervals
+from fedsw.runs.evaluation.evaluator import parts_of
+from fedsw.runs.evaluation.intervals import (
     Rate,
     curve_area,
     gain,
@@ -23,9 +25,7 @@ from fedsw.runs.intervals import (
     share,
     smallest_ratio,
 )
-from fedsw.runs.quality import by_group, quality_of_classes, quality_of_numbers
-from fedsw.tasks.problem import Problem
-from fedsw.text import apart, measured
+from fedsw.runs.evaluation.quality import by_group, quality_of_classes, quality_of_numbers
 from tests.federations import small
 
 TIMES = 200

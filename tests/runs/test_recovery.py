@@ -14,18 +14,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw import files
-from fedsw.accounting import Ledger, LedgerReplaced
+from fedsw._tools import files
+from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
-from fedsw.federation.server.federation import Job, federate
+from fedsw.federation.server._federation import Job, federate
+from fedsw.privacy.accounting import Ledger, LedgerReplaced
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.checkpoint import CheckpointDamaged
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, StorageFault
-from fedsw.settings import FederationError
-from tests.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.federation.test_matching_runs import AUTOENCODER, experiment
 from tests.federations import Saboteur, small
+from tests.laws.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.runs.crashes import Host
 
 pytestmark = pytest.mark.slow

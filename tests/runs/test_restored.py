@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsw.accounting import AlreadySpent, Charge, Ledger, LedgerReplaced, epsilon
-from fedsw.accounting.lifetime import DatasetAccount
-from fedsw.accounting.profiles import Step
-from fedsw.engines.inprocess import InProcessGrid
+from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.federation.client import app as client_app
+from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.messages import OUTPUTS, SUM
-from fedsw.federation.node.answered import FIRST, LAST, AlreadyAnswered, Answered
-from fedsw.federation.server.federation import Job, federate
-from fedsw.federation.server.lost import Remembered, largest_rates, lost_attempts
-from fedsw.federation.trust.plan import make_plan
+from fedsw.federation.node._answered import FIRST, LAST, AlreadyAnswered, Answered
+from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server._lost import Remembered, largest_rates, lost_attempts
+from fedsw.federation.trust.round_plan import make_plan
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import AlreadySpent, Charge, Ledger, LedgerReplaced, epsilon
+from fedsw.privacy.accounting.lifetime import DatasetAccount
+from fedsw.privacy.accounting.profiles import Step
 from fedsw.runs.directory import RunDirectory
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
 from tests.federation.sketch_runs import SKETCH
 from tests.federation.test_local_slices import SLICES
 from tests.federations import SMALL, Saboteur, sites_of, small
-from tests.lifetime.test_runs import failing
+from tests.privacy.lifetime.test_runs import failing
 
 
 class Machines:

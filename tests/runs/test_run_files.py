@@ -12,11 +12,11 @@ import pytest
 
 import fedsw
 from fedsw.cli.app import main
-from fedsw.report.facts import read_status
-from fedsw.runs import files
+from fedsw.runs import run_files as files
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.files import found_json, jsonable, read_json, read_lines, write_json
 from fedsw.runs.record import read_run
+from fedsw.runs.report.facts import read_status
+from fedsw.runs.run_files import found_json, jsonable, read_json, read_lines, write_json
 from tests.federations import Federation, small
 
 
@@ -34,7 +34,11 @@ def finished(made, tmp_path):
 
 SOURCE = Path(fedsw.__file__).parent
 NAMES = {value for name, value in vars(files).items() if name.isupper() and isinstance(value, str) and "." in value}
-APART = ("files.py", "runs/files.py", "audit/record/")  # the owner, and the reader that is its own on purpose
+APART = (
+    "_tools/files.py",
+    "runs/run_files.py",
+    "audit/record/",
+)  # the owner, and the reader that is its own on purpose
 
 
 def _literals(path):

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import ArrayRecord
 
+from fedsw._tools.settings import FederationError
 from fedsw.federation.trust.central import rounds as central
 from fedsw.runs import telemetry
 from fedsw.runs.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
-from fedsw.settings import FederationError
 from tests.federations import Saboteur, counts_of, numbers, small
 
 WRONG_SHAPE = "ValueError: outputs came with shape (987654, 1) of 3 records"

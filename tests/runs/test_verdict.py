@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import Records
-from fedsw.runs.intervals import Gain
-from fedsw.runs.quality import Quality, calibration_error, quality_of_classes, quality_of_numbers
-from fedsw.runs.verdict import signal_to_noise, warnings_of
+from fedsw.runs.evaluation.intervals import Gain
+from fedsw.runs.evaluation.quality import Quality, calibration_error, quality_of_classes, quality_of_numbers
+from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 
 
 def records(target, sensitive=None) -> Records:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
-from fedsw.accounting import noise_multiplier
+from fedsw.privacy.accounting import noise_multiplier
 
 delta, allowed = 1e-5, 1.0
 multiplier = noise_multiplier(allowed, delta, sampling_rate=1.0, steps=1)

@@ -13,10 +13,10 @@ import matplotlib.pyplot as plt
 import torch
 
 import fedsw
-from fedsw.models import VectorGenerator
-from fedsw.sketches.fit import FitSettings
-from fedsw.sketches.law import Law
-from fedsw.sketches.parts import GaussianKernel
+from fedsw.learning.models import VectorGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings
+from fedsw.learning.sketches.sketch_law import Law
 
 torch.manual_seed(1)
 angles = 2 * torch.pi * torch.rand(5000, dtype=torch.float64)

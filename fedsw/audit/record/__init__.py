@@ -1,8 +1,8 @@
 """`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation; a file for each subject.
 
-They compute apart from what they check, and read the folder apart from what wrote it (`fedsw.runs.files`), but for
+They compute apart from what they check, and read the folder apart from what wrote it (`fedsw.runs.run_files`), but for
 three things: the replay, which is fedsw's own accountant on purpose; the shape of model and data, from
-`fedsw.tasks.problem`; and the public directions of an attempt, where their spread is not known in advance.
+`fedsw.learning.tasks.problem`; and the public directions of an attempt, where their spread is not known in advance.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedsw.audit.finding import Check, Finding
-from fedsw.audit.record import model, noise, promise, published, spent
-from fedsw.audit.record.folder import Book, Folder, made, read_folder
+from fedsw.audit.record import (
+    _chain as model,
+)
+from fedsw.audit.record import (
+    _promise as promise,
+)
+from fedsw.audit.record import (
+    _published as published,
+)
+from fedsw.audit.record import (
+    _spent as spent,
+)
+from fedsw.audit.record import (
+    _sums_row as noise,
+)
+from fedsw.audit.record._folder import Book, Folder, made, read_folder
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import CodeRefused
 

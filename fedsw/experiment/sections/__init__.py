@@ -1,8 +1,17 @@
 """The sections of an experiment: every setting with its type, its limits and its default."""
 
-from fedsw.experiment.sections.data import SOURCES, Data, Held, Partition
-from fedsw.experiment.sections.learning import Also, Clip, Evaluation, Federation, Model, Objective, Slicing, Training
-from fedsw.experiment.sections.privacy import (
+from fedsw.experiment.sections._data_section import SOURCES, Data, Held, Partition
+from fedsw.experiment.sections._learning import (
+    Also,
+    Clip,
+    Evaluation,
+    Federation,
+    Model,
+    Objective,
+    Slicing,
+    Training,
+)
+from fedsw.experiment.sections._privacy import (
     AUTO_BINS,
     DEFAULT_DELTA,
     BinSettings,

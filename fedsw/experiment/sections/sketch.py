@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedsw.experiment.registry import is_reference
+from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
 _READ: dict[str, tuple[str, ...]] = {
@@ -24,18 +24,18 @@ READ_BY_MAP: dict[str, tuple[str, ...]] = {
     "scattering": ("scales", "orientations", "order"),
     "learnt": ("layer",),
 }
-"""The shipped feature maps, each a class of `fedsw.sketches.maps` or `learnt`, and the settings it is made with."""
+"""The shipped feature maps, each a class of `sketches._maps` or `learnt`, and the settings it is made with."""
 
 
 class SketchPart(Section):
-    """One block of a record's vector; `fedsw.sketches.parts` has the mathematics.
+    """One block of a record's vector; `fedsw.learning.sketches._parts` has the mathematics.
 
     Attributes:
         kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those
             of the sliced Cramer distance; "features", what the map makes of a record, without negative numbers;
             "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
             "table", single columns and pairs of columns of a declared table, each written as codes
-            (`fedsw.columns.declaration`).
+            (`fedsw.data.columns.declaration`).
         bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
             none are given; and how many frequencies, divided over them.
         directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
@@ -117,7 +117,7 @@ class SketchStage(Section):
     Attributes:
         share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
             as the first; "auto", for all stages, by how many numbers each measures
-            (`fedsw.sketches.noised.least_noise_shares`).
+            (`fedsw.learning.sketches.noised.least_noise_shares`).
         parts: what is measured, of what is no table.
         tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
             before and others that tell most of each other, each as "balance" says.

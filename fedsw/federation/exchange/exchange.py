@@ -12,9 +12,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsw.federation import wire
+from fedsw._tools.text import shown
+from fedsw.federation import _wire as wire
 from fedsw.federation.messages import Fault, bytes_of
-from fedsw.text import shown
 
 _log = logging.getLogger("fedsw.server")
 

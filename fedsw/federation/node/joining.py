@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from fedsw.clipping import UnsupportedModule
 from fedsw.data import BadRecords
-from fedsw.data.files import without_downloads
+from fedsw.data.downloads import without_downloads
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.preset import same_but_for_chosen
-from fedsw.federation.budgets.moments import require_moments
+from fedsw.experiment.preset_rules import same_but_for_chosen
+from fedsw.federation.node._sample import require_units
 from fedsw.federation.node._telling import may_be_told
+from fedsw.federation.node.held_records import held_out_records, held_records, require_agreement
 from fedsw.federation.node.limits import (
     require_delta,
     require_limits,
@@ -27,10 +27,10 @@ from fedsw.federation.node.limits import (
     withholds_records,
 )
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.partition import held_out_records, held_records, require_agreement
-from fedsw.federation.node.sample import require_units
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.tasks.problem import Problem
+from fedsw.learning.moments.moments_budget import require_moments
+from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping import UnsupportedModule
 
 _log = logging.getLogger("fedsw.clients")
 

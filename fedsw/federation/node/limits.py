@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedsw.accountants import is_proven
+from fedsw._tools.text import upward
 from fedsw.experiment import (
     Experiment,
     ExperimentError,
@@ -18,15 +18,15 @@ from fedsw.experiment import (
 )
 from fedsw.experiment.choices import references
 from fedsw.experiment.load import unprotected
-from fedsw.experiment.registry import load_object, require_allowed
+from fedsw.experiment.own_objects import load_object, require_allowed
 from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.node.roster import require_keys, said_of_roster
 from fedsw.federation.node.simulated import of_one_person
-from fedsw.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
-from fedsw.tasks.own import task_of
-from fedsw.tasks.problem import Problem
-from fedsw.text import upward
+from fedsw.learning.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
+from fedsw.learning.tasks.own_task import task_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accountants import is_proven
 
 ANY_TRUST = "any"
 """The `trust` of a node that takes part in whatever the server asks."""

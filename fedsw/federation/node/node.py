@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsw.clipping import Tape, clipped_sum, record
+from fedsw._tools.randomness import KEY_BYTES, Stream
+from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
-from fedsw.federation.node.partition import Held
-from fedsw.federation.node.sample import cells_of_units, sampled
-from fedsw.objectives.groups import terms_of
-from fedsw.randomness import KEY_BYTES, Stream
-from fedsw.subnormal import flushing_to_zero
-from fedsw.tasks.preparation import Preparation
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.task import Inputs
+from fedsw.federation.node._sample import cells_of_units, sampled
+from fedsw.federation.node.held_records import Held
+from fedsw.learning.moments.preparation import Preparation
+from fedsw.learning.objectives.groups import terms_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.task import Inputs
+from fedsw.mathematics.clipping import Tape, clipped_sum, record
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedsw import files
+from fedsw._tools import files
+from fedsw._tools.settings import ExperimentError, read_toml, validated
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.masks import BadKey, MaskKey
-from fedsw.settings import ExperimentError, read_toml, validated
 
 ROSTER, COLLUDING, KEY = "roster", "colluding", "mask-key"
 """Keys of a node's configuration: files of the roster and of its own key, and how many clients may collude."""

@@ -7,8 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedsw.accounting import Step
-from fedsw.accounting.lifetime import (
+from fedsw.experiment import Experiment
+from fedsw.experiment.load import unprotected
+from fedsw.federation.trust.client_costs import planned_stages
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.moments.moments_budget import covering, planned_moments
+from fedsw.privacy.accounting import Step
+from fedsw.privacy.accounting.lifetime import (
     NO_NOISE,
     About,
     Cost,
@@ -19,16 +24,11 @@ from fedsw.accounting.lifetime import (
     one_cost,
     planned,
 )
-from fedsw.accounting.selection import Selection
-from fedsw.experiment import Experiment
-from fedsw.experiment.load import unprotected
-from fedsw.federation.budgets.local import planned_stages
-from fedsw.federation.budgets.moments import covering, planned_moments
-from fedsw.federation.trust.plan import Plan
+from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.accounts import Budgeted, counted_by_clients, reserving
-from fedsw.runs.evaluation import Metric
-from fedsw.runs.files import ACCOUNT, AGREED
+from fedsw.runs.evaluation.evaluator import Metric
 from fedsw.runs.observer import NoObserver, Observer
+from fedsw.runs.run_files import ACCOUNT, AGREED
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,21 @@ from typing import Any
 
 import torch
 
-from fedsw.accountants import GAUSSIAN, LAPLACE, accountant_named, doubt, is_proven
-from fedsw.accounting.selection import Selection
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import upward
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
-from fedsw.experiment.penalties import PENALTIES, penalties_of
+from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.budgets.moments import PUBLIC
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.trust.model import Side
-from fedsw.federation.trust.plan import Plan
-from fedsw.runs.evaluation import HeldOut, measured_on
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.trust_model import Side
+from fedsw.learning.moments.moments_budget import PUBLIC
+from fedsw.privacy.accountants import GAUSSIAN, LAPLACE, accountant_named, doubt, is_proven
+from fedsw.privacy.accounting.selection import Selection
+from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
+from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
-from fedsw.runs.verdict import signal_to_noise, warnings_of
-from fedsw.settings import FederationError
-from fedsw.text import upward
 
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 

@@ -17,21 +17,22 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsw.accounting import Ledger
-from fedsw.federation import messages, wire
-from fedsw.federation.budgets.moments import FIRST, HELD_OUT
+from fedsw._tools.settings import FederationError, Unaccounted
+from fedsw.federation import _wire as wire
+from fedsw.federation import messages
+from fedsw.federation.exchange._suspension import Suspensions
 from fedsw.federation.exchange.availability import Availability, Away
-from fedsw.federation.exchange.cohort import Present, Site, clients_of
 from fedsw.federation.exchange.exchange import Traffic, exchange
-from fedsw.federation.exchange.suspension import Suspensions
+from fedsw.federation.exchange.participants import Present, Site, clients_of
 from fedsw.federation.messages import Exchange, Fault, Terms
-from fedsw.federation.messages.sums import ExactSums
-from fedsw.federation.messages.trusted import Contribution
-from fedsw.federation.trust.plan import Plan
+from fedsw.federation.messages._exact_sums import ExactSums
+from fedsw.federation.messages._trusted import Contribution
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.moments.moments_budget import FIRST, HELD_OUT
+from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 from fedsw.runs.telemetry import event
-from fedsw.settings import FederationError, Unaccounted
 
 
 @dataclass

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.accounting import Slicing, Step, noise_multiplier
-from fedsw.data.images import digits, fashion_mnist, mnist, resized
-from fedsw.randomness import Stream
-from fedsw.tasks.generation import classifier_accuracy
-from fedsw.transport.sliced import project
+from fedsw._tools.randomness import Stream
+from fedsw.data._image_sets import digits, fashion_mnist, mnist, resized
+from fedsw.learning.tasks.generated_samples import classifier_accuracy
+from fedsw.mathematics.transport.sliced import project
+from fedsw.privacy.accounting import Slicing, Step, noise_multiplier
 from simulations.papers.computed.parallel import device, side_by_side
 from simulations.papers.measures.labelled import as_bytes, logistic_accuracy
 from simulations.papers.store import Measured

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsw.clipping import Term, clipped_sum, record
-from fedsw.models import mlp
-from fedsw.transport.sliced import cotangents, directions
+from fedsw.learning.models import mlp
+from fedsw.mathematics.clipping import Term, clipped_sum, record
+from fedsw.mathematics.transport.sliced import cotangents, directions
 from simulations.papers.store import Measured
 
 _RADIUS, _BOUND = 1.0, 1.0

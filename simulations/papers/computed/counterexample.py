@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.transport.sliced import cotangents
+from fedsw.mathematics.transport.sliced import cotangents
 from simulations.papers.store import Measured
 
 

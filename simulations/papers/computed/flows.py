@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.data.synthetic import gaussians, mode_centres
-from fedsw.randomness import Stream
-from fedsw.transport.flow import Slices, UnprotectedSlices, flow_step
-from fedsw.transport.sliced import public_directions, sliced_w2
+from fedsw._tools.randomness import Stream
+from fedsw.data._synthetic import gaussians, mode_centres
+from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, flow_step
+from fedsw.mathematics.transport.sliced import public_directions, sliced_w2
 from simulations.papers.store import Measured
 
 _FRESH = 20_000

@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsw.accounting import Ledger
-from fedsw.data.images import MNIST_SIDE
+from fedsw._tools.randomness import Stream
+from fedsw.data._image_sets import MNIST_SIDE
 from fedsw.data.records import Records
-from fedsw.models.images import ImageAutoencoder
-from fedsw.models.labelled import ImageGenerator
-from fedsw.randomness import Stream
-from fedsw.runs.files import LEDGER
-from fedsw.single.sketching import plan_sketch, release_sketch
-from fedsw.sketches.fit import FitSettings, fit_generator, generate, sketch_distance
-from fedsw.sketches.law import Law, Sketcher
-from fedsw.sketches.noised import NoisedSketch
-from fedsw.sketches.parts import GaussianKernel
-from fedsw.tasks.generation import accuracy_of, image_classifier, uniform_ball
+from fedsw.learning.models._image_networks import ImageAutoencoder
+from fedsw.learning.models.labelled import ImageGenerator
+from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches.fit import FitSettings, fit_generator, generate, sketch_distance
+from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import Law, Sketcher
+from fedsw.learning.tasks.generated_samples import accuracy_of, image_classifier, uniform_ball
+from fedsw.privacy.accounting import Ledger
+from fedsw.runs.run_files import LEDGER
+from fedsw.runs.single.sketching import plan_sketch, release_sketch
 from simulations.papers.computed.classwise import SOURCES
 from simulations.papers.measures.autoencoders import in_parts
 from simulations.papers.measures.labelled import as_bytes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsw.accounting import noise_multiplier
+from fedsw.mathematics.transport.sliced import orthogonal_spread
+from fedsw.privacy.accounting import noise_multiplier
 from fedsw.privacy.sensitivity import Bound, Side, loss_sensitivity, swd_sensitivity
-from fedsw.transport.sliced import orthogonal_spread
 from simulations.papers.store import Measured
 
 _DIMENSION = 6

@@ -9,10 +9,10 @@ import numpy as np
 import pywt
 from torch import Tensor
 
+from fedsw._tools.randomness import Stream
 from fedsw.data import mnist
-from fedsw.privacy.records import RecordRelease
-from fedsw.randomness import Stream
-from fedsw.transport.denoise import image_side, wavelet_denoise
+from fedsw.mathematics.transport.denoise import image_side, wavelet_denoise
+from fedsw.privacy.local_release import RecordRelease
 from simulations.papers.measures.released import noise_of
 from simulations.papers.store import Measured
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from fedsw.engines.pool import cores
+from fedsw.federation.engines.pool import cores
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw import data, metrics
-from fedsw.accounting import Ledger
-from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
+from fedsw import data
 from fedsw.data import Dataset
-from fedsw.runs.files import LEDGER
-from fedsw.transport.barycentre import distributions_of, fair_maps
+from fedsw.desk.baselines._processed import GROUP, bounded_histograms, release_histograms
+from fedsw.learning.tasks import metrics
+from fedsw.mathematics.transport.barycentre import distributions_of, fair_maps
+from fedsw.privacy.accounting import Ledger
+from fedsw.runs.run_files import LEDGER
 from simulations.papers.store import Measured
 
 _LOADERS = {"law-school": data.law_school, "communities": data.communities}

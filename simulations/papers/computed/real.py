@@ -22,7 +22,7 @@ class RealImages(nn.Module):
         labels: (n,) int64; every class has an image.
 
     Attributes:
-        latent, cells: see `fedsw.models.labelled.Conditional`.
+        latent, cells: see `fedsw.learning.models.labelled.Conditional`.
     """
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Slicing, noise_multiplier
-from fedsw.data.synthetic import ring
-from fedsw.models.perceptrons import mlp
-from fedsw.randomness import Stream
-from fedsw.transport.flow import Slices, noised_swd
-from fedsw.transport.sliced import public_directions, sliced_w2
+from fedsw._tools.randomness import Stream
+from fedsw.data._synthetic import ring
+from fedsw.learning.models.perceptrons import mlp
+from fedsw.mathematics.transport.flow import Slices, noised_swd
+from fedsw.mathematics.transport.sliced import public_directions, sliced_w2
+from fedsw.privacy.accounting import Slicing, noise_multiplier
 from simulations.papers.store import Measured
 
 _FRESH, _JUDGING, _SHOWN = 10_000, 100, 1500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedsw.report.figures import colour, marker, new_panels
-from fedsw.text import json_text
+from fedsw._tools.text import json_text
+from fedsw.runs.report.figures import colour, marker, new_panels
 from simulations.papers.study import Result, Study
 
 if TYPE_CHECKING:

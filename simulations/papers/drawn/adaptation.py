@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedsw.report.figures import colour, new_panels
+from fedsw.runs.report.figures import colour, new_panels
 from simulations.papers.study import Measurement, Study
 
 if TYPE_CHECKING:

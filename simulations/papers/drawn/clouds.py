@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.report.figures import draw_cloud, new_panels
-from fedsw.text import number, upward
+from fedsw._tools.text import number, upward
+from fedsw.runs.report.figures import draw_cloud, new_panels
 from simulations.papers.computed.stored import distance_at
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.study import Result, Study

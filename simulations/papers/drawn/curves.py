@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.report.figures import colour, new_panels
+from fedsw.runs.report.figures import colour, new_panels
 from simulations.papers.curves import objective
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.drawn.scatter import CODED

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.report.figures import COLOURS, colour, marker, new_panels
-from fedsw.text import to_float
+from fedsw._tools.text import to_float
+from fedsw.runs.report.figures import COLOURS, colour, marker, new_panels
 from simulations.papers.figure import Value
 from simulations.papers.study import Study
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsw.report.figures import colour, marker, new_panels
+from fedsw.runs.report.figures import colour, marker, new_panels
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.published import DP_FERMI
 from simulations.papers.study import Result, Study

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.report.figures import colour
+from fedsw.runs.report.figures import colour
 from simulations.papers.drawn.panels import grid
 from simulations.papers.study import Result, Study
 

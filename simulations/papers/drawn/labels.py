@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedsw.report.progress import metric_name
-from fedsw.text import number, to_float, upward
+from fedsw._tools.text import number, to_float, upward
+from fedsw.runs.report.progress import metric_name
 from simulations.papers.figure import Value
 
 _SYMBOLS = {"epsilon": "ε", "alpha": "α", "records": "n", "rounds": "T", "directions": "k"}

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fedsw.report.figures import new_panels
+from fedsw.runs.report.figures import new_panels
 from simulations.papers.drawn import histograms, scatter
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.study import Result, Study

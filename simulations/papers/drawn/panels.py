@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedsw.report.figures import new_panels
-from fedsw.text import number
+from fedsw._tools.text import number
+from fedsw.runs.report.figures import new_panels
 from simulations.papers.curves import by_class
 from simulations.papers.drawn.labels import measured_of, name_of
 from simulations.papers.study import Result, Study

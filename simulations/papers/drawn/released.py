@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.report.figures import colour, draw_images, new_panels
-from fedsw.text import number, upward
+from fedsw._tools.text import number, upward
+from fedsw.runs.report.figures import colour, draw_images, new_panels
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.figure import Value
 from simulations.papers.study import Result, Study

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.report.figures import new_panels
+from fedsw.runs.report.figures import new_panels
 from simulations.papers.drawn.labels import measured_of, name_of
 from simulations.papers.study import Result, Study
 

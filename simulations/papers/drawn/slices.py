@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.report.figures import colour, new_panels
-from fedsw.text import upward
+from fedsw._tools.text import upward
+from fedsw.runs.report.figures import colour, new_panels
 from simulations.papers.study import Study
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.report.figures import colour, marker, new_panels
+from fedsw.runs.report.figures import colour, marker, new_panels
 from simulations.papers.derived.tradeoffs import means, processed
 from simulations.papers.drawn.labels import name_of
 from simulations.papers.published import DP_FERMI

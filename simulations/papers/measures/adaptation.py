@@ -7,8 +7,8 @@ from typing import cast
 import torch
 from torch.nn import functional as F
 
-from fedsw.models import TransportedAdaptor
-from fedsw.randomness import Stream, smallest_keys
+from fedsw._tools.randomness import Stream, smallest_keys
+from fedsw.learning.models import TransportedAdaptor
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

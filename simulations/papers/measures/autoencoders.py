@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.randomness import Stream
-from fedsw.tasks.generation import uniform_ball
-from fedsw.transport.sliced import project
+from fedsw._tools.randomness import Stream
+from fedsw.learning.tasks.generated_samples import uniform_ball
+from fedsw.mathematics.transport.sliced import project
 from simulations.papers.finished import Finished
 
 _PART = 2000

@@ -8,7 +8,7 @@ import time
 import torch
 from torch import Tensor
 
-from fedsw.tasks.generation import accuracy_of, image_classifier
+from fedsw.learning.tasks.generated_samples import accuracy_of, image_classifier
 from simulations.papers.finished import Finished
 from simulations.papers.measures.autoencoders import decoded, encoded, inside, prior
 from simulations.papers.store import Measured

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsw.accounting import Step, epsilon_by
+from fedsw._tools.text import to_float
 from fedsw.experiment import accountant_of, resolve_delta
+from fedsw.privacy.accounting import Step, epsilon_by
 from fedsw.privacy.sensitivity import Side, swd_sensitivity
-from fedsw.text import to_float
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.models import LabelledImages, Particles
-from fedsw.tasks.generation import classifier_accuracy
+from fedsw.learning.models import LabelledImages, Particles
+from fedsw.learning.tasks.generated_samples import classifier_accuracy
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw import metrics
-from fedsw.accounting import Ledger
-from fedsw.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.data import Records
-from fedsw.transport.barycentre import distributions_of, fair_maps
+from fedsw.desk.baselines._processed import GROUP, bounded_histograms, release_histograms
+from fedsw.learning.tasks import metrics
+from fedsw.mathematics.transport.barycentre import distributions_of, fair_maps
+from fedsw.privacy.accounting import Ledger
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.randomness import Stream
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.budgets.local import release_of
-from fedsw.privacy.records import RecordRelease
-from fedsw.randomness import Stream
-from fedsw.transport.denoise import wavelet_denoise
+from fedsw.federation.trust.client_costs import release_of
+from fedsw.mathematics.transport.denoise import wavelet_denoise
+from fedsw.privacy.local_release import RecordRelease
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsw.models import mlp
-from fedsw.models.labelled import generate, proportions_of
-from fedsw.sketches.learnt import Classifier, Lessons, taught
-from fedsw.tasks.generation import accuracy_of, classifier_accuracy
+from fedsw.learning.models import mlp
+from fedsw.learning.models.labelled import generate, proportions_of
+from fedsw.learning.sketches.learnt import Classifier, Lessons, taught
+from fedsw.learning.tasks.generated_samples import accuracy_of, classifier_accuracy
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 
@@ -49,7 +49,7 @@ def labelled(run: Finished) -> Measured:
 def with_shifts(run: Finished) -> Measured:
     """What classifiers read on held-out images that were taught with shifts, noise and softened labels.
 
-    `accuracy_lenet`: a LeNet (`fedsw.sketches.learnt.Classifier`); `accuracy_shifted`: a perceptron of width 100. Both
+    `accuracy_lenet`: a LeNet (`learnt.Classifier`); `accuracy_shifted`: a perceptron of width 100. Both
     see 3000 batches of 200 fresh samples of the generator; no more than three times as many as the generator took steps
     in a stage. Also what generators are chosen by: `distance`, squared, of its samples to the sketch, over all stages.
     """

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
-from fedsw.randomness import Stream, smallest_keys
-from fedsw.transport.entropic import entropic_loss, plain_loss
+from fedsw.mathematics.transport.entropic import entropic_loss, plain_loss
 from simulations.papers.finished import Finished
 from simulations.papers.measures.released import generated, seen_through
 from simulations.papers.store import Measured

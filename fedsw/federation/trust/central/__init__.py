@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
 
 
 class Central(Served):

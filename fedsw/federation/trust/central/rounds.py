@@ -15,28 +15,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.accounting import Ledger
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present, Site, clients_of, totals
+from fedsw.federation.exchange.participants import Present, Site, clients_of, totals
 from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
-from fedsw.federation.trust.central import client
+from fedsw.federation.messages._trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.trust._held_out import TallySum
+from fedsw.federation.trust._moments_first import MomentSum
+from fedsw.federation.trust.central import _unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.model import Sides
-from fedsw.federation.trust.moments import MomentSum
-from fedsw.federation.trust.plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
-from fedsw.federation.trust.sums import TrustedSums, answer_exactly
-from fedsw.objectives import Objective
-from fedsw.objectives.composite import Composite
-from fedsw.objectives.matching import Matching
+from fedsw.federation.trust.round_plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
+from fedsw.federation.trust.trust_model import Sides
+from fedsw.learning.objectives import Objective
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.public_side import public_side_of
+from fedsw.mathematics.transport.sliced import spread
+from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.release import Bounded, Released
 from fedsw.privacy.release import release as through_the_door
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 from fedsw.runs.observer import Outcome
-from fedsw.tasks.problem import Problem
-from fedsw.tasks.public_side import public_side_of
-from fedsw.transport.sliced import spread
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Rounds(AtServer):
         self._plan, self._prepared = plan, prepared_by(plan)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.model.Side`."""
+        """See `fedsw.federation.trust.trust_model.Side`."""
         found = self.run(round_, theta)
         released = release(found, self._plan, self._ledger)
         return Outcome(

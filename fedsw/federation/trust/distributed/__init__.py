@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
 
 
 class Distributed(Served):
@@ -15,7 +15,7 @@ class Distributed(Served):
 
     name = "distributed"
     once = "distributed"
-    serves = "fedsw.federation.trust.distributed.once:ROUNDS"
+    serves = "fedsw.federation.trust.distributed._once:ROUNDS"
     compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     local = True
     gradients = True
@@ -78,7 +78,7 @@ def nobody_honest(settings: Any) -> str | None:
 class DistributedSketch(Distributed):
     """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
 
-    serves = "fedsw.federation.trust.distributed.once:SKETCHED"
+    serves = "fedsw.federation.trust.distributed._once:SKETCHED"
     compares = frozenset(("sketch",))
     sketched = True
     gradients = False
@@ -100,7 +100,7 @@ class DistributedSketch(Distributed):
 
     def attempts(self, experiment: Any) -> int:
         """See `TrustModel`: at every stage, those that are planned to fail among them."""
-        from fedsw.federation.trust.distributed.budget import attempts_at_one
+        from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 
         return attempts_at_one(experiment)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.messages.masked import (
+from fedsw.federation.messages._masked_sums import (
     MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
@@ -23,12 +23,12 @@ from fedsw.federation.messages.masked import (
     MaskedTallyAsked,
     Ready,
 )
-from fedsw.federation.node.answers import Due, answered, ledgers_of, node_of, paid_together, state_of_site
+from fedsw.federation.node._replies import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
-from fedsw.federation.trust.distributed.budget import Agreed, delta_of
-from fedsw.federation.trust.distributed.cohort import Cohort, own_party, require_honest
-from fedsw.federation.trust.model import served
+from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of
+from fedsw.federation.trust.distributed.members import Cohort, own_party, require_honest
+from fedsw.federation.trust.trust_model import served
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 

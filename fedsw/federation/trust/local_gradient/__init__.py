@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
 
 
 class LocalGradients(Served):
@@ -11,7 +11,7 @@ class LocalGradients(Served):
 
     name = "local-gradient"
     once = "sketch-local"
-    serves = "fedsw.federation.trust.local_gradient.server:SIDES"
+    serves = "fedsw.federation.trust.local_gradient._adding:SIDES"
     compares = frozenset(("groups",))
     local = True
     gradients = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw.accountants import LAPLACE
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
+from fedsw.privacy.accountants import LAPLACE
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -18,7 +18,7 @@ class LocalReleased(Served):
     """Nobody is trusted: each client noises its records themselves and sends them once."""
 
     name = "local-release"
-    serves = "fedsw.federation.trust.local_release.sides:SIDES"
+    serves = "fedsw.federation.trust.local_release._released_records:SIDES"
     compares = frozenset(("generator",))
     local = True
     law = "whole records"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import SliceSettings
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -16,7 +16,7 @@ class LocalSliced(Served):
     """Nobody is trusted: each client noises random projections of its features, fresh every round or stored once."""
 
     name = "local-slices"
-    serves = "fedsw.federation.trust.local_slices.sides:SIDES"
+    serves = "fedsw.federation.trust.local_slices._noised_slices:SIDES"
     compares = frozenset(("generator", "domain"))
     local = True
     slices = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import Sketch
-from fedsw.federation.trust.model import Served
+from fedsw.federation.trust.trust_model import Served
 
 if TYPE_CHECKING:
     from fedsw.experiment.load import Experiment
@@ -16,7 +16,7 @@ class Sketched(Served):
 
     name = "sketch"
     once = "sketch"
-    serves = "fedsw.federation.trust.sketch.sides:TRUSTED"
+    serves = "fedsw.federation.trust.sketch.sketch_once:TRUSTED"
     compares = frozenset(("sketch",))
     sketched = True
     law = "sum of waves"
@@ -41,7 +41,7 @@ class SketchedLocally(Sketched):
 
     name = "sketch-local"
     once = "sketch-local"
-    serves = "fedsw.federation.trust.sketch.sides:LOCAL"
+    serves = "fedsw.federation.trust.sketch.sketch_once:LOCAL"
     local = True
     why_not = (
         "every client sends one noised sum, once, and labelled samples are learnt from them (use objective.task "

@@ -1,0 +1,5 @@
+"""Tools of every room, which know no room: whole files and locks, text, secure randomness, settings, registries.
+
+`files` writes whole files and holds locks, `randomness` draws from a secure source, `registry` finds things by name,
+`settings` reads and checks them, `subnormal` switches flushing to zero, `text` words numbers and tables.
+"""

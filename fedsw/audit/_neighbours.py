@@ -1,0 +1,404 @@
+"""The worst neighbours that are known of an experiment's own bound: records and a model that realise them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw._tools import files
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sections import Model
+from fedsw.experiment.sources import Shape
+from fedsw.federation.client import app as client_app
+from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation.exchange.availability import Availability, Spending
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.participants import gather, whole
+from fedsw.federation.node import joining
+from fedsw.federation.node.held_records import Held, held_records
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.server.settling import settled_among
+from fedsw.federation.trust.central import rounds as central
+from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.round_plan import draw
+from fedsw.federation.trust.trust_model import served
+from fedsw.learning.models import flatten
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.tasks import own_task as own
+from fedsw.learning.tasks import problem as problems
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.task import Inputs, Raw, Task, part
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.release import Released
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.run_files import LEDGER
+
+WIDTH = 4
+"""Parameters of the model: one would do for the bound; more of them see noise that misses a coordinate."""
+
+_PULL, _PUSH, _ZERO, _FIRST = 0, 1, 2, 3  # columns of a record: the rest are its output and its Jacobian's direction
+_JUST_BELOW = 1 - 1e-3
+
+
+class Freely(nn.Module):
+    """A model whose outputs, Jacobians and loss gradients the records choose, as a bound lets them.
+
+    With u and w in R^d, a pull and a push from the record, the output is u + pull (theta . 1) w, and one coordinate of
+    what is returned for the loss is 1 + pull push (theta . 1), everything else being constant: all gradients lie along
+    one direction of the parameters, and every clip binds.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self._dimension = dimension
+        self.linear = nn.Linear(WIDTH, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, records: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (n, d) and what the loss compares with the records, (n, p), of records (n, p)."""
+        d = self._dimension
+        lever = self.linear(records[:, _PULL : _PULL + 1].expand(-1, WIDTH))
+        outputs = records[:, _FIRST : _FIRST + d] + lever * records[:, _FIRST + d : _FIRST + 2 * d]
+        compared = 1.0 + lever * records[:, _PUSH : _PUSH + 1]
+        return outputs, F.pad(compared, (_ZERO, records.shape[1] - _ZERO - 1))
+
+
+class ComparedFreely(Task):
+    """A task that compares groups, with the free model's outputs and squared errors in place of its own head and loss.
+
+    A head has a slope of its own, which the bound does not know: outputs are what records say.
+    """
+
+    def __init__(self, genuine: Task) -> None:
+        self.facts = genuine.facts
+        self._genuine = genuine
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """The genuine task's."""
+        return self._genuine.dimension(shape, model)
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The free model's outputs (n, d) as they are."""
+        return part(raw, "outputs", 0)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Squared distance (n,) of what it returns for the loss to the records."""
+        return (part(raw, "compared", 1) - batch.features).square().sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two data sets that differ in one record, or all records of one unit, and nothing else that a sum could tell.
+
+    Every record of the canary's cell is the same but the canary: who else is drawn makes no difference, and where the
+    canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records. The
+    canary's Jacobian is ``turned`` round, or its output is at the other pole; `canary_rows` says which.
+    """
+
+    cell: int
+    client: int
+    why: str
+    turned: bool = True
+
+    def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
+        """A client's records with features of the worst case; `canary` says in which of the two data sets."""
+        features = torch.zeros_like(genuine.features)
+        strength = 1e4 * max(task.clip.jacobian, task.clip.loss * task.features, 1.0)
+        m = task.clip.output
+        for cell, rows in enumerate(task.cells_of(genuine)):
+            own = cell == self.cell
+            features[rows] = _row(task, strength, m if own else -m, jacobian=-1.0, loss=-1.0)
+            if own and canary and client == self.client:
+                # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
+                at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
+                at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
+                features[canary_rows(genuine, rows)] = _row(task, strength, at, jacobian=jacobian, loss=1.0)
+        return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
+
+
+def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All rows of the unit that has most of these (k,), of two the smaller identifier's; the first of them without."""
+    if records.unit is None:
+        return rows[:1]
+    unit = records.unit.numpy()
+    names, counts = np.unique(unit[rows], return_counts=True)
+    return np.flatnonzero(unit == names[counts.argmax()])
+
+
+def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = False) -> Neighbours:
+    """The pair that attains the slice-wise bound for outputs in one dimension, and the best known elsewhere.
+
+    Where ranks come from ``tables`` of the attacker's, the canary's output is in another bin, and is pulled away.
+    ExperimentError for records with fewer features than the worst case is written in.
+
+    Source: docs/guarantees/sensitivity.md, Theorem 5.
+    """
+    needed = _FIRST + 2 * task.dimension
+    if task.features < needed:
+        raise ExperimentError(
+            f"records have {task.features} features; the worst case for outputs in {task.dimension} dimensions is "
+            f"written in {needed}"
+        )
+    if tables:
+        why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
+        return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)
+    if isinstance(task.objective, Matching):
+        why = "all codes at one pole of the ball, the canary's a little below and its Jacobian turned round"
+    else:
+        why = "the canary's group at M, the others at -M, the canary's Jacobian turned round"
+    return Neighbours(cell, client, f"{why}; loss gradients along the same direction")
+
+
+class Pair(Protocol):
+    """Two data sets that differ in one record, or one unit, of one client; why they are worst, and its records."""
+
+    @property
+    def client(self) -> int:
+        """Who holds it."""
+
+    @property
+    def why(self) -> str:
+        """What is worst about them, in words."""
+
+    def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
+        """A client's records; `canary` says in which of the two data sets."""
+
+
+@contextmanager
+def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
+    """Let clients that join now hold the neighbours' records; all else is the experiment's own."""
+
+    def held(task: Problem, node_config: Mapping[str, Any]) -> Held:
+        found = held_records(task, node_config)
+        if neighbours is None:
+            return found
+        records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
+        return dataclasses.replace(found, records=records)
+
+    with exchanged(joining, "held_records", held):
+        yield
+
+
+@contextmanager
+def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
+    """Let clients that join now hold the neighbours' records, and problems have the free model without a head."""
+
+    def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+        return Freely(outputs)
+
+    def task_of(experiment: Experiment) -> Task:
+        genuine = own.task_of(experiment)
+        return ComparedFreely(genuine) if genuine.facts.grouped else genuine
+
+    Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
+    try:
+        with (
+            holding(neighbours, canary=canary),
+            exchanged(problems, "of_shape", build),
+            exchanged(problems, "task_of", task_of),
+        ):
+            yield
+    finally:
+        Problem.from_json.cache_clear()
+
+
+def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss: float) -> Tensor:
+    """A record whose output is `along` the first axis, about the centre, and the sides that its gradients go to."""
+    row, d = torch.zeros(task.features), task.dimension
+    row[_PULL], row[_PUSH] = strength, loss
+    row[_FIRST : _FIRST + d] = task.experiment.clip.centre
+    row[_FIRST] += along
+    row[_FIRST + d] = jacobian
+    return row
+
+
+@contextmanager
+def exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Let a name of a module stand for something else meanwhile."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@dataclass(frozen=True)
+class View:
+    """What an attacker has of one release, flat: the exact value, what left of it, and the scale of its noise.
+
+    ``again`` releases the same value so many times more, at some of its coordinates (p,), by the same code: (count, p).
+    """
+
+    exact: Tensor
+    held: Tensor
+    scale: float
+    again: Callable[[Tensor, int], NDArray[np.float64]]
+
+    @classmethod
+    def through(cls, door: Callable[[Tensor], Released], exact: Tensor, held: Tensor, scale: float) -> View:
+        """The view of what a door released, which takes numbers (n,).
+
+        Noise is drawn by coordinate, so one release of a vector that holds the value many times over has the same law.
+        """
+
+        def again(places: Tensor, count: int) -> NDArray[np.float64]:
+            released = door(exact[places].repeat(count)).value
+            return torch.as_tensor(released).reshape(count, len(places)).numpy()
+
+        return cls(exact, held.reshape(-1), scale, again)
+
+
+class Trial:
+    """One data set behind the real apps, at the initial model: ServerApp and ClientApp, messages, throw-away ledgers.
+
+    A context manager. The experiment has no seed; without neighbours, clients hold its own records, to learn sizes.
+    ``trials`` is how often each neighbour is released by default.
+    """
+
+    trials: int
+
+    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
+        files.new_folder(folder.parent)
+        folder.mkdir(mode=files.PRIVATE_FOLDER)
+        clients = experiment.federation.clients
+        experiment = experiment.with_sections(federation={"sites": clients})
+        self._configs = node_configs(clients, folder)
+        self._grid = InProcessGrid(client_app, self._configs)
+        self._name = RunDirectory(folder).name()
+        try:
+            with self.holding(neighbours, canary=canary):
+                traffic = Traffic()
+                experiment = settled_among(self._grid, experiment, self._name, traffic)
+                self.task = Problem.from_experiment(experiment)
+                self.sites, _ = gather(self._grid, self.task, self._name, traffic)
+                self.plan = served(experiment).plan(self.task, self.sites)
+                self.theta = flatten(self.task.build_model())
+                availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
+                self._attempts = Counter[int]()
+                self.context = Context(self._grid, self.plan, self.sites, availability, traffic, self.begin)
+        except BaseException:
+            self._grid.close()
+            raise
+
+    @property
+    def steps(self) -> int:
+        """As many rounds as the noise is for."""
+        return self.task.experiment.training.rounds
+
+    @property
+    def sigma(self) -> float:
+        """What the plan says of the noise's standard deviation."""
+        return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
+
+    def holding(self, neighbours: Pair | None, *, canary: bool) -> AbstractContextManager[None]:
+        """Let clients that join meanwhile hold the neighbours' records."""
+        return staged(neighbours, canary=canary)
+
+    def worst(self, cell: int) -> Pair:
+        """The worst neighbours of a cell; see `worst_neighbours`."""
+        return worst_neighbours(self.task, cell, self.holder(cell))
+
+    def rounds(self, most: int) -> Sequence[int]:
+        """Numbers of the real rounds to make, at most so many: only those planned, where clients have budgets."""
+        return range(1, min(most, self.steps) + 1)
+
+    def views(self, round_: int) -> Sequence[View]:
+        """What is seen of one real round, at a fresh attempt."""
+        raise NotImplementedError
+
+    def holder(self, cell: int) -> int:
+        """The client with most records of a cell."""
+        return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
+
+    def times_drawn(self, cell: int, client: int, trials: int) -> int:
+        """In how many of so many draws, by server and client, that client's canary is in the batch."""
+        place = [int(site.clients[0]) for site in self.sites].index(client)
+        node = self._node(client)
+        canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[cell])]
+        drawn = 0
+        for trial in range(trials):
+            records = node.draw(batch_key(self.task, 1, trial), self.counts(place, trial))
+            drawn += int(torch.isin(records.ids, canary).any())
+        return drawn
+
+    def counts(self, place: int, trial: int) -> NDArray[np.int64]:
+        """How many records a site draws of each of its clients and cells in a trial, (S, c)."""
+        return draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
+
+    def begin(self, round_: int) -> int:
+        """A fresh attempt of a round."""
+        self._attempts[round_] += 1
+        return self._attempts[round_]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._grid.close()
+
+    def _ledger(self, folder: Path) -> Ledger:
+        """A new ledger of the server's, without a limit."""
+        return Ledger.create(
+            folder / LEDGER,
+            groups=self.plan.strata,
+            delta=self.plan.delta,
+            epsilon=math.inf,
+            accountant=self.plan.accountant,
+            mechanism=self.plan.mechanism,
+            relation=self.plan.relation,
+            nominal=self.plan.nominal,
+        )
+
+    def _node(self, client: int) -> Node:
+        """The client's node, as its first message made it."""
+        settings = self.task.experiment.model_dump_json()
+        return join(settings, self._name, self._grid.run_id, self._configs[client])
+
+
+class TrialRun(Trial):
+    """A `Trial` of trust `central`, where the server has the ledger and adds the noise."""
+
+    trials = 10_000_000
+
+    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
+        super().__init__(experiment, neighbours, folder, canary=canary)
+        self._rounds = Rounds(self.context)
+        self._charged = self._ledger(folder)
+
+    def rounds(self, most: int) -> Sequence[int]:
+        """As often as need be, from the first one again after the last."""
+        return [number % self.steps + 1 for number in range(most)]
+
+    def views(self, round_: int) -> list[View]:
+        """The sum of both exchanges, and its release by the server's code, every call charged."""
+        aggregate = self._rounds.run(round_, self.theta)
+
+        def door(numbers: Tensor) -> Released:
+            fresh = dataclasses.replace(aggregate, vector=numbers, attempt=self.begin(round_))
+            return central.release(fresh, self.plan, self._charged)
+
+        sent = door(aggregate.vector)
+        return [View.through(door, aggregate.vector, sent.value, sent.sigma)]
+
+    def __exit__(self, *raised: object) -> None:
+        with contextlib.suppress(OSError):
+            self._charged.close()
+        super().__exit__(*raised)

@@ -1,0 +1,415 @@
+"""A run's folder as it lies on disk, read with json, sqlite3 and nothing of fedsw's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsw._tools.settings import ExperimentError
+from fedsw.audit.finding import Check
+from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.choices import require_allowed_code, shipped_task
+from fedsw.experiment.trust import TrustModel, trust_model
+from fedsw.learning.moments.moments_sum import layout_of
+from fedsw.learning.moments.preparation import Preparation, prepare
+from fedsw.learning.moments.released_moments import Moments
+from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.penalties import StatedPart
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.recovery import is_running
+from fedsw.runs.run_files import require_plain_files
+
+LAPLACE = "laplace"
+HELD_OUT = "held out"
+FORMULAS = ("statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching")
+"""The penalties whose sensitivity is written again in `fedsw.audit.record._bounds_again`."""
+
+
+class Unchecked(Exception):
+    """Something cannot be checked here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a ledger's table `rows`, with its body read; `charges` are of every group."""
+
+    sequence: int
+    key: str
+    body: str
+    previous: str
+    digest: str
+    round: int
+    attempt: int
+    sigma: float
+    charges: tuple[dict[str, Any], ...]
+
+    @property
+    def trained(self) -> tuple[dict[str, Any], ...]:
+        """The charges of records that are trained on."""
+        return tuple(charge for charge in self.charges if charge["group"] != HELD_OUT)
+
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The charge of records that are kept out of training; None if the row releases nothing of them."""
+        return next((c for c in self.charges if c["group"] == HELD_OUT and c["sampling_rate"] > 0), None)
+
+
+@dataclass(frozen=True)
+class Book:
+    """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow."""
+
+    name: str
+    path: Path
+    header: tuple[str, str]
+    promise: dict[str, Any]
+    rows: tuple[Row, ...]
+    accountant: str
+    budget: float
+    delta: float
+    groups: tuple[str, ...]
+
+    @property
+    def client(self) -> str | None:
+        """The client's number; None for the server's ledger."""
+        match = re.fullmatch(r"client-(\d+)", self.path.stem)
+        return match[1] if match else None
+
+    @property
+    def rounds(self) -> tuple[Row, ...]:
+        """The rows of training."""
+        return tuple(row for row in self.rows if row.kept is None and row.round > 0)
+
+    @property
+    def moments(self) -> tuple[Row, ...]:
+        """The rows that release moments, before the first round."""
+        return tuple(row for row in self.rows if row.round == 0)
+
+    @property
+    def tallies(self) -> tuple[Row, ...]:
+        """The rows that release something of records that are kept out of training."""
+        return tuple(row for row in self.rows if row.kept is not None)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run that is not going on; the summary is empty where its last process ended without one."""
+
+    directory: Path
+    experiment: dict[str, Any]
+    summary: dict[str, Any]
+    selection: dict[str, Any] | None = None
+    allow_modules: Collection[str] = ()
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The settings of the guarantee."""
+        return dict(self.experiment["privacy"])
+
+    @property
+    def trust(self) -> str:
+        """The trust model."""
+        return str(self.privacy["trust"])
+
+    @property
+    def model(self) -> TrustModel:
+        """What the trust model is for the run's task: its facts."""
+        task = shipped_task(self.experiment["objective"]["task"])
+        return trust_model(self.trust, sketch=task is not None and task.facts.sketched)
+
+    @property
+    def local(self) -> bool:
+        """Whether the ledgers are the clients'."""
+        return self.model.local
+
+    @property
+    def sketch(self) -> bool:
+        """Whether one sum over all records was released, once."""
+        return self.model.sketched
+
+    @property
+    def seeded(self) -> bool:
+        """Whether sampling and noise follow from a seed."""
+        return self.experiment.get("seed") is not None
+
+    @property
+    def stages(self) -> int:
+        """How many stages a sketch has."""
+        return 1 + len(self.experiment["sketch"]["stages"])
+
+    def sigma_of(self, rows: Sequence[Row], clients: float) -> float:
+        """Noise in a sum of so many clients that is charged in these rows: that of all of them, or of a masked sum."""
+        if self.model.masked and rows:
+            return self.masked_sigma(rows[0], clients)
+        return math.hypot(*(row.sigma for row in rows))
+
+    def masked_sigma(self, row: Row, clients: float) -> float:
+        """Noise in a masked sum of so many clients: every row has that of the honest ones together."""
+        federation = self.experiment["federation"]
+        honest = (federation["min_clients"] or federation["clients"]) - self.experiment["local"]["colluding"]
+        return row.sigma * math.sqrt(clients / honest)
+
+    @property
+    def releases_kept(self) -> bool:
+        """Whether something of records that are kept out of training is released, once."""
+        return bool(self.experiment["data"].get("held_out_to", "operator") == "everybody")
+
+    @property
+    def share_of_moments(self) -> float:
+        """The share of the budget that buys moments before the first round; 0 where none are released."""
+        return float(self.privacy.get("moments") or 0.0)
+
+    @cached_property
+    def moments(self) -> dict[str, Any] | None:
+        """moments.json; None if there is none."""
+        return _json(self.directory / "moments.json")
+
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """The map of features and the scale of clips that the released moments give; None without moments."""
+        if not self.share_of_moments or self.moments is None:
+            return None
+        layout = layout_of(self.task)
+        values = torch.tensor(self.moments["values"], dtype=torch.float64)
+        if layout is None or tuple(values.shape) != (layout.cells, layout.width):
+            raise ValueError(f"moments.json holds values of shape {tuple(values.shape)}")
+        records = tuple(int(each) for each in self.moments["records"])
+        return prepare(self.task, Moments(layout, values, float(self.moments["sigma"]), records))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a guarantee was asked for."""
+        epsilon = self.privacy.get("epsilon")
+        asked = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
+        return self.model.noised and asked
+
+    @property
+    def accountant(self) -> str:
+        """The accountant that the settings ask for; by its bare name where this process does not know it."""
+        try:
+            return self.model.accountant(self._written)
+        except ExperimentError:
+            return str(self.privacy["accountant"])
+
+    @property
+    def mechanism(self) -> str:
+        """The noise of what is released, as the trust model says; empty where the settings cannot be read here."""
+        try:
+            return self.model.mechanism(self._written)
+        except ExperimentError:
+            return ""
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """plan.json: epsilon, delta and the sizes of the groups; empty if there is none."""
+        return _json(self.directory / "plan.json") or {}
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last one that was cut short is left out."""
+        return _lines(self.directory / "metrics.jsonl")
+
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of log.jsonl."""
+        return _lines(self.directory / "log.jsonl")
+
+    @cached_property
+    def books(self) -> list[Book]:
+        """The ledgers: the server's, or the clients' as far as they are in the folder."""
+        return [read_book(path) for path in ledgers(self.directory)]
+
+    @property
+    def claimed(self) -> float:
+        """Epsilon of the summary, or without one that of the plan."""
+        return real(self.summary["epsilon"]) if self.summary else real(self.plan.get("epsilon", math.inf))
+
+    @property
+    def delta(self) -> float:
+        """Delta at which the ledgers are kept: the summary's, but for Laplace noise, whose guarantee has none."""
+        reported = self.plan.get("delta", self.summary.get("delta", 0.0))
+        return float(reported if self.accountant == LAPLACE else self.summary.get("delta", reported))
+
+    @property
+    def own_penalties(self) -> tuple[str, ...]:
+        """The penalties that the settings name and no formula here is that of: a user's own, or a package's."""
+        goal = self.experiment["objective"]
+        names = (goal["penalty"], *(more["penalty"] for more in goal["also"]))
+        return tuple(name for name in names if name not in FORMULAS)
+
+    @cached_property
+    def penalties(self) -> list[dict[str, Any]]:
+        """Every penalty with its weight, radius and Jacobian; one of the user's own as its parts, or as "stated".
+
+        What is somebody's own is loaded, which CodeRefused says where it may not be.
+        """
+        goal = self.experiment["objective"]
+        if not self.own_penalties:
+            return [{**goal, "weight": goal["alpha"]}, *goal["also"]]
+        objective, penalties = self.task.objective, []
+        if not isinstance(objective, Composite):
+            raise ValueError(f"the settings name {self.own_penalties}, and their objective is {objective}")
+        for penalty, part in zip(objective.penalties, objective.parts, strict=True):
+            clip = penalty.clip
+            known: dict[str, Any] = {"weight": part.alpha, "dimension": penalty.dimension}
+            known |= {} if clip is None else {"radius": clip.output, "jacobian": clip.jacobian}
+            if isinstance(part, Objective):
+                known["penalty"] = part.penalty
+            elif isinstance(part, Matching):
+                known |= {"penalty": "prior-matching", "prior_radius": part.radius}
+            elif isinstance(part, StatedPart):
+                loss = float(self.experiment["clip"]["loss"])
+                known |= {"penalty": "stated", "stated": partial(_stated, part.bounding, loss)}
+            else:
+                raise TypeError(f"no formula here is that of a {type(part).__name__}")
+            penalties.append(known)
+        return penalties
+
+    @property
+    def word(self) -> str:
+        """Whose word the bounds of all penalties are."""
+        stated = self.own_penalties and any(each["penalty"] == "stated" for each in self.penalties)
+        return "stated" if stated else "proven"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Records of every group."""
+        return {str(group): int(size) for group, size in self.plan["groups"].items()}
+
+    @cached_property
+    def _written(self) -> Experiment:
+        """The settings, validated; what they name of somebody's own is not loaded."""
+        return parse_experiment(self.experiment)
+
+    @cached_property
+    def settings(self) -> Experiment:
+        """The settings, validated; CodeRefused if they name a module that is not in `allow_modules`."""
+        require_allowed_code(self._written, self.allow_modules, stored=self.directory)
+        return self._written
+
+    @cached_property
+    def task(self) -> Problem:
+        """The settings made concrete; Unchecked if they need files that are not here."""
+        try:
+            return Problem.from_experiment(self.settings.on_host())
+        except OSError as fault:
+            raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
+
+    @property
+    def planned_releases(self) -> int:
+        """Releases of a record that the settings plan: one a round, or one for all."""
+        return self.model.releases(self._written)
+
+
+def _stated(
+    bound: Callable[[Sequence[int], Clip], float], loss: float, sizes: list[int], own: tuple[float, float]
+) -> float:
+    """What a user states for these sizes of groups, and these clips of outputs and Jacobians."""
+    return bound(sizes, Clip(*own, loss))
+
+
+def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
+    """The folder of a run that is finished, failed or was killed; ValueError if it is no such, or holds links."""
+    config = _json(directory / "config.json")
+    if config is None or not isinstance(config.get("experiment"), Mapping):
+        raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
+    require_plain_files(directory)
+    if is_running(directory):
+        raise ValueError(
+            f"{directory} is being run by another process; `fedsw show {directory} progress` "
+            "shows how far it is. Audit it when it has ended"
+        )
+    folder = Folder(directory, dict(config["experiment"]), {}, config.get("selection"))
+    events = [line.get("event") for line in folder.log if line.get("event") in ("run begins", "run ended")]
+    summary = {} if events[-1:] == ["run begins"] else _json(directory / "summary.json") or {}
+    return replace(folder, summary=summary, allow_modules=allow_modules)
+
+
+def ledgers(directory: Path) -> list[Path]:
+    """The ledger files of a run."""
+    if (directory / "ledger.sqlite").exists():
+        return [directory / "ledger.sqlite"]
+    paths = (*directory.glob("clients/client-*.sqlite"), *directory.glob("nodes/*/client-*.sqlite"))
+    return sorted(paths, key=lambda path: (len(path.name), path.name))
+
+
+def read_book(path: Path) -> Book:
+    """A ledger file, whatever its digests say; ValueError if it has more than its tables: statements would run."""
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
+        if kinds != {"header": "table", "rows": "table"}:
+            raise ValueError(f"{path.name} holds more than the tables of a ledger: {', '.join(sorted(kinds))}")
+        headers = database.execute("SELECT body, digest FROM header").fetchall()
+        stored = database.execute("SELECT sequence, key, body, previous, digest FROM rows ORDER BY sequence").fetchall()
+    finally:
+        database.close()
+    if len(headers) != 1:
+        raise ValueError(f"{path.name} has {len(headers)} headers")
+    promise = json.loads(headers[0][0])
+    rows = tuple(Row(*line, **_released(json.loads(line[2]))) for line in stored)
+    numbers = str(promise["accountant"]), real(promise["epsilon"]), float(promise["delta"])
+    groups = tuple(map(str, promise["groups"]))
+    return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups)
+
+
+def _released(body: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {"round": int(body["round"]), "attempt": int(body["attempt"]), "sigma": float(body["sigma"])}
+    return {**numbers, "charges": tuple(body["charges"])}
+
+
+def real(value: Any) -> float:
+    """A number of a run's JSON, where infinity is the word "inf"."""
+    return math.inf if value is None else float(value)
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+    return value
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = []
+    for position, line in enumerate(lines, start=1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as fault:
+            if position < len(lines):
+                raise ValueError(f"{path}, line {position} is damaged: {fault}") from None
+    return found
+
+
+def without_ledgers(name: str) -> Check:
+    """A check that takes the clients' ledgers."""
+    return Check(name, None, "the clients' ledgers are not in the folder; audit them where they are")
+
+
+def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
+    """A check's outcome; what it cannot read counts as a failure, and stops no other check."""
+    try:
+        return of(folder)
+    except ModuleNotFoundError as missing:
+        brings = "pip install '.[compare]' in fedsw's checkout"
+        return Check(name, None, f"needs {missing.name}, which is not installed ({brings})")
+    except Unchecked as reason:
+        return Check(name, None, str(reason))
+    except Exception as fault:
+        return Check(name, False, f"cannot be read: {type(fault).__name__}: {fault}")

@@ -1,0 +1,154 @@
+"""Checks that what must stay secret is absent: counts, seconds, un-noised metrics; every key must be on a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from safetensors import safe_open
+
+from fedsw._tools.text import upward
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record._chain import newest_checkpoint
+from fedsw.audit.record._folder import Folder, real
+
+NAME = "counts and seconds absent"
+
+LINE = frozenset(
+    {
+        "round", "attempt", "epsilon", "sigma", "snr", "gradient_norm", "clients", "bytes_up", "bytes_down",
+        "epsilon_by_client", "held_out", "distance",
+    }
+)  # fmt: skip
+"""All that a line of metrics.jsonl may say: settings, functions of noised releases, totals of padded messages, who was
+there, and metrics on records outside the guarantee."""
+
+_QUIET = frozenset({"run begins", "round released", "kept records released", "moments released", "run ended"})
+"""Events of a run in which every round is like the others."""
+
+UNSAFE = frozenset({"training_loss"})
+"""What it may say besides, where `unsafe_metrics` made the reader's epsilon infinite."""
+
+LOG = frozenset(
+    {
+        "time", "level", "event", "attempt", "bytes_down", "bytes_up", "client", "clients", "code", "delta", "engine",
+        "epsilon", "fault", "ledger", "resumed", "round", "rounds", "run", "snr", "status",
+    }
+)  # fmt: skip
+"""All that a line of log.jsonl may say; the whole run's seconds are the summary's."""
+
+SUMMARY = frozenset(
+    {
+        "name", "title", "status", "engine", "clients", "rounds", "released_rounds", "epsilon", "epsilon_spent",
+        "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
+        "held_out_by_group", "held_out_impact_of", "held_out_measured_on", "held_out_release", "measured_on", "seconds",
+        "bytes_up", "bytes_down", "seed",
+        "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
+        "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",
+        "signal_to_noise", "warnings", "account", "selection", "moments",
+    }
+)  # fmt: skip
+PLAN = frozenset({"epsilon", "delta", "groups", "names"})
+CHECKPOINT = frozenset({"round", "theta", "average", "optimizer", "ledger"})
+OPTIMIZER = frozenset({"momentum_buffer", "step", "exp_avg", "exp_avg_sq"})
+RELEASE = frozenset({"released", "directions", "projections", "noised", "sigma", "round and epsilon"})
+"""All that a client's file in `releases` may hold: noised arrays, public or its own directions, its epsilon."""
+_SECTIONS = ("held_out", "epsilon_by_client")
+
+
+def check(folder: Folder) -> Check:
+    """Check the keys of every published file against what may be there, and what the numbers themselves show."""
+    faults = Faults()
+    unsafe = bool(folder.experiment.get("unsafe_metrics"))
+    _require_keys("metrics.jsonl", folder.metrics, LINE | (UNSAFE if unsafe else frozenset()), faults)
+    _require_keys("log.jsonl", folder.log, LOG, faults)
+    _require_keys("summary.json", [folder.summary], SUMMARY, faults)
+    _require_keys("plan.json", [folder.plan], PLAN, faults)
+    for line in folder.metrics:
+        for section in _SECTIONS:
+            inner = line.get(section) or {}
+            flat = all(isinstance(value, int | float | str | None) for value in inner.values())
+            faults.require(flat, f"round {line.get('round')} of metrics.jsonl: {section} holds more than numbers")
+    if unsafe and folder.summary:
+        reader = real(folder.summary["epsilon_of_reader"])
+        faults.require(
+            reader == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {upward(reader, 6)}"
+        )
+    _traffic(folder, faults)
+    _ratios(folder, faults)
+    keys = _checkpoint(folder, faults)
+    _releases(folder, faults)
+    lines = f"{len(folder.metrics)} lines of metrics and {len(folder.log)} of the log"
+    well = f"{lines} hold only what may be published"
+    well += ", un-noised losses too: ε of the reader is ∞" if unsafe else ""
+    dated = sum("time" in line and line.get("event") == "round released" for line in folder.log)
+    if dated:
+        well += "; log.jsonl dates its rounds, so it is for the operator and not for publication"
+    return faults.check(NAME, well, log_dates_rounds=dated > 0, checkpoint_keys=keys)
+
+
+def _require_keys(file: str, lines: Iterable[Mapping[str, Any]], allowed: frozenset[str], faults: Faults) -> None:
+    seen: dict[str, int] = {}
+    for line in lines:
+        for key in line.keys() - allowed:
+            seen[key] = seen.get(key, 0) + 1
+    for key, count in sorted(seen.items()):
+        faults.require(False, f"{file} holds {key!r}" + (f" in {count} lines" if count > 1 else ""))
+
+
+def _traffic(folder: Folder, faults: Faults) -> None:
+    """Bytes are totals of the run; rounds alike have messages of one size, whatever was drawn of whom."""
+    for name in ("bytes_up", "bytes_down"):
+        totals = [int(line[name]) for line in folder.metrics if name in line]
+        steps = [after - before for before, after in zip(totals, totals[1:], strict=False)]
+        faults.require(all(step >= 0 for step in steps), f"{name} of metrics.jsonl falls: it is no total of the run")
+        released = folder.planned_releases > 1
+        alike = len({line.get("clients") for line in folder.metrics}) == 1 and len(totals) == len(folder.metrics)
+        events = [line.get("event") for line in folder.log]
+        quiet = events.count("run begins") == 1 and set(events) <= _QUIET
+        once = all(line.get("attempt") == 0 for line in folder.metrics)
+        if released and alike and quiet and once and len(steps) > 1:
+            faults.require(len(set(steps)) == 1, f"{name} of rounds alike differ: their size tells counts")
+
+
+def _ratios(folder: Folder, faults: Faults) -> None:
+    """The signal-to-noise ratio follows from the noised gradient's norm and from sigma alone."""
+    stored = newest_checkpoint(folder.directory)
+    if stored is None:
+        return
+    r = stored["theta"].numel()
+    for line in folder.metrics:
+        sigma, norm, snr = line.get("sigma"), real(line.get("gradient_norm")), line.get("snr")
+        expected = math.sqrt(max(0.0, ((norm / sigma) ** 2 - r) / r)) if sigma else None
+        where = f"round {line.get('round')} of metrics.jsonl"
+        same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
+        faults.require(same, f"{where}: its snr is not that of the noised gradient")
+
+
+def _releases(folder: Folder, faults: Faults) -> None:
+    for path in sorted((folder.directory / "releases").glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            more = sorted(set(file.keys()) - RELEASE)
+        faults.require(not more, f"releases/{path.name} holds {more}")
+
+
+def _checkpoint(folder: Folder, faults: Faults) -> list[str]:
+    stored = newest_checkpoint(folder.directory)
+    if stored is None:
+        return []
+    for key in sorted(stored.keys() - CHECKPOINT):
+        faults.require(False, f"the checkpoint holds {key!r}")
+    theta, optimizer = stored["theta"], stored["optimizer"]
+    faults.require(set(optimizer) <= {"state", "param_groups"}, "the checkpoint's optimizer holds more than its state")
+    for state in optimizer["state"].values():
+        more = sorted(state.keys() - OPTIMIZER)
+        faults.require(not more, f"the checkpoint's optimizer holds {more}")
+        shapes = [value.shape for value in state.values() if value is not None and value.numel() > 1]
+        same = all(shape == theta.shape for shape in shapes)
+        faults.require(same, "the optimizer's state is not of the model's shape")
+    faults.require(stored["average"].shape == theta.shape, "the checkpoint's average is not of the model's shape")
+    head = stored["ledger"]
+    known = head is None or head.keys() <= {"sequence", "digest"}
+    faults.require(known, "the checkpoint holds more than a ledger's head")
+    return sorted(stored)

@@ -1,0 +1,371 @@
+"""Runs that release counts and sums over records kept out of training: their one row, its sensitivity, its noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedsw._tools.text import upward
+from fedsw.audit.finding import Check, Faults
+from fedsw.audit.record import _bounds_again as sensitivity
+from fedsw.audit.record._bounds_again import EXACT, SLACK, require_sensitivity
+from fedsw.audit.record._folder import HELD_OUT, Folder, Row, real, without_ledgers
+from fedsw.audit.record._spent import planned_cost
+from fedsw.experiment.trust import Law
+
+HELD_OUT_FILE = "held_out.json"
+
+HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "round"})
+
+
+def _least_sensitivity(folder: Folder) -> float:
+    """How far a replaced record moves the sums of counts, or of a regression's squares, targets and counts of one."""
+    if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
+        return SLACK * math.sqrt(2)
+    return SLACK * math.sqrt(5 if folder.task.dimension == 1 else 3)
+
+
+def require_held_out(folder: Folder, faults: Faults) -> str:
+    """Look at the row of every ledger, and at what was stored: what is well in words, none if nothing is released."""
+    path = folder.directory / HELD_OUT_FILE
+    rows = [(book, row) for book in folder.books for row in book.rows]
+    if not folder.releases_kept:
+        faults.require(not path.exists(), f"{HELD_OUT_FILE} is there, and the settings release nothing of kept records")
+        charged = [book.name for book, row in rows if any(c["group"] == HELD_OUT for c in row.charges)]
+        faults.require(not charged, f"{charged[:1]} charges kept records, of which nothing is released")
+        return ""
+    least = _least_sensitivity(folder)
+    most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.model.masked else 1
+    for book in folder.books:
+        many = len(book.tallies)
+        faults.require(many <= most, f"{book.name} has {many} rows of kept records; its noise is for {most}")
+    for book, row in rows:
+        where, said = f"{book.name}, row {row.sequence}", [c for c in row.charges if c["group"] == HELD_OUT]
+        faults.require(len(said) == 1, f"{where} does not say what it costs kept records")
+        if (charge := row.kept) is None:
+            continue
+        faults.require(charge["sampling_rate"] == 1.0, f"{where}: kept records are all released, at a rate below 1")
+        require_sensitivity(charge, least, f"{where}, of kept records", faults)
+        others = [c["group"] for c in row.trained if c["sampling_rate"] > 0]
+        faults.require(not others, f"{where} releases kept records and charges {others}, which are trained on")
+    if not path.is_file():
+        said_so = folder.summary.get("held_out_release") is None
+        faults.require(said_so, f"the summary has a release of kept records, and there is no {HELD_OUT_FILE}")
+        return "; nothing of kept records was released"
+    return _held_out_stored(folder, faults)
+
+
+def _require_stored(
+    folder: Folder, stored: Mapping[str, Any], file: str, rows: Sequence[Row], faults: Faults, *, several: bool = False
+) -> None:
+    """Require that what is stored is in a ledger, whose rows have its sigma together, unless some are not in it."""
+    if folder.books:
+        faults.require(bool(rows), f"{file} is in no ledger")
+        total, sigma = folder.sigma_of(rows, stored["clients"]), float(stored["sigma"])
+        same = several or math.isclose(sigma, total, rel_tol=1e-6)
+        faults.require(not rows or same, f"{file} has noise of σ = {sigma:.6g}, its rows {total:.6g}")
+
+
+def _held_out_stored(folder: Folder, faults: Faults) -> str:
+    stored = json.loads((folder.directory / HELD_OUT_FILE).read_text(encoding="utf-8"))
+    rows = [row for book in folder.books for row in book.tallies]
+    more = sorted(stored.keys() - HELD_OUT_KEYS)
+    faults.require(not more, f"{HELD_OUT_FILE} holds {more}")
+    several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
+    _require_stored(folder, stored, HELD_OUT_FILE, rows, faults, several=several)
+    whole = all(float(value).is_integer() for row in stored["values"] for value in row)
+    faults.require(not folder.noisy or not whole, f"{HELD_OUT_FILE} holds whole numbers, as counts without noise are")
+    return f"; {sum(stored['records'])} kept records released once"
+
+
+MOMENTS_FILE = "moments.json"
+
+MOMENTS_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "counted"})
+
+
+def require_moments(folder: Folder, faults: Faults) -> str:
+    """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
+
+    A record's vector is at most 1 long, so that its replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
+    """
+    if not folder.share_of_moments:
+        faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
+        charged = [book.name for book in folder.books if book.moments]
+        faults.require(
+            not charged, f"{charged[:1]} charges a release before the first round; the settings ask for none"
+        )
+        return ""
+    least = SLACK * math.sqrt(2)
+    summed = folder.model.masked and any(book.moments for book in folder.books)  # a client may be away from the one sum
+    for book in folder.books:
+        released = summed or bool(book.moments)
+        faults.require(not book.rounds or released, f"{book.name} has rounds, and no release of moments")
+        for row in book.moments:
+            where = f"{book.name}, row {row.sequence}"
+            for charge in row.trained:
+                full = charge["sampling_rate"] == 1.0
+                faults.require(full, f"{where}: moments are of all records, charged at a rate below 1")
+                require_sensitivity(charge, least, f"{where}, of moments", faults)
+            said = {charge["group"] for charge in row.trained if charge["sampling_rate"] > 0}
+            missing = sorted({charge["group"] for each in book.rounds for charge in each.trained} - said)
+            faults.require(not missing, f"{where} does not charge {missing}")
+    return _stored(folder, faults)
+
+
+def _stored(folder: Folder, faults: Faults) -> str:
+    stored = folder.moments
+    if stored is None:
+        faults.require(not folder.metrics, f"rounds are in metrics.jsonl, and there is no {MOMENTS_FILE}")
+        return "; no moments were released"
+    more = sorted(stored.keys() - MOMENTS_KEYS)
+    faults.require(not more, f"{MOMENTS_FILE} holds {more}")
+    rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
+    if folder.model.masked or not folder.local:
+        _require_stored(folder, stored, MOMENTS_FILE, rows, faults)
+    # What every record adds to its cell's first number:
+    one = (math.floor(2**14 * float(stored["counted"])) / 2**14) ** 2
+    exact = all(row[0] == many * one for row, many in zip(stored["values"], stored["records"], strict=True) if many)
+    faults.require(not folder.noisy or not exact, f"{MOMENTS_FILE} counts records exactly, as sums without noise do")
+    return f"; moments of {sum(stored['records'])} records released once"
+
+
+NAME = "noise against Δ"
+
+_GRID = 1e-3
+_LARGEST = 2 * 10**6
+
+
+def check(folder: Folder) -> Check:
+    """Check every row: sigma / Delta, Delta against the formulas for the settings, and p against the groups' sizes."""
+    if not folder.noisy:
+        faults = Faults()
+        faults.require(
+            folder.claimed == math.inf, f"no noise was asked for, and ε = {upward(folder.claimed, 6)} is claimed"
+        )
+        return faults.check(NAME, "no noise was asked for, and ε = ∞ is claimed")
+    if not folder.books:
+        return without_ledgers(NAME)
+    faults, least = Faults(), math.inf
+    asked = _asked(folder)
+    for book in folder.books:
+        for row in book.rounds:
+            where = f"{book.name}, row {row.sequence}"
+            most = max((float(charge["sensitivity"]) for charge in row.trained), default=0.0)
+            ratio = row.sigma / most if most else math.inf
+            least = min(least, ratio)
+            faults.require(ratio >= asked * (1 - EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
+        planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
+        if planned is not None:
+            budget = real(book.promise["epsilon"])
+            enough = planned.epsilon - planned.error <= budget * (1 + _GRID)
+            fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(planned.epsilon, 6)}"
+            faults.require(enough, f"{fault}, not {upward(budget, 6)}")
+    found = _against_settings(folder, faults)
+    found += require_moments(folder, faults) + require_held_out(folder, faults)
+    _metrics(folder, faults)
+    numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
+    margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
+    return faults.check(NAME, f"{margin}; {found}", **numbers)
+
+
+def _asked(folder: Folder) -> float:
+    """sigma / Delta that every row must have; 0 where each client has its own, for its own sampling rate."""
+    given = folder.privacy.get("noise_multiplier")
+    if given is not None:
+        return float(given)
+    if folder.model.law in ("clipped sum", "masked sum", "whole records", "sum of waves"):
+        return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
+    return 0.0
+
+
+def _against_settings(folder: Folder, faults: Faults) -> str:
+    if (law := folder.model.law) is None:
+        faults.left = f"trust {folder.trust!r} does not say what its ledgers account for: Δ and p against the settings"
+        return faults.left
+    return _LAWS[law](folder, faults)
+
+
+def _diameter(folder: Folder, faults: Faults) -> str:
+    """Features in a ball of radius rho: a replaced record moves them by 2 rho."""
+    rates = folder.model.slices
+    clip, slicing = folder.experiment["clip"], folder.experiment["slicing"]
+    once = folder.planned_releases == 1
+    for book in folder.books:
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
+            require_sensitivity(charge, 2 * clip["output"], where, faults)
+            if once:
+                faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
+            if rates:
+                slices, asked = charge.get("slicing") or {}, (slicing["directions"], slicing["scheme"])
+                same = (slices.get("k"), slices.get("scheme")) == asked and slices.get("d") == folder.task.dimension
+                faults.require(same, f"{where}: other slices than the settings'")
+                if not once:
+                    _require_rate(charge["sampling_rate"], folder, max(folder.sizes.values()), where, faults)
+    return "Δ is no less than the diameter of the ball"
+
+
+def _contributions(folder: Folder, faults: Faults) -> str:
+    """Jointly with the table, Delta / sqrt(1 - share); batches are at most one record larger at each client."""
+    alpha, sizes = folder.experiment["objective"]["alpha"], folder.sizes
+    share = folder.experiment["local"]["table_share"] if alpha > 0 else 0.0
+    fraction, clients = folder.experiment["training"]["batch_fraction"], folder.experiment["federation"]["clients"]
+    scale = clips_scale(folder)
+    largest = {group: min(size, math.floor(fraction * size) + clients) for group, size in sizes.items()}
+    for book in folder.books:
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
+            bounds = _of_contribution(folder, largest, row)
+            least = scale * min(bounds.values()) / math.sqrt(1 - share)  # a client holds records of one group at least
+            require_sensitivity(charge, least, where, faults)
+            _require_rate(charge["sampling_rate"], folder, max(sizes.values()), where, faults)
+    return "Δ is no less than the formulas' for the largest batches"
+
+
+def _of_contribution(folder: Folder, largest: Mapping[str, int], row: Row) -> dict[str, float]:
+    return sensitivity.of_sum(
+        folder.experiment,
+        largest,
+        spreads=spreads_of(folder, row),
+        bound=sensitivity.TABLES,
+        penalties=folder.penalties,
+    )
+
+
+def _masked(folder: Folder, faults: Faults) -> str:
+    """Every client's row is at least that of the contribution, or of tables alone; its rate is the batch's."""
+    fraction = folder.experiment["training"]["batch_fraction"]
+    largest = {group: max(1, math.floor(fraction * size)) for group, size in folder.sizes.items()}
+    for book in folder.books:
+        for row in book.rounds:
+            (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
+            least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
+            if folder.task.private_parameters:
+                bounds = _of_contribution(folder, largest, row)
+                least = clips_scale(folder) * max(bounds.values())
+            require_sensitivity(charge, least, where, faults)
+            faults.require(charge["sampling_rate"] >= fraction, f"{where}: the rate is below {fraction:g}")
+    return "Δ is no less than the formulas' for the largest batches"
+
+
+def _sums(folder: Folder, faults: Faults) -> str:
+    """Under `central`: batches from the recorded rates, Delta from the batches."""
+    training, sizes = folder.experiment["training"], folder.sizes
+    stratified = folder.privacy["sampling"] == "stratified"
+    scale = clips_scale(folder)
+    processes = sum(line.get("event") == "run begins" for line in folder.log)
+    if processes > 1 and not _sizes_stayed(folder):
+        faults.left = "Δ and p against the settings: the run went on with other sizes than plan.json's"
+        return faults.left
+    for row in folder.books[0].rounds:
+        where = f"{folder.books[0].name}, row {row.sequence}"
+        batch, known = {}, True
+        for charge in row.trained:
+            group, rate = charge["group"], float(charge["sampling_rate"])
+            size = sizes[group]
+            if stratified:
+                fraction = training["batch_fraction"]
+                largest = math.floor(fraction * size)
+                few = fraction - folder.experiment["federation"]["clients"] / size
+                faults.require(few <= rate <= fraction, f"{where}: p = {rate:.6g} of {group}, asked {fraction:g}")
+            else:
+                largest = batch_of(rate, size, training["batch_fraction"], training["batch_size"])
+                fault = f"{where}: p = {rate:.6g} of {group} is the rate of no batch of its {size} records"
+                faults.require(largest > 0, fault)
+            known = known and largest > 0
+            batch[group] = largest
+        if not known:
+            continue
+        bounds = sensitivity.of_sum(
+            folder.experiment, batch, spreads=spreads_of(folder, row), penalties=folder.penalties
+        )
+        for charge in row.trained:
+            require_sensitivity(charge, scale * bounds[charge["group"]], f"{where}, of {charge['group']}", faults)
+    whose = ""
+    if folder.word == "stated":
+        whose = f", where that of {', '.join(folder.own_penalties)} is stated by the user and proven by nobody"
+    return f"Δ and p of {len(folder.books[0].rounds)} rows are no less than the formulas'{whose}"
+
+
+_LAWS: Mapping[Law, Callable[[Folder, Faults], str]] = {
+    "clipped sum": _sums,
+    "masked sum": _masked,
+    "clipped contribution": _contributions,
+    "random slices": _diameter,
+    "whole records": _diameter,
+    "sum of waves": sensitivity.noise,
+}
+
+
+def clips_scale(folder: Folder) -> float:
+    """Read what multiplies the clips of Jacobians and loss gradients, and Delta with them: 1 without moments."""
+    return 1.0 if folder.preparation is None else folder.preparation.scale
+
+
+def _sizes_stayed(folder: Folder) -> bool:
+    """Whether the last process planned the rates that plan.json's sizes imply."""
+    training, reported = folder.experiment["training"], folder.summary.get("guarantee", {}).get("sampling_rates", {})
+    if folder.privacy["sampling"] == "stratified" or not reported:
+        return True
+    return all(
+        batch_of(rate, folder.sizes[group], training["batch_fraction"], training["batch_size"])
+        == _rounded(folder.sizes[group], training["batch_fraction"], training["batch_size"])
+        for group, rate in reported.items()
+    )
+
+
+def _rounded(size: int, fraction: float, fixed: int | None) -> int:
+    return fixed if fixed is not None else max(1, math.floor(fraction * size))
+
+
+@lru_cache(maxsize=4096)
+def batch_of(rate: float, size: int, fraction: float, fixed: int | None) -> int:
+    """Find the largest batch that has exactly this rate for some number of records, at most `size`; 0 if none has."""
+    if size > _LARGEST:
+        return _rounded(size, fraction, fixed)
+    records = np.arange(1, size + 1)
+    drawn = np.full(size, fixed) if fixed is not None else np.maximum(1, np.floor(fraction * records))
+    fits = drawn[(drawn / records == rate) & (drawn <= records)]
+    return int(fits.max()) if fits.size else 0
+
+
+def _require_rate(rate: float, folder: Folder, size: int, where: str, faults: Faults) -> None:
+    fraction = folder.experiment["training"]["batch_fraction"]
+    fault = f"{where}: p = {rate:.6g} is the rate of no batch of {fraction:g} of a client's records"
+    faults.require(batch_of(rate, size, fraction, None) > 0, fault)
+
+
+def _metrics(folder: Folder, faults: Faults) -> None:
+    """The sigma of every released round is that of its row, or what the clients' rows add up to."""
+    if not folder.model.gradients:
+        return
+    by_attempt: dict[tuple[int, int], list[Row]] = {}
+    for book in folder.books:
+        for row in book.rows:
+            by_attempt.setdefault((row.round, row.attempt), []).append(row)
+    for line in folder.metrics:
+        rows = by_attempt.get((line.get("round", 0), line.get("attempt", 0)), [])
+        where = f"round {line.get('round')} of metrics.jsonl"
+        faults.require(bool(rows), f"{where} is in no ledger")
+        total, reported = folder.sigma_of(rows, line.get("clients", 0)), line.get("sigma")
+        if folder.model.law == "masked sum" and not folder.task.private_parameters:
+            continue  # what is released is a gradient made of noised tables; nothing of it has one standard deviation
+        several = folder.local and line.get("clients") != len(rows)  # who was lost is charged and not in the sum
+        same = reported is not None and (several or math.isclose(float(reported), total, rel_tol=1e-6))
+        faults.require(not rows or same, f"{where} says σ = {reported}, its rows {total:.6g}")
+
+
+def spreads_of(folder: Folder, row: Row) -> list[float]:
+    """Compute lambda_max of every penalty's directions: known for orthogonal blocks, else of the public draw."""
+    slicing = folder.experiment["slicing"]
+    widths = [each.get("dimension") or folder.task.dimension for each in folder.penalties]
+    k = int(slicing["directions"])
+    if slicing["scheme"] == "orthogonal" or max(widths) == 1:
+        return [1.0 if d == 1 else math.ceil(k / d) / k for d in widths]
+    drawn = [np.asarray(each, dtype=np.float64) for each in folder.task.all_directions(row.round, row.attempt)]
+    return [float(np.linalg.eigvalsh(each @ each.T / each.shape[1]).max()) for each in drawn]

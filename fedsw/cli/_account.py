@@ -1,0 +1,127 @@
+"""`fedsw account`: one budget for one data set, over all runs on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw._tools.text import json_text
+from fedsw.cli._options import Json, answer, echo
+
+if TYPE_CHECKING:
+    from fedsw.privacy.accounting.lifetime import DatasetAccount
+
+account = typer.Typer(help="Show and limit what all runs on one data set spent together.", invoke_without_command=True)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
+Folder = Annotated[
+    Path | None, typer.Option("--accounts", metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
+]
+Delta = Annotated[float | None, typer.Option(help="δ at which ε is shown; the limit's by default.")]
+
+
+@account.callback()
+def account_command(
+    context: typer.Context, accounts: Folder = None, delta: Delta = None, as_json: Json = False
+) -> None:
+    """Show what all runs on one data set spent together, and how much is left.
+
+    Without a command: all data sets that have an account on this machine.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from fedsw.privacy.accounting.lifetime import accounts_in
+    from fedsw.runs.report.account_screens import account_record, accounts_view
+
+    folder = _folder(accounts)
+    records = [account_record(found, delta) for found in accounts_in(folder)]
+    if not (records or as_json):
+        echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
+        return
+    found = {"folder": str(folder), "accounts": records}
+    answer(found, lambda: accounts_view(records), as_json=as_json, highlight=True)
+
+
+@account.command("show")
+def show_command(
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Names of data sets.")],
+    accounts: Folder = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """Show the runs on a data set, what they cost together, and what is left.
+
+    Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
+    is a record of client 0 in a simulation.
+    """
+    from fedsw.runs.report.account_screens import together_record, together_view
+
+    found = [_existing(each, accounts) for each in data]
+    if len(found) == 1:
+        _show(found[0], delta, as_json=as_json)
+        return
+    record = together_record(found, delta)
+    answer(record, lambda: together_view(record), as_json=as_json, highlight=True)
+
+
+@account.command("limit")
+def limit_command(
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
+    delta: Annotated[float, typer.Option(help="δ of that ε, well below 1 / records.")],
+    accounts: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
+    from fedsw.privacy.accounting.lifetime import DatasetAccount
+
+    found = DatasetAccount(_folder(accounts), data)
+    found.limit(epsilon, delta)
+    _show(found, None, as_json=as_json)
+
+
+@account.command("settle")
+def settle_command(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The folder of a run, a training or a ledger, or a client's state folder."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Let a run or training that stopped count with what it spent, and give back the rest of what was set aside.
+
+    It may be resumed later, if there is room for it then.
+    """
+    from fedsw.federation.engines.pool import settle_run
+
+    settled = settle_run(run)
+    echo(json_text({"settled": settled}) if as_json else "\n".join(f"{name}: settled" for name in settled))
+
+
+def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
+    from fedsw.runs.report.account_screens import account_record, account_view
+
+    record = account_record(found, delta)
+    answer(record, lambda: account_view(record), as_json=as_json, highlight=True)
+
+
+def _existing(data: str, accounts: Path | None) -> DatasetAccount:
+    from fedsw._tools.text import nearest
+    from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_in
+
+    folder = _folder(accounts)
+    found = DatasetAccount(folder, data)
+    if not found.state().runs and not found.path.exists():
+        known = [each.data for each in accounts_in(folder)]
+        raise FileNotFoundError(
+            f"no account of data set {data!r} in {folder}; {nearest(data, known)}known: {', '.join(known) or 'none'}"
+        )
+    return found
+
+
+def _folder(accounts: Path | None) -> Path:
+    from fedsw.privacy.accounting.lifetime import accounts_folder
+
+    return accounts_folder() if accounts is None else accounts.expanduser()

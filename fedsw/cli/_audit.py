@@ -1,0 +1,93 @@
+"""`fedsw audit`: an experiment or a finished run under attack."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli import _options as options
+from fedsw.cli._options import answer_made, changes_of
+
+if TYPE_CHECKING:
+    from fedsw.audit.finding import Finding
+
+Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
+
+
+def audit_command(
+    target: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")],
+    settings: options.Settings = None,
+    canary: Annotated[
+        bool,
+        typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound."),
+    ] = False,
+    one_run: Annotated[
+        int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
+    ] = None,
+    trials: Trials = None,
+    unsafe_finding: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
+        ),
+    ] = False,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    output: Folder = Path("audits"),
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Attack a guarantee: how much of its ε can an attacker show?
+
+    With --canary or --one-run the target is an experiment (settings may follow it); without either it is a run's
+    folder, or an experiment's name for its latest run, whose files are checked by recomputation.
+    """
+    if canary and one_run is not None:
+        raise typer.BadParameter("give --canary or --one-run, not both")
+    attacked = canary or one_run is not None
+    given = settings or overrides or epsilon is not None or data_dir is not None
+    if not attacked and (given or trials is not None):
+        raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
+    if trials is not None and not canary:
+        raise typer.BadParameter("--trials belongs to --canary")
+    if unsafe_finding and one_run is None:
+        raise typer.BadParameter("--unsafe-finding belongs to --one-run")
+    if attacked and allow_module:
+        raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    show = not (quiet or as_json)
+    if attacked:
+        found = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
+    else:
+        from fedsw.audit import record
+        from fedsw.runs.run_files import find_run
+
+        found = record.audit(find_run(target, runs), allow_module or ())
+    name = Path(target).stem if attacked else Path(found.subject).name
+    files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
+    content = {**found.as_dict(), "files": [str(path) for path in files]}
+    answer_made(content, found.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _attack(
+    target: str, changes: list[str], one_run: int | None, trials: int | None, *, show: bool, unsafe: bool
+) -> Finding:
+    from fedsw.experiment import load_experiment
+
+    experiment = load_experiment(target, changes)
+    if one_run is not None:
+        from fedsw.audit import one_run as training
+
+        return training.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
+    from fedsw.audit import canary
+
+    return canary.audit(experiment, trials=trials, show=show)

@@ -1,0 +1,119 @@
+"""`fedsw certs`: the certificates and keys of a federation's machines, and the roster of keys for masked sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsw._tools.text import json_text
+from fedsw.cli._options import Json, echo
+from fedsw.runs.report.console import Screen
+
+certs = typer.Typer(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)
+roster = typer.Typer(help="Keep the public keys of all sites, for trust 'distributed'.", no_args_is_help=True)
+certs.add_typer(roster, name="roster")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster, a TOML file.")]
+
+
+@certs.callback()
+def certs_command(
+    context: typer.Context,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", metavar="NAME", help="A name or address of the server's machine.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the machines' folders are made.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the server's certificate and a key for every client.
+
+    Each machine gets one folder. The key of the authority that signs the certificate is not kept.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from fedsw.federation.deploy.certificates import ServerCertificates, valid_until
+    from fedsw.federation.deploy.serving import write_federation
+
+    if host is None or out is None or clients is None:
+        missing = "host" if host is None else "out" if out is None else "clients"
+        raise typer.BadParameter(f"--{missing} is missing")
+    server, nodes = write_federation(out, host, clients)
+    until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"
+    if as_json:
+        echo(json_text({"server": str(server), "clients": [str(node) for node in nodes], "until": until}))
+        return
+    console = Screen(highlight=False)
+    console.print(f"{server}  → the server's machine ({', '.join(host)})")
+    for node in nodes:
+        console.print(f"{node}  → {node.name}'s machine")
+    console.print(f"The certificates end on {until}; server and clients warn in the last 30 days.")
+
+
+@roster.command("key")
+def key_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of this machine: its client's --state-dir.")],
+    as_json: Json = False,
+) -> None:
+    """Make this client's own key, on its own machine, and print the public one for the others' rosters.
+
+    The private key stays in the folder, which its owner alone can read. It is never replaced: for a new one, choose
+    another folder, and give the others its public key.
+    """
+    from fedsw.federation.node.roster import read_mask_key, write_mask_key
+
+    path = write_mask_key(folder.expanduser())
+    public = read_mask_key(path).public.hex()
+    said = f"{public}\nthe public key of {path}, for the rosters of the other sites; the private one stays there"
+    echo(json_text({"file": str(path), "public": public}) if as_json else said)
+
+
+@roster.command("add")
+def add_command(
+    file: File,
+    name: Annotated[str, typer.Option(help="What the site is known by.")],
+    key: Annotated[str, typer.Option(metavar="PUBLIC", help="Its public key, from its operator's own hands.")],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients it answers for.")] = 1,
+) -> None:
+    """Add a site's public key to a roster, which is made if there is none.
+
+    To remove a site, or change its key, edit the file; every operator does, and all compare the digest again.
+    """
+    from pydantic import ValidationError
+
+    from fedsw.federation.node.roster import Member, Roster, grouped, read_roster
+
+    try:
+        member = Member(name=name, key=key.strip().lower(), clients=clients)
+    except ValidationError:
+        raise typer.BadParameter(
+            f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
+        ) from None
+    known = read_roster(file) if file.exists() else Roster()
+    found = known.with_member(member)
+    file.write_text(found.text(), encoding="utf-8")
+    echo(f"{file}: {len(found.member)} sites, digest {grouped(found.digest)}")
+
+
+@roster.command("show")
+def show_command(file: File, as_json: Json = False) -> None:
+    """Show the sites of a roster, and its digest, which all operators compare by voice."""
+    from fedsw.federation.node.roster import grouped, read_roster
+
+    found = read_roster(file)
+    if as_json:
+        echo(json_text({"digest": found.digest, "members": [each.model_dump() for each in found.member]}))
+        return
+    for each in found.member:
+        echo(f"{each.key}  {each.name}{f', {each.clients} clients' if each.clients > 1 else ''}")
+    echo(f"digest {grouped(found.digest)}")
+
+
+@roster.command("digest")
+def digest_command(file: File) -> None:
+    """Print a roster's digest: SHA-256 of its names, keys and numbers of clients, in whatever order they are."""
+    from fedsw.federation.node.roster import grouped, read_roster
+
+    echo(grouped(read_roster(file).digest))

@@ -1,0 +1,352 @@
+"""Verbs about the tables that clients have: `fedsw init`, `check`, `distance`, `persons`."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli import _options as options
+from fedsw.cli._options import answer, changes_of, echo, require_writable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fedsw.desk.own_data.drifts import Between, Drifts
+
+
+_Columns = list[str] | None
+_MEASURED = ("distance", "of these records", "of their populations", "differ")
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of the groups, if outputs are compared.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
+    positive: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="The favourable class of the target, as hired.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")] = Path(
+        "own.toml"
+    ),
+    code_book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What is declared of every column: CSV or JSON, in place of flags."),
+    ] = None,
+    code_book_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a code book to fill in, with the tables' columns, and end."),
+    ] = None,
+    bounds: Annotated[
+        _Columns, typer.Option("--bounds", metavar="COLUMN=LOW:HIGH", help="Public bounds; may be repeated.")
+    ] = None,
+    categories: Annotated[
+        _Columns, typer.Option("--categories", metavar="COLUMN=A,B", help="Public values; may be repeated.")
+    ] = None,
+    dates: Annotated[
+        _Columns, typer.Option("--dates", metavar="COLUMN=FORMAT", help="How dates are written, as %d.%m.%Y.")
+    ] = None,
+    boolean: Annotated[_Columns, typer.Option("--boolean", metavar="COLUMN", help="A column of truth values.")] = None,
+    integer: Annotated[_Columns, typer.Option("--integer", metavar="COLUMN", help="A column of whole numbers.")] = None,
+    edges: Annotated[
+        _Columns, typer.Option("--edges", metavar="COLUMN=30,50", help="Cut the group's numbers here.")
+    ] = None,
+    decimal: Annotated[str | None, typer.Option(metavar=". or ,", help="What parts decimals in all tables.")] = None,
+    thousands: Annotated[
+        str | None, typer.Option(metavar="MARK", help="What parts thousands in all tables: , . ' or a blank.")
+    ] = None,
+    drop: Annotated[_Columns, typer.Option("--drop", metavar="COLUMN", help="A column to leave out.")] = None,
+    from_public: Annotated[
+        bool, typer.Option("--from-public", help="The clients' tables are public: read bounds and categories off them.")
+    ] = False,
+    public_table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to read them off.")
+    ] = None,
+    guess: Annotated[
+        bool, typer.Option("--guess", help="Tell numbers, dates and text apart by looking: kinds are then public.")
+    ] = False,
+    unit: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
+    ] = None,
+    held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
+    force: options.Force = False,
+) -> None:
+    """Draft a commented experiment for tables of your own.
+
+    Of the tables only the names of their columns are read, unless you say --guess or --from-public. Bounds and
+    categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
+    left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
+    """
+    from fedsw.data.columns.values import normal
+    from fedsw.desk.own_data.answers import Words, read_bounds, read_format, read_list
+    from fedsw.desk.own_data.code_book import CodeBook, read_code_book
+    from fedsw.desk.own_data.draft import DraftRequest, draft
+    from fedsw.experiment import ExperimentError
+
+    book = CodeBook() if code_book is None else read_code_book(code_book)
+    group, target, unit = (
+        group or book.with_role("group"),
+        target or book.with_role("target"),
+        unit or book.with_role("person"),
+    )
+    if code_book_template is not None:
+        _write_template(code_book_template, folder, {"group": group, "target": target, "person": unit}, force=force)
+        return
+    if target is None:
+        raise ExperimentError("nothing says which column is the target: add --target COLUMN, or a code book's role")
+    named = (code_book, public_table, held_out)
+    require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
+    cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
+    words = Words(
+        bounds=dict(read_bounds(text) for text in bounds or ()),
+        categories=dict(read_list(text, "--categories") for text in categories or ()),
+        dates=dict(read_format(text) for text in dates or ()),
+        booleans=tuple(map(normal, boolean or ())),
+        integers=tuple(map(normal, integer or ())),
+        edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
+        drop=(*book.left_out, *map(normal, drop or ())),
+        decimal=_mark("--decimal", decimal, (".", ",")),
+        thousands=_mark("--thousands", thousands, (",", ".", " ", "'")),
+        book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
+    )
+    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
+    beside = None if held_out is None else held_out.expanduser().resolve()
+    asked = DraftRequest(
+        folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
+    )
+    found = draft(
+        replace(asked, doubt=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None), name=_name(output)
+    )
+    output.write_text(found.text, encoding="utf-8")
+    for note in found.notes:
+        echo(note)
+    for row, line in found.blanks.items():
+        echo(f"{output}, line {row}: {line}")
+    rest = "nothing left to fill in"
+    if found.blanks:
+        rest = f"{len(found.blanks)} {'lines' if len(found.blanks) > 1 else 'line'} to fill in"
+    elif from_public and (faults := _faults(found.text, folder)):
+        rest = f"nothing left to fill in, and {faults} faults in the tables, which check lists"
+    echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
+
+
+def _tables(folder: Path) -> list[Path]:
+    from fedsw.desk.own_data.examine import places
+
+    return [place.table for place in places(folder)]
+
+
+def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
+    from fedsw.desk.own_data.answers import read_header
+    from fedsw.desk.own_data.code_book import template
+    from fedsw.desk.own_data.examine import named_as_identifier, places
+
+    require_writable(path, force=force, read=_tables(folder))
+    names, _ = read_header(places(folder)[0].table)
+    known = {column: role for role, column in roles.items() if column}
+    path.write_text(template(names, known), encoding="utf-8")
+    for name in names:
+        if named_as_identifier(name) and name not in known:
+            echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
+    echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
+
+
+def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:
+    from fedsw.experiment import ExperimentError
+
+    if mark is not None and mark not in known:
+        raise ExperimentError(f"{option} is {mark!r}; it is one of {', '.join(map(repr, known))}")
+    return mark
+
+
+def _faults(text: str, folder: Path) -> int:
+    """How many faults check finds in public tables under a draft."""
+    import tomllib
+
+    from fedsw.desk.own_data.examine import examine
+    from fedsw.experiment import parse_experiment
+
+    found = examine(parse_experiment(tomllib.loads(text)), folder)
+    cells = sum(len(file.faults) + file.more + (file.broken is not None) + len(file.absent) for file in found.files)
+    return cells + len(found.together)
+
+
+def _ask(question: str) -> str:
+    return str(typer.prompt(question, default="", show_default=False, err=True))
+
+
+def _name(path: Path) -> str:
+    return re.sub("[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "own"
+
+
+def check_command(
+    experiment: options.Name,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
+    estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
+    as_json: options.Json = False,
+) -> None:
+    """List every fault of all clients' files, and what a run takes.
+
+    Prints sizes and what is public, too. Faults quote records: they are for the screen of whoever holds the files.
+    Exits with 2 if a run could not start.
+    """
+    from fedsw.desk.own_data.draft import MOST_GROUPS
+    from fedsw.desk.own_data.examine import examine
+    from fedsw.desk.own_data.screen import as_plain, examination_view
+    from fedsw.experiment import ExperimentError, load_experiment
+    from fedsw.experiment.sources import declared_columns
+
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    chosen = load_experiment(experiment, changes)
+    if chosen.data.source == "files" and chosen.data.data_dir is None:
+        raise ExperimentError(
+            f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
+            "... for each client, or a client's own folder"
+        )
+    found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    cost, groups = None, len(declared_columns(chosen).groups)
+    if estimate and groups > MOST_GROUPS:
+        more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
+        found = replace(found, warnings=(*found.warnings, more))
+    elif estimate and found.fits and not found.alone:
+        from fedsw.desk.own_data.screen import measured_cost
+
+        try:
+            cost = measured_cost(chosen, [file.groups for file in found.files])
+        except ExperimentError as fault:  # settings that do not go with so many records
+            found = replace(found, together=(*found.together, str(fault)))
+    answer(as_plain(chosen, found, cost), lambda: examination_view(chosen, found, cost), as_json=as_json)
+    if not found.fits:
+        raise typer.Exit(2)
+
+
+def distance_command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of trust model sketch-local, or sketch.")],
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A public table to compare every client with; with --data-dir it is held against the clients' files.",
+        ),
+    ] = None,
+    by_column: Annotated[
+        bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
+    ] = False,
+    data_dir: options.DataDir = None,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+) -> None:
+    """Say how far apart the clients' records are.
+
+    Every distance has an interval that accounts for the privacy noise. The command reads what a run released, so it
+    costs no further ε. A distance is between mean vectors of the sketch: 0 for tables that are alike in all that is
+    measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
+    client against all others together, or against the public table.
+    """
+    from fedsw.desk.own_data.drifts import drifts
+    from fedsw.runs.run_files import find_run
+
+    directory = find_run(run, runs)
+    found = drifts(
+        directory,
+        reference=reference,
+        confidence=confidence,
+        by_column=by_column,
+        allow_modules=allow_module or (),
+        data_dir=data_dir,
+    )
+    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found.between]
+    plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
+    if found.doubt:
+        plain |= {"epsilon_of_reader": math.inf, "warning": found.doubt}
+    answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
+
+
+def _sides(found: Between) -> dict[str, str]:
+    column = {} if found.column is None else {"column": found.column}
+    return {"one": found.one, "other": found.other, **column}
+
+
+def _view(found: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from fedsw.runs.report.console import table_of
+
+    subject = "each column's values" if by_column else "records"
+    sides = ("between", "and", *["column"] * by_column)
+    rows = []
+    for each in found.between:
+        drift, verdict = each.found, "yes" if each.found.differ else "not shown"
+        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
+        rows.append([*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict])
+    doubt = [Text(found.doubt, style="bold red")] if found.doubt else []
+    return Group(
+        *doubt,
+        f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
+        table_of((*sides, *_MEASURED), rows, left=sides),
+        "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
+        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
+    )
+
+
+persons = typer.Typer(no_args_is_help=True, help="Count the persons that clients have in common, by hashes.")
+
+
+@persons.command("digest")
+def digest_of_persons_command(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="This client's own records.")],
+    schema: Annotated[Path, typer.Option(metavar="FILE", help="The columns, with `unit`, that this client agrees to.")],
+    key_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="The key that the operators share, and the server does not have.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hashes go.")],
+) -> None:
+    """Write a keyed hash of everybody who has rows in a table, for the operators of the other clients.
+
+    Who has the key can find out whether a person whose identifier he knows is in the table.
+    """
+    from fedsw.desk.own_data.persons import digests
+    from fedsw.federation.deploy.certificates import write_secret
+
+    content = digests(table, schema, key_file)
+    write_secret(output, content)
+    count = len(content.splitlines()) - 1
+    echo(f"{output}: hashes of {count} persons; whoever has the key, too, can try identifiers on it")
+
+
+@persons.command("compare")
+def compare_persons_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of `fedsw persons digest`.")],
+    as_json: options.Json = False,
+) -> None:
+    """Say how many persons each two files have in common. Exits with 2 if there are any."""
+    from fedsw._tools.text import json_text
+    from fedsw.desk.own_data.persons import in_common
+
+    found = in_common(files)
+    if as_json:
+        plain = [
+            {"files": [str(each.one), str(each.other)], "persons": each.persons, "common": each.common}
+            for each in found
+        ]
+        echo(json_text({"pairs": plain}))
+    else:
+        for each in found:
+            sizes = f"of {each.persons[0]} and {each.persons[1]}"
+            echo(f"{each.one} and {each.other}: {each.common} persons in common, {sizes}")
+    if any(each.common for each in found):
+        raise typer.Exit(2)

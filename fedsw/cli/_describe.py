@@ -1,0 +1,139 @@
+"""`fedsw describe`: histograms of clients' own tables, from one noised release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli import _options as options
+from fedsw.cli._options import changes_of, echo, require_writable
+from fedsw.runs.report.console import Screen, table_of
+
+if TYPE_CHECKING:
+    from fedsw.desk.own_data.description import DescribedColumn, Description
+    from fedsw.experiment import Experiment
+    from fedsw.federation.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+
+def describe_command(
+    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="A TOML file, or a run that described it.")],
+    settings: options.Settings = None,
+    overrides: options.Set = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page (HTML) that is written.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    epsilon: options.Epsilon = None,
+    trust: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (distributed, sketch-local)."),
+    ] = None,
+    engine: options.EngineName = "inprocess",
+    seed: options.Seed = None,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show a noised histogram of every declared column.
+
+    All columns are one release, whose ε is all that is spent, and which an account counts like any other. Bins,
+    categories and bounds are those declared; no minimum, no maximum and no number without noise is shown. Given a run
+    that described a table, it is shown again at no cost.
+    """
+    from fedsw._tools import files
+    from fedsw._tools.text import json_text
+    from fedsw.desk.own_data._description_page import page_of
+    from fedsw.desk.own_data.description import described
+    from fedsw.desk.own_data.rehearsal import rehearse
+    from fedsw.experiment import ExperimentError
+    from fedsw.experiment.choices import modules_of
+    from fedsw.experiment.sources import visible_tables
+    from fedsw.runs.run_files import is_run
+
+    outputs = [] if output is None else [output]
+    require_writable(*outputs, force=force, read=[Path(source)])
+    directory: Path | None = Path(source)
+    if not Path(source).is_dir():
+        directory = runs / source if is_run(runs / source) else None
+    if directory is None:
+        asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust)
+        require_writable(*outputs, force=force, read=visible_tables(asked))
+        rehearse(asked, lambda made: _rehearsed(made, asked))
+        directory = _release(asked, engine, runs, as_json or quiet)
+        found = described(directory, modules_of(asked))
+    elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
+        raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
+    else:
+        found = described(directory, allow_module or ())
+    if output is not None:
+        files.replace(output, page_of(found, found.experiment.name).page().encode("utf-8"))
+    if as_json:
+        echo(json_text({"directory": str(directory), "page": None if output is None else str(output), **found.plain()}))
+    elif quiet:
+        echo(directory)
+    else:
+        _show(found, directory, output)
+
+
+def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
+    from fedsw.desk.own_data.description import as_description
+    from fedsw.desk.own_data.examine import require_runnable
+    from fedsw.experiment import load_experiment
+
+    made = as_description(load_experiment(source, changes), trust=trust, epsilon=epsilon)
+    require_runnable(made, named=source, elsewhere=False)
+    return made
+
+
+def _rehearsed(directory: Path, experiment: Experiment) -> None:
+    """Read and write what was released of made-up records."""
+    from fedsw.desk.own_data._description_page import page_of
+    from fedsw.desk.own_data.description import described
+    from fedsw.experiment.choices import modules_of
+
+    page_of(described(directory, modules_of(experiment)), experiment.name).page()
+
+
+def _release(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
+    from fedsw.cli._execution import followed
+    from fedsw.federation.engines.driver import run
+
+    def start(observer: Observer) -> RunResult:
+        return run(experiment, engine=engine, runs=runs, observer=observer)
+
+    return followed(start, label=experiment.name, quiet=silent).directory
+
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_WIDEST = 48
+
+
+def _show(found: Description, directory: Path, output: Path | None) -> None:
+    screen = Screen(highlight=False)
+    screen.print(f"{found.records} records. {found.summary['guarantee']['statement']}")
+    rows = [(column.name, _spark(column), *_in_short(column), f"{column.half_width:.3f}") for column in found.columns]
+    headings = ("column", "histogram, from the lower to the upper bound", "half of them between", "most often", "±")
+    screen.print(table_of(headings, rows, left=headings[:4]))
+    for advice in found.findings:
+        screen.print(advice, style="bold")
+    where = "-o FILE.html writes the page" if output is None else f"{output}: the page"
+    screen.print(f"{where}. Shown again at no cost: fedsw describe {directory}")
+
+
+def _in_short(column: DescribedColumn) -> tuple[str, str]:
+    """Where half of the numbers lie, and the bin that most records are in."""
+    low, high = column.quantile(0.25), column.quantile(0.75)
+    most = column.labels[int(column.shares.argmax())]
+    return ("" if low is None else f"{low:.4g} and {high:.4g}"), f"{most} ({column.plausible.max():.2f})"
+
+
+def _spark(column: DescribedColumn) -> str:
+    """One letter a bin, at most `_WIDEST` of them, as high as its share."""
+    shares = column.plausible[:_WIDEST]
+    top = max(float(shares.max()), 1e-12)
+    return "".join(_BLOCKS[round(float(share) / top * (len(_BLOCKS) - 1))] for share in shares)

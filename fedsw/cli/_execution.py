@@ -1,0 +1,153 @@
+"""Starting a run for a person at a terminal: progress, interruption, failure, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsw._tools.text import json_text
+from fedsw.cli._options import RunInterrupted, RunStopped, echo, of_system
+from fedsw.experiment.choices import modules_of
+from fedsw.runs.record import command_for, read_run
+from fedsw.runs.report import facts
+from fedsw.runs.report.console import Screen
+from fedsw.runs.report.plots import draw_run
+from fedsw.runs.report.progress import RunProgress
+from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.run_files import MODEL
+
+if TYPE_CHECKING:
+    from fedsw.federation.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+
+class RunRefused(ValueError):
+    """A run that the federation refused before anything was spent; the message says what to mend."""
+
+
+def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
+    """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
+
+    A figure that cannot be drawn is a warning: the run is on record and its budget spent. RunStopped if the run had
+    begun, with the command that goes on; errors before that pass unchanged.
+    """
+    result = followed(start, label=label, quiet=quiet or as_json)
+    from fedsw.desk.use.export import write_card
+
+    place = result.directory
+    with _warning_of(f"the plots of {place} could not be drawn"):
+        draw_run(place, modules_of(result.experiment))
+    with _warning_of(f"the model card of {place} could not be written"):
+        write_card(place)
+    print_run(place, as_json=as_json, quiet=quiet)
+
+
+_TRIED = 12
+"""Rows of made-up cells that predictions are tried on."""
+
+
+def rehearsed(directory: Path) -> None:
+    """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
+    from fedsw.data.made_up import made_up_cells
+    from fedsw.desk.own_data.synthetic_table import write_table
+    from fedsw.desk.use.export import write_card
+    from fedsw.desk.use.trained import load
+
+    record = read_run(directory)
+    summary_panel(record)
+    write_card(directory)
+    if not (directory / MODEL).is_file():
+        return
+    model = load(directory, allow_modules=modules_of(record.experiment))
+    columns = record.experiment.data.columns
+    cells = None if columns is None or not model.answers else made_up_cells(columns, _TRIED, seed=0)
+    if columns is not None and cells is not None:
+        table = directory / "made-up.csv"
+        write_table(table, cells, columns)
+        model.predictions(table)
+
+
+@contextmanager
+def _warning_of(without: str) -> Iterator[None]:
+    """Print a warning in place of an error."""
+    try:
+        yield
+    except Exception as fault:
+        echo(f"fedsw: warning: {without}: {fault}", err=True)
+
+
+def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
+    """Run `start` with a progress bar; raises as `execute`."""
+    with (
+        RunProgress(label=label, quiet=quiet) as progress,
+        explaining(lambda: command_for(progress.directory) if progress.directory else None),
+    ):
+        return start(progress)
+
+
+def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
+    """Print what a run left: a panel, JSON, or with `quiet` its directory; its errors coded, or in their units.
+
+    LedgerReplaced if its ledger is older than its summary, or of another run.
+    """
+    from fedsw.runs.recovery import require_remembered
+
+    require_remembered(directory, missing_ok=True)
+    if as_json:
+        echo(json_text(run_summary(directory, coded=coded)))
+    elif quiet:
+        echo(directory)
+    else:
+        record = read_run(directory)
+        Screen().print(summary_panel(facts.coded(record) if coded else record))
+
+
+def run_summary(directory: Path, *, coded: bool = False) -> dict[str, Any]:
+    """The summary of a run with its directory and plots; what there is of one that has not ended."""
+    record = read_run(directory)
+    record = facts.coded(record) if coded else record
+    summary = record.summary or {
+        "name": record.experiment.name,
+        "status": "not finished",
+        "rounds": record.experiment.training.rounds,
+        "released_rounds": len(record.history),
+        "epsilon_spent": record.last.get("epsilon", 0.0),
+    }
+    plots = [str(path) for path in sorted((directory / "plots").glob("*.png"))]
+    return {**summary, "directory": str(directory), "plots": plots}
+
+
+@contextmanager
+def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
+    """Turn what ends a run into one message with the command that goes on, which `go_on` says if something had begun.
+
+    Raises:
+        RunStopped: instead of the error, if something had begun. RunInterrupted: for a signal, which exits with 130.
+        RunRefused: if the federation refused before anything was spent.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = go_on()
+        echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
+        raise RunInterrupted from None
+    except Exception as fault:
+        from fedsw._tools.settings import FederationError
+        from fedsw.runs.recovery import StorageFault
+
+        if command := go_on():
+            raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
+        if isinstance(fault, StorageFault) and fault.__cause__ is not None:
+            raise RunRefused(
+                f"the disk does not take what a run must keep: {of_system(fault.__cause__)}. Nothing had begun; --runs "
+                "and $FEDSW_ACCOUNTS say where runs and accounts are kept"
+            ) from fault
+        if isinstance(fault, FederationError):
+            raise RunRefused(str(fault)) from fault
+        raise
+
+
+def _kept(command: str) -> str:
+    return f"\nWhat was released is on record; `{command}` goes on from there"

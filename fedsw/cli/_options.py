@@ -1,0 +1,377 @@
+"""What verbs share: options, how a run is carried out and followed, how refusals end a command."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+import typer
+from rich.console import RenderableType
+
+from fedsw._tools.files import PART
+from fedsw._tools.text import harmless, json_text
+from fedsw.federation.engines import Engine
+from fedsw.runs.report.console import Screen
+
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as in objective.alpha=0.75; may be repeated."),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN")]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
+Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
+Sites = Annotated[int | None, typer.Option(min=1, help="Processes that hold the clients; the engine's, if not given.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Reproducible sampling and noise; the ε is then nominal.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Where data files are.")]
+Epsilon = Annotated[float | None, typer.Option(help="The ε to guarantee; inf for no noise.")]
+UnsafeMetrics = Annotated[
+    bool, typer.Option("--unsafe-metrics", help="Record the training loss: ε is then ∞ for readers.")
+]
+Evaluate = Annotated[
+    Literal["auto", "full"] | None,
+    typer.Option("--evaluate", help="Measure on a fixed subsample of the held-out records (auto), or on all (full)."),
+]
+EngineName = Annotated[
+    Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
+]
+Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
+AllowModule = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module", metavar="NAME", help="A module that the stored settings may name; its code runs. Repeatable."
+    ),
+]
+ChargeLost = Annotated[
+    bool,
+    typer.Option(
+        "--charge-lost",
+        help="Of a folder put back from a backup: charge what clients remember of the run and it does not, and go on.",
+    ),
+]
+GoOn = Annotated[
+    bool,
+    typer.Option(
+        "--go-on",
+        help="Of a folder whose checkpoint lacks rounds that were released: release and charge them once more.",
+    ),
+]
+Spreadsheet = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet", help="Write an apostrophe before texts that a spreadsheet would run as a formula (= + - @)."
+    ),
+]
+MomentsAlone = Annotated[
+    bool,
+    typer.Option(
+        "--moments-alone", help="Stop once moments are released; `plan --after-moments` then says whether to go on."
+    ),
+]
+RUNS = Path("runs")
+STATE = Path("client-state")
+"""Where `fedsw client` keeps what must outlive it, if no --state-dir says so."""
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, of a stranger's folder perhaps, without what a terminal would obey."""
+    typer.echo(harmless(text), err=err, nl=nl)
+
+
+def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> None:
+    """Refuse to write over a file that is there, but with `force`; and over one that the verb reads, always.
+
+    Raises:
+        ExperimentError: naming the file, before anything is read or spent.
+    """
+    from fedsw._tools.settings import ExperimentError
+    from fedsw.data import same_file
+
+    inputs = [path.expanduser() for path in read]
+    for output in outputs:
+        if (own := next((path for path in inputs if same_file(output, path)), None)) is not None:
+            raise ExperimentError(f"{output} is {own}, which is read here, and would be lost; -o names another file")
+        if output.is_file() and not force:
+            raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+
+
+def files_of_run(directory: Path) -> list[Path]:
+    """A run's own files, which nothing that is made of it may replace; its card and page are made anew."""
+    from fedsw.runs.run_files import CARD, REGISTRY, REPORT
+
+    made = (CARD, REGISTRY, REPORT)
+    return [path for path in directory.rglob("*") if path.is_file() and path.name not in made]
+
+
+def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool, highlight: bool = False) -> None:
+    """Print what a command has to say: the content as JSON, or what `view` makes of it for a person."""
+    if as_json:
+        echo(json_text(content))
+    else:
+        Screen(highlight=highlight).print(view())
+
+
+def answer_made(
+    content: Mapping[str, object],
+    view: Callable[[], RenderableType],
+    folder: Path,
+    paths: Iterable[object],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Print what a command made: the content as JSON, with `quiet` its folder, or a view of it and the files' names."""
+    if as_json:
+        echo(json_text(content))
+    elif quiet:
+        echo(folder)
+    else:
+        Screen().print(view())
+        Screen().print("\n".join(map(str, paths)), style="cyan", highlight=False, soft_wrap=True)
+
+
+def changes_of(
+    settings: Sequence[str] | None,
+    overrides: Sequence[str] | None = None,
+    *,
+    epsilon: float | None = None,
+    clients: int | None = None,
+    seed: int | None = None,
+    data_dir: Path | None = None,
+) -> list[str]:
+    """The settings that a command line changes, whichever verb it is of; what is named by an option wins."""
+    changes = [*(overrides or ()), *(settings or ())]
+    changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
+    changes += [f"federation.clients={clients}"] if clients is not None else []
+    changes += [f"seed={seed}"] if seed is not None else []
+    if data_dir is not None:
+        changes.append(f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()), ensure_ascii=False)}")
+    return changes
+
+
+def in_parts(name: str) -> None:
+    """Let modules of the package `name` be imported without its `__init__`, which runs when it is first missed.
+
+    A name that the package does not have yet is its module of that name, or else what `__init__` defines: whoever uses
+    the package later in this process finds all of it. Nothing happens if it is imported already, or not installed.
+    For a command's own process: what looks at the package while another thread runs its `__init__` may see half of it.
+    """
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        return
+    loader, package = spec.loader, importlib.util.module_from_spec(spec)
+
+    def missed(wanted: str) -> object:
+        if importlib.util.find_spec(f"{name}.{wanted}") is not None:
+            return importlib.import_module(f"{name}.{wanted}")
+        if package.__dict__.pop("__getattr__", None) is None:
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
+        loader.exec_module(package)
+        return getattr(package, wanted)
+
+    package.__dict__["__getattr__"] = missed
+    sys.modules[name] = package
+
+
+_EXTRAS = {
+    **dict.fromkeys(("flwr", "ray", "matplotlib", "safetensors", "sklearn", "h5py", "psutil", "pywt"), "app"),
+    "prometheus_client": "app",
+    **dict.fromkeys(("dp_accounting", "opacus"), "compare"),
+    "flwr_datasets": "datasets",
+    "mlflow": "mlflow",
+    "pyarrow": "tables",
+    "wandb": "wandb",
+}
+"""Which extra of fedsw brings a module."""
+_LONGEST_PATH = 80
+_INTERRUPTED = 128 + signal.SIGINT
+
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that can be written to"),
+}
+"""What helps where the system does not take a file."""
+
+
+class RunStopped(RuntimeError):
+    """A run that had begun and could not end; the message says what was kept and how to go on."""
+
+
+class RunInterrupted(Exception):
+    """A signal ended a command, which has said what was kept and how to go on."""
+
+
+def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Take --debug out of a command line, wherever it stands before '--'; returns whether it did, and the rest."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    before = [word for word in words[:end] if word != "--debug"]
+    return len(before) < end, [*before, *words[end:]]
+
+
+def new_group() -> typer.Typer:
+    """A typer application with the options every fedsw command line has."""
+    group = typer.Typer(
+        name="fedsw",
+        help="Private learning with sliced-Wasserstein objectives across Flower clients.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    group.callback()(_common)
+    return group
+
+
+def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
+    """Run one command line of `group`; errors become one short message on stderr unless `debug`.
+
+    The exit code: 0 if done, 2 for bad input (a ValueError, a missing file), 1 for whatever else failed; 128 and the
+    number of the signal if interrupted: 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    """
+    if sys.stdout is None:  # closed by who started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    with _ending_on_signals() as came:
+        code = _invoked(group, arguments, debug=debug)
+    return 128 + came[0] if came else code
+
+
+def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
+    try:
+        with _short_warnings():
+            code = group(args=list(arguments), prog_name="fedsw", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_output()
+        return 1
+    except RunInterrupted:
+        return _INTERRUPTED
+    except (KeyboardInterrupt, click.Abort):
+        code = _INTERRUPTED
+    except Exception as fault:
+        code = report_fault(fault, debug=debug)
+        if modules := getattr(fault, "modules", ()):  # the whole command that allows what was refused
+            more = [word for name in modules for word in ("--allow-module", name)]
+            echo(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", err=True)
+        return code
+    if code == _INTERRUPTED:  # typer makes it of an interruption
+        echo("fedsw: interrupted", err=True)
+    return code if isinstance(code, int) else 0
+
+
+def report_fault(fault: Exception, *, debug: bool) -> int:
+    """Print `fault` in one message and return the exit code it stands for; raise it again if `debug`."""
+    if debug:
+        raise fault
+    if isinstance(fault, click.exceptions.NoArgsIsHelpError):
+        echo(fault.format_message())
+        return 2
+    if isinstance(fault, click.ClickException):
+        where = getattr(fault, "ctx", None)
+        path = where.command_path if where is not None else "fedsw"
+        echo(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", err=True)
+        return 2
+    if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
+        echo(f"fedsw: {fault.name} is not installed; pip install '.[{extra}]' in fedsw's checkout brings it", err=True)
+        return 2
+    if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
+        fault = ValueError(
+            f"the path {_short(fault.filename)} is too long for this file system: a name in it has at most 255 bytes, "
+            "and all of it 4096; give a shorter one"
+        )
+    bad_input = isinstance(fault, ValueError | FileNotFoundError)
+    plain = bad_input or isinstance(fault, RunStopped | OSError)
+    echo(f"fedsw: {of_system(fault)}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
+    if not plain:
+        echo("fedsw: --debug shows where it happened", err=True)
+    return 2 if bad_input else 1
+
+
+def of_system(fault: BaseException) -> str:
+    """What the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
+    if not isinstance(fault, OSError) or fault.errno is None or fault.strerror is None:
+        return str(fault)
+    name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
+    remedy = _REMEDIES.get(fault.errno)
+    if fault.errno in (errno.EACCES, errno.EPERM) and fault.filename and os.path.lexists(fault.filename):
+        remedy = "this user may not open it: let whoever owns it allow that, or name another"
+    return f"{name}{fault.strerror}" + (f"; {remedy}" if remedy else "")
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[list[int]]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that what was started ends in order; yields which of them came.
+
+    One that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not came:
+            came.append(number)
+            raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+        before = {each: signal.signal(each, interrupt) for each in taken}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _give_up_output() -> None:
+    """Let nothing more be written to a standard output that nobody reads, at the end of Python neither."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        echo(f"fedsw: warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _short(path: object) -> str:
+    text = repr(path)
+    return text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 2 :]}"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from fedsw import __version__
+
+        print(f"fedsw {__version__}")
+        raise typer.Exit
+
+
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> Any:
+    """Private learning with sliced-Wasserstein objectives across Flower clients."""

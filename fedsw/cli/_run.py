@@ -1,0 +1,165 @@
+"""Verbs that carry one run out: `fedsw run`, `resume`, and what it may be watched by besides its progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli import _options as options
+from fedsw.cli._options import changes_of, echo
+from fedsw.federation.engines import loading
+
+if TYPE_CHECKING:
+    from fedsw.federation.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        help="Serve Prometheus metrics on this port of 127.0.0.1 (0 finds one), to who has its token.",
+    ),
+]
+
+
+class Service(StrEnum):
+    """Where a run's releasable numbers may be logged, too."""
+
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
+Observe = Annotated[
+    list[Service] | None,
+    typer.Option("--observe", help="Log releasable numbers to MLflow or Weights & Biases, too; may be repeated."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
+
+
+def watched(
+    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
+) -> Callable[[Observer], RunResult]:
+    """The same start, observed by whatever was asked for besides: services by name, and what follows."""
+
+    def begin(observer: Observer) -> RunResult:
+        from fedsw.runs.observers import MlflowObserver, Observers, WandbObserver
+        from fedsw.runs.telemetry import METRICS_TOKEN, MetricsEndpoint, logging_to_stderr
+
+        services: dict[Service, Callable[[], Observer]]
+        services = {Service.MLFLOW: MlflowObserver, Service.WANDB: WandbObserver}
+        more = [services[name]() for name in dict.fromkeys(observe)]
+        with contextlib.ExitStack() as stack:
+            if verbose:
+                stack.enter_context(logging_to_stderr())
+            if port is not None:
+                endpoint = stack.enter_context(MetricsEndpoint(port))
+                given = METRICS_TOKEN if os.environ.get(METRICS_TOKEN) else f"this run's token, {endpoint.token}"
+                where = f"http://127.0.0.1:{endpoint.port}/metrics"
+                echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {given}", err=True)
+                more.append(endpoint)
+            return start(Observers(observer, *more) if more else observer)
+
+    return begin
+
+
+def run_command(
+    experiment: options.Name,
+    settings: options.Settings = None,
+    engine: options.EngineName = "inprocess",
+    clients: options.Clients = None,
+    sites: options.Sites = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    unsafe_metrics: options.UnsafeMetrics = False,
+    evaluate: options.Evaluate = None,
+    metrics_port: MetricsPort = None,
+    observe: Observe = None,
+    verbose: Verbose = False,
+    moments_alone: options.MomentsAlone = False,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train one experiment, with its guarantee, from start to summary.
+
+    EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
+    """
+    with loading():
+        from fedsw.cli._execution import execute, rehearsed
+        from fedsw.desk.own_data.examine import require_runnable
+        from fedsw.desk.own_data.rehearsal import rehearse
+        from fedsw.experiment import load_experiment
+
+    changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
+    changes += [f"federation.sites={sites}"] if sites is not None else []
+    changes += ["unsafe_metrics=true"] if unsafe_metrics else []
+    changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
+    chosen = load_experiment(experiment, changes)
+    require_runnable(chosen, named=experiment, elsewhere=engine.startswith("deployed"))
+    if observe and engine == "flwr":
+        raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
+
+    rehearse(chosen, rehearsed)
+
+    def start(observer: Observer) -> RunResult:
+        with loading():
+            from fedsw.federation.engines.driver import run
+
+        return run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
+
+    execute(
+        watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
+        label=chosen.name,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def resume_command(
+    run: options.Run,
+    charge_lost: options.ChargeLost = False,
+    go_on: options.GoOn = False,
+    metrics_port: MetricsPort = None,
+    observe: Observe = None,
+    verbose: Verbose = False,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Go on with a run that stopped; what it has spent stays spent.
+
+    RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
+    clients of its run answered (a backup, a copy) is refused without --charge-lost, one whose checkpoint was damaged
+    without --go-on.
+    """
+    from fedsw.cli._execution import execute, rehearsed
+    from fedsw.desk.own_data.rehearsal import rehearse
+    from fedsw.runs.directory import RunDirectory
+    from fedsw.runs.run_files import find_run
+
+    directory = find_run(run, runs)
+    rehearse(RunDirectory(directory).read_config(allow_module or ())[0], rehearsed)
+
+    def start(observer: Observer) -> RunResult:
+        from fedsw.federation.engines.driver import resume
+
+        allowed = allow_module or ()
+        return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost, go_on=go_on)
+
+    execute(
+        watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
+        label=directory.parent.name,
+        as_json=as_json,
+        quiet=quiet,
+    )

@@ -1,0 +1,234 @@
+"""`fedsw synthesize`: a synthetic table from clients' own tables, with its card."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsw.cli import _options as options
+from fedsw.cli._options import changes_of, echo, files_of_run, require_writable
+from fedsw.runs.report.console import Screen
+
+if TYPE_CHECKING:
+    from fedsw.desk.own_data.apart import OtherTable
+    from fedsw.desk.own_data.fidelity import Fidelity
+    from fedsw.desk.own_data.synthetic_table import LearntTable
+    from fedsw.experiment import Experiment
+    from fedsw.federation.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+    from fedsw.runs.page.document import Document
+
+
+_UNKNOWN = (
+    "Nobody knows what the table is worth: name one that holds nobody's private record (data.held_out, or --held-out "
+    "for a run), and the card compares with it."
+)
+
+
+def synthesize_command(
+    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN", help="A TOML file, or a run that learnt a table.")],
+    settings: options.Settings = None,
+    overrides: options.Set = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file that is written.")
+    ] = Path("synthetic.csv"),
+    rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many rows.")] = 10_000,
+    data_dir: options.DataDir = None,
+    epsilon: options.Epsilon = None,
+    trust: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (distributed, sketch-local)."),
+    ] = None,
+    fair: Annotated[bool, typer.Option("--fair", help="Make labels independent of the group.")] = False,
+    draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,
+    engine: options.EngineName = "inprocess",
+    seed: options.Seed = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For a RUN: a table of the declared columns to compare with; with --data-dir it is held against the "
+            "clients' files, else the card says ε = ∞ for its reader.",
+        ),
+    ] = None,
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    spreadsheet: options.Spreadsheet = False,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write a synthetic table that may leave, and its card.
+
+    The table has the declared columns; the card, in Markdown and as a page (HTML), says what it keeps of the records.
+    Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
+    learnt a table, further rows are drawn from it at no cost.
+    """
+    from fedsw.desk.own_data.apart import OtherTable, other_table
+    from fedsw.desk.own_data.rehearsal import rehearse
+    from fedsw.desk.own_data.synthetic_table import learnt
+    from fedsw.experiment import ExperimentError
+    from fedsw.experiment.choices import modules_of
+    from fedsw.experiment.sources import load_held_out, visible_tables
+    from fedsw.runs.run_files import is_run
+
+    outputs = (output, output.with_suffix(".md"), output.with_suffix(".html"))
+    require_writable(*outputs, force=force, read=[Path(source), *([held_out] if held_out else [])])
+    if not output.resolve().parent.is_dir():
+        raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
+    run: Path | None = Path(source)
+    if not Path(source).is_dir():
+        run = runs / source if is_run(runs / source) else None
+    if run is None:
+        if held_out is not None:
+            raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
+        asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair)
+        read = [*visible_tables(asked), *([Path(asked.data.held_out)] if asked.data.held_out else [])]
+        require_writable(*outputs, force=force, read=read)
+        rehearse(asked, lambda directory: _rehearsed(directory, asked))
+        run = _learn(asked, engine, runs, as_json or quiet)
+        found = learnt(run, modules_of(asked))
+        records = load_held_out(found.experiment)
+        other = None if records is None else OtherTable(records)
+    elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
+        raise ExperimentError(
+            f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o apply "
+            "to it"
+        )
+    elif data_dir is not None and held_out is None:
+        raise ExperimentError(f"{source} is a run: --data-dir is what --held-out is compared with; name both or none")
+    else:
+        require_writable(*outputs, force=force, read=files_of_run(run))
+        found, other = learnt(run, allow_module or ()), None
+        if held_out is not None:  # and no file that the stored experiment names itself
+            other = other_table(held_out, found.columns, data_dir, option="--held-out")
+    _write(run, found, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
+
+
+def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
+    from fedsw.desk.own_data.examine import require_runnable
+    from fedsw.desk.own_data.synthetic_table import as_synthesis
+    from fedsw.experiment import load_experiment
+
+    own = load_experiment(source, changes)
+    found = as_synthesis(own, trust=trust, fair=fair, epsilon=epsilon)
+    require_runnable(found, named=source, elsewhere=False)
+    return found
+
+
+def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
+    from fedsw.cli._execution import followed
+    from fedsw.federation.engines.driver import run
+
+    def start(observer: Observer) -> RunResult:
+        return run(experiment, engine=engine, runs=runs, observer=observer)
+
+    return followed(start, label=experiment.name, quiet=silent).directory
+
+
+def _rehearsed(directory: Path, experiment: Experiment) -> None:
+    """Draw, compare and describe a table that was learnt from made-up records."""
+    from fedsw.desk.own_data.apart import OtherTable
+    from fedsw.desk.own_data.rehearsal import made_up
+    from fedsw.desk.own_data.synthetic_table import learnt
+    from fedsw.experiment.choices import modules_of
+
+    found = learnt(directory, modules_of(experiment))
+    others = made_up(found.columns, dict.fromkeys(found.columns.groups, 20), seed=1)
+    other = None if experiment.data.held_out is None else OtherTable(others)
+    made = _made(found, other, None, Path("synthetic.csv"), 40, 0)
+    made.card.markdown()
+    made.card.page()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A synthetic table as cells by column, how it compares, what is said of it, and its card."""
+
+    cells: dict[str, list[str]]
+    compared: Fidelity | None
+    said: list[str]
+    card: Document
+
+
+def _made(
+    found: LearntTable, other: OtherTable | None, named: Path | None, output: Path, rows: int, draw: int
+) -> _Made:
+    from fedsw.data.codes import records_of_table
+    from fedsw.desk.own_data.card import card, findings
+    from fedsw.desk.own_data.fidelity import faults_of, fidelity
+    from fedsw.desk.own_data.synthetic_table import table_cells
+    from fedsw.learning.sketches.from_settings import table_of
+
+    cells = table_cells(found, rows, seed=draw)
+    coded, columns = table_of(found.experiment), found.columns
+    assert coded is not None
+    compared = None
+    if other is not None:
+        made = records_of_table(cells, columns)
+        classes, shown = len(columns.classes), columns.positive
+        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=shown)
+    said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
+    file = None if named is None else named.name
+    doubt = "" if other is None else other.doubt
+    described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file, doubt)
+    return _Made(cells, compared, said, described)
+
+
+def _write(
+    run: Path,
+    found: LearntTable,
+    other: OtherTable | None,
+    named: Path | None,
+    output: Path,
+    rows: int,
+    draw: int,
+    *,
+    spreadsheet: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from fedsw._tools import files
+    from fedsw._tools.text import for_spreadsheets, json_text, warning_of_formulas
+    from fedsw.desk.own_data.synthetic_table import write_table
+
+    made = _made(found, other, named, output, rows, draw)
+    doubted = other is not None and other.doubt
+    compared, said = made.compared, made.said
+    cells = made.cells
+    if spreadsheet:
+        cells = {for_spreadsheets(name): list(map(for_spreadsheets, values)) for name, values in cells.items()}
+    elif why := warning_of_formulas(itertools.chain(cells, *cells.values())):
+        echo(f"fedsw: warning: {why}", err=True)
+    write_table(output, cells, found.columns)
+    beside, page = output.with_suffix(".md"), output.with_suffix(".html")
+    files.replace(beside, made.card.markdown().encode("utf-8"))
+    files.replace(page, made.card.page().encode("utf-8"))
+    if as_json:
+        shown = {"table": str(output), "card": str(beside), "page": str(page), "rows": rows, "directory": str(run)}
+        shown["epsilon_spent"] = found.summary["epsilon_spent"]
+        shown["epsilon_of_reader"] = math.inf if doubted else found.summary["epsilon_of_reader"]
+        shown["findings"] = said
+        shown["held_out"] = None if compared is None else compared.plain()
+        echo(json_text(shown))
+    elif quiet:
+        echo(output)
+    else:
+        statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
+        screen = Screen(highlight=False)
+        screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
+        if other is not None and other.doubt:
+            screen.print(other.doubt, style="bold red")
+        worth = None if compared is None else compared.usefulness
+        if worth is not None:
+            screen.print(worth.verdict, style="bold red" if worth.useless else "")
+        elif compared is None:
+            screen.print(_UNKNOWN)
+        for sentence in said:
+            screen.print(sentence)
+        screen.print(f"More rows, at no cost: fedsw synthesize {run} --rows N --draw 1 -o OTHER.csv")

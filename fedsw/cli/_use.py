@@ -1,0 +1,179 @@
+"""Verbs that put a finished run to use: `fedsw evaluate`, `predict`, `export`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fedsw._tools import files
+from fedsw._tools.text import json_text, number, warning_of_formulas
+from fedsw.cli._options import (
+    RUNS,
+    AllowModule,
+    DataDir,
+    Force,
+    Json,
+    Run,
+    Runs,
+    Spreadsheet,
+    answer,
+    echo,
+    files_of_run,
+    require_writable,
+)
+
+if TYPE_CHECKING:
+    from fedsw.desk.use.trained import TrainedModel
+
+
+def evaluate_command(
+    run: Run,
+    runs: Runs = RUNS,
+    data_dir: DataDir = None,
+    client: Annotated[int | None, typer.Option(min=0, help="This client's records alone.")] = None,
+    allow_module: AllowModule = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run's model on records kept out of its training.
+
+    `data.held_out_fraction` keeps them out. RUN is the run's directory, with config.json and model.safetensors, or an
+    experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
+    records, and nothing is written or sent.
+    """
+    from fedsw.desk.own_data.evaluate import evaluate, evaluated_view
+    from fedsw.runs.run_files import find_run
+
+    found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
+    answer([each.as_dict() for each in found], lambda: evaluated_view(found), as_json=as_json)
+
+
+def predict_command(
+    run: Run,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, Parquet or npz, with the run's columns.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write; stdout if not given.")
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER|GROUP=NUMBER|RULE",
+            help="For two classes, of the probability of the positive one: a number, one for each group, or best, "
+            "parity or opportunity, found on the run's held-out records; may be repeated.",
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
+    ] = None,
+    force: Force = False,
+    spreadsheet: Spreadsheet = False,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Predict every record of a table with a run's model.
+
+    Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
+    run. The predicted column need not be there.
+    """
+    from fedsw.desk.use.export import columns_for_spreadsheets, texts_in, write_columns
+    from fedsw.desk.use.trained import load
+    from fedsw.runs.run_files import find_run
+
+    if output is not None:
+        require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
+    model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
+    found = model.predictions(table, keep=keep or ())
+    for warning in model.summary.get("warnings", ()):
+        echo(f"fedsw: warning of the run: {warning}", err=True)
+    written = columns_for_spreadsheets(found) if spreadsheet else found
+    if why := warning_of_formulas(texts_in(written)):
+        echo(f"fedsw: warning: {why}", err=True)
+    if output is not None:
+        files.new_folder(output.parent)
+        with files.opened(output, "w") as file:
+            write_columns(file, written)
+    if as_json:
+        echo(json_text(_plain(model, found, output)))
+    elif output is None:
+        write_columns(sys.stdout, written)
+    else:
+        echo(f"{output}: {_words(model, found)}")
+
+
+def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        try:
+            return float(given[0])
+        except ValueError:
+            return given[0]
+    found: dict[str, float] = {}
+    for text in given:
+        group, _, value = text.rpartition("=")
+        try:
+            found[group] = float(value)
+        except ValueError:
+            group = ""
+        if not group:
+            raise typer.BadParameter(f"--threshold {text!r} cannot be read; write GROUP=NUMBER, as in female=0.4")
+    return found
+
+
+def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> dict[str, Any]:
+    about = {
+        "run": str(model.directory),
+        "guarantee": model.guarantee,
+        "warnings": list(model.summary.get("warnings", ())),
+        "records": len(found["row"]),
+        "positive": model.positive,
+        "threshold": str(model.thresholds) if model.answering().classifies and len(model.classes) == 2 else None,
+    }
+    if output is not None:
+        return {**about, "file": str(output)}
+    return {**about, "predictions": {name: list(values) for name, values in found.items()}}
+
+
+def _words(model: TrainedModel, found: dict[str, Any]) -> str:
+    """How many of what, in a line."""
+    parts = [f"{len(found['row'])} records"]
+    for name, values in found.items():
+        if name.startswith("predicted_") and model.answering().classifies:
+            parts += [", ".join(f"{(values == each).sum()} {each}" for each in model.classes)]
+        elif name.startswith("predicted_") and hasattr(values, "mean"):
+            parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
+    if model.answering().classifies and len(model.classes) == 2:
+        parts.append(str(model.thresholds))
+    return "; ".join(parts)
+
+
+def export_command(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")],
+    kind: Annotated[
+        Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
+    ] = "torchscript",
+    force: Force = False,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as TorchScript or ONNX.
+
+    It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
+    an experiment's name for its latest run.
+    """
+    from fedsw.desk.use.export import beside, export
+    from fedsw.desk.use.trained import load
+    from fedsw.runs.run_files import find_run
+
+    require_writable(output, beside(output), force=force, read=files_of_run(find_run(run, runs)))
+    model = load(run, runs=runs, allow_modules=allow_module or ())
+    written = [str(path) for path in export(model, output, kind)]
+    plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
+    said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"
+    echo(json_text(plain) if as_json else said)

@@ -1,0 +1,255 @@
+"""Models without privacy, trained as well as can be: scikit-learn's, or the run's own objective at rest."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsw.data import Records
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.task import Inputs
+from fedsw.mathematics.transport.sliced import public_directions
+
+STAGE = 200
+"""Steps between two looks at the loss; the rate falls to 0 within each."""
+_MOST_STAGES = 6
+_RATE = 0.1
+_STILL = 2e-3
+"""Share of the loss below which a stage that changed it by less has come to rest."""
+
+
+class Standardised(nn.Module):
+    """A network, which takes (n, p), behind columns that are moved and scaled."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, network: nn.Module, inputs: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        spread = inputs.std(dim=0, correction=0)
+        self.register_buffer("mean", inputs.mean(dim=0))
+        self.register_buffer("scale", torch.where(spread > 0, spread, torch.ones_like(spread)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """What the network returns for inputs (n, p)."""
+        outputs: Tensor = self.network((features - self.mean) / self.scale)
+        return outputs
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """A trained model, the steps that it took, and whether its loss had come to rest then."""
+
+    model: nn.Module
+    steps: int
+    still: bool
+
+
+def converged(problem: Problem, records: Records) -> AtRest:
+    """Minimise the experiment's objective, penalties included, on all records by steps of Adam; nothing is noised."""
+    composite = composite_of(problem.experiment, problem.shape)
+    order = torch.argsort(composite.cell_of(records.sensitive, records.target), stable=True)
+    ordered = records.take(order)
+    counts = composite.cell_of(ordered.sensitive, ordered.target).bincount(minlength=len(composite.cells)).tolist()
+    given = problem.given(ordered)
+    model = Standardised(problem.build_model(), given.features)
+    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+    before = math.inf
+    for stage in range(_MOST_STAGES):
+        for step in range(STAGE):
+            for group in optimizer.param_groups:
+                group["lr"] = _RATE * (1 - step / STAGE)
+            _step(problem, composite, model, given, counts, stage * STAGE + step, optimizer)
+        with torch.no_grad():
+            loss = float(problem.losses(model(given.features), given).double().mean())
+        if abs(before - loss) <= _STILL * max(abs(loss), _STILL):
+            return AtRest(model.eval(), (stage + 1) * STAGE, still=True)
+        before = loss
+    return AtRest(model.eval(), _MOST_STAGES * STAGE, still=False)
+
+
+def _step(
+    problem: Problem,
+    composite: Composite,
+    model: nn.Module,
+    given: Inputs,
+    counts: list[int],
+    number: int,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """One step along the gradient of the whole: the task loss's own, and the penalties' through their outputs."""
+    optimizer.zero_grad(set_to_none=True)
+    raw = model(given.features)
+    heads = [penalty.selected(raw, given, problem.task.outputs) for penalty in composite.penalties]
+    slicing = problem.experiment.slicing
+    thetas = [
+        public_directions(
+            head.shape[1], slicing.directions, slicing.scheme, slicing.seed, "reference", str(place), number
+        ).to(head.device)
+        for place, head in enumerate(heads)
+    ]
+    parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
+    pulls = composite.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
+    total = composite.task_share * problem.losses(raw, given).double().mean()
+    for head, pull in zip(heads, pulls, strict=True):
+        total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def _no_sample(number: int, count: int) -> Tensor:
+    raise ValueError(f"penalty {number} compares {count} outputs with a sample; groups alone are compared here")
+
+
+Array = NDArray[np.float64]
+Predict = Callable[[Array], Array]
+"""From inputs (n, p) to probabilities of all classes (n, k), or numbers (n, t)."""
+
+MISSING = (
+    "it trains with scikit-learn, which is not installed: `pip install '.[app]'` in fedsw's checkout (or "
+    "`pip install scikit-learn`)"
+)
+_FOLDS = 3
+_MOST = 20_000
+"""Records that a choice between models looks at; the chosen one is trained on all."""
+_LEAST = 1e-6
+"""Least probability that a model is taken to mean: one that is certain and wrong would lose without end."""
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+_LEAVES = (8, 31)
+
+
+@dataclass(frozen=True)
+class ModelCandidate:
+    """A model that may be chosen."""
+
+    name: str
+    settings: str
+    made: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model of scikit-learn's: what it is, how it is set, and what it predicts."""
+
+    name: str
+    settings: str
+    predict: Predict
+
+
+class Outside(nn.Module):
+    """A model from elsewhere in the place of a network: returns what the task's sigmoid or softmax makes outputs of.
+
+    It predicts probabilities of so many classes, or numbers in [0, 1] where there are none.
+    """
+
+    def __init__(self, predict: Predict, classes: int) -> None:
+        super().__init__()
+        self._predict, self._classes = predict, classes
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (n, d) of inputs (n, p)."""
+        values = self._predict(features.detach().cpu().double().numpy())
+        outputs = torch.from_numpy(np.clip(values, _LEAST, 1 - _LEAST))
+        logits = outputs.log() if self._classes > 2 else torch.logit(outputs[:, 1:] if self._classes else outputs)
+        return logits.to(features)
+
+
+def fit(
+    features: Array, target: NDArray[Any], *, classes: int, trees: bool, units: NDArray[np.int64], seed: int
+) -> Fitted:
+    """The candidate that predicts best on records left out, trained on all of them; nothing is noised.
+
+    Features are (n, p), targets classes (n,) or, of 0 classes, numbers (n, t); rows of one unit (n,) are left out
+    together. Boosted trees are candidates beside linear models, if asked for.
+    """
+    among = [*_candidates(classes, trees=trees)]
+    folds = _folds(units, seed)
+    taken = folds >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of steps that did not suffice: such a candidate is as good as its score
+        scores = [_score(each, features[taken], target[taken], folds[taken], classes) for each in among]
+        best = among[int(np.argmin(scores))]
+        return Fitted(best.name, best.settings, _fitted(best, features, target, classes))
+
+
+def _candidates(classes: int, *, trees: bool) -> Iterator[ModelCandidate]:
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.multioutput import MultiOutputRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ModuleNotFoundError as fault:
+        raise ModuleNotFoundError(f"the reference without privacy cannot be had: {MISSING}") from fault
+
+    def linear(strength: float) -> Any:
+        model = LogisticRegression(C=strength, max_iter=1_000) if classes else Ridge(alpha=strength)
+        return make_pipeline(StandardScaler(), model)
+
+    def boosted(leaves: int) -> Any:
+        kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+        model = kind(max_leaf_nodes=leaves, early_stopping=False, random_state=0)
+        return model if classes else MultiOutputRegressor(model)
+
+    name, weight = ("logistic", "C") if classes else ("ridge", "alpha")
+    for strength in _STRENGTHS:
+        yield ModelCandidate(f"scikit-learn's {name} regression", f"{weight} = {strength:g}", partial(linear, strength))
+    for leaves in _LEAVES if trees else ():
+        yield ModelCandidate("scikit-learn's gradient boosted trees", f"{leaves} leaves", partial(boosted, leaves))
+
+
+def _folds(units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """In which fold each record is (n,), all rows of a unit in one; -1 for those that the choice does not look at."""
+    named, place = np.unique(units, return_inverse=True)
+    order = np.random.default_rng([11, seed]).permutation(len(named))
+    most = max(_FOLDS, round(_MOST * len(named) / len(units)))
+    folds: NDArray[np.int64] = np.where(order < most, order % _FOLDS, -1)[place]
+    return folds
+
+
+def _score(
+    each: ModelCandidate, features: Array, target: NDArray[Any], folds: NDArray[np.int64], classes: int
+) -> float:
+    """Mean loss on the folds that are left out: of two wrong answers the surer one costs more, or squared error."""
+    losses = []
+    for fold in range(_FOLDS):
+        own = folds != fold
+        if own.all() or not own.any():
+            continue
+        predicted = _fitted(each, features[own], target[own], classes)(features[~own])
+        losses.append(_loss(predicted, target[~own], classes))
+    return float(np.mean(np.concatenate(losses))) if losses else 0.0
+
+
+def _loss(predicted: Array, target: NDArray[Any], classes: int) -> Array:
+    if not classes:
+        return np.asarray(np.square(predicted - target).sum(axis=1))
+    return np.asarray(-np.log(np.clip(predicted[np.arange(len(target)), target], _LEAST, 1.0)))
+
+
+def _fitted(each: ModelCandidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
+    """What a candidate predicts once it is trained; a constant where records are of one class alone."""
+    if not classes:
+        trained = each.made().fit(features, target)
+        return lambda inputs: np.asarray(trained.predict(inputs), dtype=np.float64).reshape(len(inputs), -1)
+    present = np.unique(target)
+    model = each.made().fit(features, target) if len(present) > 1 else None
+
+    def predict(inputs: Array) -> Array:
+        predicted = np.zeros((len(inputs), classes))
+        predicted[:, present] = 1.0 if model is None else model.predict_proba(inputs)
+        return predicted
+
+    return predict

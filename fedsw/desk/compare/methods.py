@@ -1,0 +1,191 @@
+"""What is compared: methods (a trust model with an algorithm, or a baseline) and tasks (an experiment, its utility)."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from fedsw._tools.settings import read_setting
+from fedsw._tools.text import nearest
+from fedsw.desk.baselines._run_baseline import refusal
+from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
+from fedsw.experiment.load import SHIPPED, shipped
+from fedsw.experiment.sections import Section
+from fedsw.experiment.sections.section import Arguments
+from fedsw.experiment.trust import trust_models
+
+_FILE = SHIPPED / "comparisons" / "methods.toml"
+_WITHOUT_PRIVACY = ("reference", "unclipped")
+"""What is shown before one method for every trust model."""
+_JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
+    "classification": ("accuracy", "higher", ("disparate_impact",)),
+    "regression": ("mean_squared_error", "lower", ("w2_squared",)),
+    "generation": ("sw2", "lower", ()),
+}
+"""What experiments of a user's own are judged by, its good direction, and what is shown beside it."""
+
+
+def _readable(setting: str) -> str:
+    read_setting(setting)
+    return setting
+
+
+ReadableSettings = tuple[Annotated[str, AfterValidator(_readable)], ...]
+
+
+class Method(Section):
+    """A trust model with an algorithm: one line about it, and the settings that choose it.
+
+    ``baseline`` names one (`baselines._run_baseline`) that then trains in place of a run, with its own ``arguments``.
+    """
+
+    what: str
+    set: ReadableSettings
+    baseline: str | None = None
+    arguments: Arguments = {}
+
+
+class ComparedTask(Section):
+    """A shipped experiment of the same name, what its models are judged by, and how each method runs it.
+
+    Models are judged by a held-out ``metric``; ``methods`` are compared if nothing is asked for, ``baselines`` where
+    they are asked for; settings are ``set`` for every method, or ``tuned`` for one by its name.
+    """
+
+    metric: str
+    better: Literal["higher", "lower"]
+    beside: tuple[str, ...] = ()
+    methods: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
+    set: ReadableSettings = ()
+    tuned: dict[str, ReadableSettings] = {}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The utility, then what is shown beside it."""
+        return (self.metric, *self.beside)
+
+
+class Comparable(Section):
+    """All methods and tasks; every method that a task names is one."""
+
+    method: dict[str, Method]
+    task: dict[str, ComparedTask]
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Comparable:
+        for name, task in self.task.items():
+            for method in (*task.methods, *task.baselines, *task.tuned):
+                if method not in self.method:
+                    raise ValueError(f"task {name!r} names the method {method!r}, which is not among [method]")
+        return self
+
+
+def methods() -> dict[str, Method]:
+    """Every method by name: those of the table, and one for every trust model that has none there."""
+    written = _comparable().method
+    chosen = {setting for method in written.values() for setting in method.set}
+    others = {name: f"privacy.trust={name}" for name in trust_models() if f"privacy.trust={name}" not in chosen}
+    more = {name: Method(what=f"{trust_models()[name].leaves}", set=(own,)) for name, own in others.items()}
+    return {**written, **more}
+
+
+def tasks() -> dict[str, ComparedTask]:
+    """The tasks whose experiment is shipped, by name."""
+    return {name: task for name, task in _comparable().task.items() if name in shipped()}
+
+
+def is_own(name: str) -> bool:
+    """Whether a task is named by a TOML file of the user's own, and not by that of a shipped one."""
+    return name.endswith(".toml")
+
+
+def find_task(name: str) -> ComparedTask:
+    """The task of that name, or what an experiment in a TOML file is compared on."""
+    if is_own(name):
+        return _own(name)
+    known = tasks()
+    if name not in known:
+        raise ExperimentError(_unknown("task", name, known))
+    return known[name]
+
+
+def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment with which a method runs a task; ExperimentError names the methods that can."""
+    chosen = find_task(task)
+    if method not in methods():
+        raise ExperimentError(_unknown("method", method, methods()))
+    own = methods()[method].set
+    if reason := _refusal(task, methods()[method]):
+        can = ", ".join(able(task))
+        raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
+    settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
+    return load_experiment(_file_of(task), settings)
+
+
+def fixed_by(method: str) -> tuple[tuple[str, ...], ...]:
+    """The keys that a method sets: what it is; none for an unknown one."""
+    return tuple(read_setting(setting)[0] for setting in methods()[method].set) if method in methods() else ()
+
+
+def able(task: str) -> tuple[str, ...]:
+    """The methods that can run a task, found by building its experiment with each."""
+    return tuple(name for name, method in methods().items() if _refusal(task, method) is None)
+
+
+def _own(name: str) -> ComparedTask:
+    """What an experiment of the user's own is judged by, and one method for every trust model that can run it."""
+    experiment = load_experiment(_file_of(name))
+    kind = experiment.objective.task
+    if kind not in _JUDGED:
+        raise ExperimentError(
+            f"{name} has objective.task {kind!r}; experiments of your own are compared on {', '.join(_JUDGED)}"
+        )
+    metric, better, beside = _JUDGED[kind]
+    can = able(name)
+    chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *_for_every_trust_model()) if method in can)
+    return ComparedTask(metric=metric, better=better, beside=beside, methods=chosen)
+
+
+def _for_every_trust_model() -> Iterator[str]:
+    """The first method of every trust model that is no baseline and no other of these, in the registry's order."""
+    for trust in trust_models():
+        settings = {name: method.set for name, method in methods().items() if method.baseline is None}
+        yield from [name for name, own in settings.items() if own[0] == f"privacy.trust={trust}"][:1]
+
+
+def _file_of(task: str) -> Path:
+    return Path(task).expanduser() if is_own(task) else shipped()[task]
+
+
+def _refusal(task: str, method: Method) -> str | None:
+    """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
+    settings = method.set
+    trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
+    own = () if is_own(task) else find_task(task).set
+    try:
+        experiment = load_experiment(_file_of(task), [*own, *settings])
+    except ExperimentError as fault:
+        whole = str(fault)
+    else:
+        return None if method.baseline is None else refusal(method.baseline, experiment)
+    try:
+        load_experiment(_file_of(task), trust)
+    except ExperimentError as fault:
+        return str(fault).removeprefix("experiment: ")
+    return whole.removeprefix("experiment: ")
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    return f"no {kind} {name!r}; {nearest(name, names)}known: {', '.join(names)}"
+
+
+@functools.cache
+def _comparable() -> Comparable:
+    return Comparable.model_validate(tomllib.loads(_FILE.read_text(encoding="utf-8")))

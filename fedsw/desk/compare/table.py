@@ -1,0 +1,356 @@
+"""A comparison on the screen: its table group by group, and what can be compared at all."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedsw._tools import files
+from fedsw._tools.text import for_spreadsheets, harmless, json_text, measured, number, to_float, upward
+from fedsw.desk.baselines._reference import NAMES
+from fedsw.desk.compare.comparison_grid import Cell, Grid, read_grid, read_result
+from fedsw.desk.compare.methods import able, methods, tasks
+from fedsw.experiment import Experiment
+from fedsw.runs.evaluation.intervals import LEVEL, Interval, normal, standard_error, student
+from fedsw.runs.report.console import table_of
+from fedsw.runs.report.progress import metric_name, ordered_metrics
+from fedsw.runs.report.screens import bytes_of
+from fedsw.runs.run_files import UNNAMED, Names, names_from, names_in, write_json
+
+
+def table_view(table: Mapping[str, Any]) -> RenderableType:
+    """The table of a comparison, a part for each guarantee, with its caption and what failed."""
+    called = names_of(table)
+    parts: list[RenderableType] = [
+        Text(f"{table['task']}: {metric_name(table['metric'], called)}, {table['better']} is better", style="bold")
+    ]
+    for group in table["groups"]:
+        parts += [
+            Text(group["heading"], style="bold" if group["guarantee"] else "bold yellow"),
+            _screen_rows(table, group),
+        ]
+    if reference := table.get("reference"):
+        scores = ", ".join(
+            f"{metric_name(name, called)} {spread(value)}" for name, value in reference["metrics"].items()
+        )
+        parts.append(Text(f"without privacy ({reference['what']}): {scores}", style="bold"))
+    if constant := table.get("constant"):
+        around = constant.get("intervals") or {}
+        named = constant["metrics"].items()
+        scores = ", ".join(f"{metric_name(name, called)} {measured(value, around.get(name))}" for name, value in named)
+        parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
+    parts.append(Text(table["caption"], style="dim"))
+    for entry in table["failed"]:
+        parts.append(Text(f"failed: {entry['cell']}: {entry['error']}", style="yellow"))
+    left = table["cells"]["all"] - table["cells"]["completed"] - table["cells"]["failed"]
+    if left:
+        parts.append(Text(f"{left} of {table['cells']['all']} cells have not run", style="yellow"))
+    return Group(*parts)
+
+
+def names_of(table: Mapping[str, Any]) -> Names:
+    """The names of groups and classes that a table's runs had."""
+    return names_from(table.get("names"))
+
+
+def tasks_view() -> RenderableType:
+    """The tasks with their methods, and what the methods are."""
+    rows = []
+    for name, task in tasks().items():
+        others = [method for method in able(name) if method not in (*task.methods, *task.baselines)]
+        listed = (", ".join(some) for some in (task.methods, task.baselines, others))
+        rows.append((name, f"{metric_name(task.metric)} ({task.better})", *listed))
+    headings, about = ("task", "utility", "compares", "baselines", "can also run"), ("method", "what")
+    known = [(name, method.what) for name, method in methods().items()]
+    return Group(
+        table_of(headings, rows, left=headings, whole=("task",)),
+        table_of(about, known, left=about, whole=("method",)),
+    )
+
+
+def spread(value: Mapping[str, Any] | None) -> str:
+    """The mean over seeds with its interval; mean ± standard deviation where that is not known."""
+    if value is None:
+        return "–"
+    if value.get("low") is not None:
+        return measured(value["mean"], [value["low"], value["high"]])
+    return number(value["mean"]) + (f" ± {number(value['sd'], 2)}" if value["sd"] is not None else "")
+
+
+def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
+    measured = [metric_name(name, names_of(table)) for name in table["metrics"]]
+    rows = [
+        (
+            *measured_cells(row, table["metrics"]),
+            str(row["rounds"]),
+            bytes_of(row["bytes_up"]),
+            bytes_of(row["bytes_down"]),
+            number(row["seconds"]),
+            str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
+        )
+        for row in group["rows"]
+    ]
+    headings = ("method", "ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds")
+    return table_of(headings, rows, whole=("method", *measured), pad_edge=False, collapse_padding=True)
+
+
+def measured_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a row that say what was measured: method, epsilon, delta and metrics."""
+    metrics_of = (spread(row["metrics"].get(name)) for name in metrics)
+    return row["method"], epsilon_of(row), upward(row["delta"], 2), *metrics_of
+
+
+def epsilon_of(row: Mapping[str, Any]) -> str:
+    """What holds; with what was asked for where the two differ."""
+    held, asked = upward(row["epsilon"]), upward(row["epsilon_asked"])
+    return held if held == asked else f"{held} ({asked} asked)"
+
+
+CAPTION = (
+    "Rows are comparable within a group only: each group is another guarantee. A row's ε is for the release of one of "
+    "its runs alone; runs on the same records compose, so releasing several adds their ε up. Metrics are measured on "
+    "held-out records, outside the guarantee: the mean over seeds and where it lies, 95 %, for the draw of held-out "
+    "records and of seeds; mean ± standard deviation over seeds where that is not known. Versions, hardware and date "
+    "are in table.json."
+)
+
+REFERENCE = NAMES[0]
+"""The method that what privacy costs is measured against."""
+_COLUMNS = (
+    "group", "method", "what", "guarantee", "why_not", "protects", "against", "relation", "epsilon_asked", "epsilon",
+    "delta", "accountant", "nominal", "rounds", "released_rounds", "clients", "bytes_up", "bytes_down", "seconds",
+    "seeds", "stopped", "failed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StatedGuarantee:
+    """Who is protected from whom, and whether that holds as asked for.
+
+    Groups stand in the order of their rank: 0 with a trusted server, 1 against everybody, 2 none. ``why_not`` says why
+    (epsilon, delta) is not a guarantee; it is empty if it is one.
+    """
+
+    rank: int
+    protects: str
+    against: str
+    relation: str
+    why_not: str
+
+    @property
+    def heading(self) -> str:
+        """What the rows of a group have in common; rows with different headings are not comparable."""
+        if self.rank == 2:
+            return f"no guarantee: {self.why_not}"
+        kind = f"{self.protects}, against {self.against}; neighbours: {self.relation}"
+        return f"no guarantee ({self.why_not}), accounted for {kind}" if self.why_not else f"protects {kind}"
+
+    @property
+    def position(self) -> tuple[bool, int, str]:
+        """Guarantees first; among them those with a trusted server first."""
+        return (bool(self.why_not), self.rank, self.heading)
+
+
+def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGuarantee:
+    """The guarantee behind a run's summary."""
+    privacy, stated = experiment.privacy, summary["guarantee"]
+    relation = str(stated["relation"])
+    if not privacy.noisy:
+        return StatedGuarantee(2, "nothing", "nobody", relation, "no noise was added")
+    why_not = "; ".join(_why_not(experiment, summary))
+    rank = 1 if privacy.local else 0
+    return StatedGuarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
+
+
+def make_table(folder: Path) -> dict[str, Any]:
+    """The table of what has finished in a comparison's folder."""
+    grid = read_grid(folder)
+    task = grid.about
+    results = {cell: result for cell in grid.cells if (result := read_result(folder, cell)) is not None}
+    completed = {cell: result for cell, result in results.items() if result["status"] == "completed"}
+    failed = [{"cell": cell.id, "error": result["error"]} for cell, result in results.items() if cell not in completed]
+    groups: dict[StatedGuarantee, list[dict[str, Any]]] = {}
+    for guarantee, row in _rows(grid, completed, failed={entry["cell"] for entry in failed}):
+        groups.setdefault(guarantee, []).append(row)
+    summaries = [result["summary"] for result in completed.values()]
+    return {
+        "task": grid.task,
+        "metric": task.metric,
+        "better": task.better,
+        "metrics": task.metrics,
+        "methods": grid.methods,
+        "epsilons": grid.epsilons,
+        "seeds": grid.seeds,
+        "nominal": grid.nominal,
+        "groups": [
+            {"heading": guarantee.heading, "guarantee": not guarantee.why_not, "rows": groups[guarantee]}
+            for guarantee in sorted(groups, key=lambda one: one.position)
+        ],
+        "names": _names(completed).plain(),
+        "constant": _constant(summaries, task.metrics),
+        "reference": _reference(groups.values(), task.metrics),
+        "standard_errors": _standard_errors(summaries, task.metrics),
+        "cells": {"all": len(grid.cells), "completed": len(completed), "failed": len(failed)},
+        "failed": failed,
+        "caption": CAPTION,
+        "versions": _distinct(summary["versions"] for summary in summaries),
+        "hardware": _distinct(summary["hardware"] for summary in summaries),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
+    """Write table.json and table.csv into the folder; returns both."""
+    write_json(folder / "table.json", table)
+    rows = [{"group": group["heading"], **row} for group in table["groups"] for row in group["rows"]]
+    names = ordered_metrics({name: 0.0 for row in rows for name in row["metrics"]})
+    shown = [*table["metrics"], *(name for name in names if name not in table["metrics"])]
+    measured = [f"{name}_{part}" for name in shown for part in ("mean", "sd", "low", "high")]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*_COLUMNS, *measured])
+    writer.writeheader()
+    for row in rows:
+        flat = {column: row[column] for column in _COLUMNS}
+        for name, value in row["metrics"].items():
+            flat |= {f"{name}_{part}": value.get(part) for part in ("mean", "sd", "low", "high")}
+        texts = {key: "" if value is None else harmless(value) for key, value in flat.items()}
+        writer.writerow({key: for_spreadsheets(text) for key, text in texts.items()})
+    files.replace(folder / "table.csv", text.getvalue().encode())
+    return [folder / "table.json", folder / "table.csv"]
+
+
+def _names(completed: Mapping[Cell, Mapping[str, Any]]) -> Names:
+    """Those of the first run that has any: all cells of a comparison learn from the same records."""
+    every = (names_in(Path(result["directory"]), cell.experiment.data.columns) for cell, result in completed.items())
+    return next((names for names in every if names.classes), UNNAMED)
+
+
+def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, Any]:
+    """What a constant scores on the same held-out records, averaged over runs, and what it answers; {} if unknown."""
+    known = [summary for summary in summaries if summary.get("constant")]
+    if not known:
+        return {}
+    values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
+    means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
+    every = [one.get("constant_intervals") or {} for one in known]
+    around = {name: each for own in every for name, each in own.items() if name in means}
+    answers = " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))
+    return {"metrics": means, "intervals": around, "answers": answers}
+
+
+def _reference(groups: Iterable[Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Any]:
+    """What is well trained without privacy, in words, and its metrics; {} where it has not run."""
+    for row in (row for rows in groups for row in rows if row["method"] == REFERENCE):
+        known = {name: row["metrics"][name] for name in metrics if name in row["metrics"]}
+        return {"what": row["what"], "metrics": known}
+    return {}
+
+
+def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float]:
+    """How much a metric of one run moves with the draw of held-out records: the largest over the runs, where known."""
+    known = [summary.get("held_out_standard_errors") or {} for summary in summaries]
+    values = {name: [to_float(errors.get(name)) for errors in known] for name in metrics}
+    numbers = {name: [value for value in each if value is not None] for name, each in values.items()}
+    return {name: max(each) for name, each in numbers.items() if each}
+
+
+def _rows(
+    grid: Grid, completed: Mapping[Cell, Mapping[str, Any]], *, failed: set[str]
+) -> Iterator[tuple[StatedGuarantee, dict[str, Any]]]:
+    keys = dict.fromkeys((cell.method, cell.epsilon) for cell in grid.cells)
+    for key in keys:
+        cells = [cell for cell in grid.cells if (cell.method, cell.epsilon) == key]
+        if done := [cell for cell in cells if cell in completed]:
+            summaries = [completed[cell]["summary"] for cell in done]
+            guarantee = guarantee_of(done[0].experiment, summaries[0])
+            row = _row(done[0], guarantee, summaries)
+            row["failed"] = sum(cell.id in failed for cell in cells)
+            row["directories"] = [completed[cell]["directory"] for cell in done]
+            yield guarantee, row
+
+
+def _row(cell: Cell, guarantee: StatedGuarantee, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def mean(key: str) -> float:
+        return statistics.fmean(float(summary[key]) for summary in summaries)
+
+    def worst(key: str) -> float:
+        return max(to_float(summary[key]) or 0.0 for summary in summaries)
+
+    names, about = ordered_metrics(summaries[0]["held_out"]), methods()[cell.method].what
+    held_out = {name: [to_float(summary["held_out"].get(name)) for summary in summaries] for name in names}
+    return {
+        "method": cell.method,
+        "what": " or ".join(dict.fromkeys(summary.get("reference", about) for summary in summaries)),
+        "guarantee": not guarantee.why_not,
+        "why_not": guarantee.why_not,
+        "protects": guarantee.protects,
+        "against": guarantee.against,
+        "relation": guarantee.relation,
+        "epsilon_asked": cell.epsilon,
+        "epsilon": worst("epsilon"),
+        "delta": worst("delta") if math.isfinite(cell.epsilon) else None,
+        "accountant": summaries[0]["guarantee"]["accountant"],
+        "nominal": summaries[0]["nominal"],
+        "rounds": summaries[0]["rounds"],
+        "released_rounds": mean("released_rounds"),
+        "clients": summaries[0]["clients"],
+        "bytes_up": mean("bytes_up"),
+        "bytes_down": mean("bytes_down"),
+        "seconds": mean("seconds"),
+        "seeds": len(summaries),
+        "stopped": sum(summary["status"] != "completed" for summary in summaries),
+        "metrics": {name: _spread(values) | _around(name, values, summaries) for name, values in held_out.items()},
+    }
+
+
+def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
+    """Mean and sample standard deviation; the latter needs two values."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return {"mean": None, "sd": None}
+    return {"mean": statistics.fmean(known), "sd": statistics.stdev(known) if len(known) > 1 else None}
+
+
+def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Where the mean over seeds lies, 95 %, with the draw of held-out records; empty where a run does not say."""
+    own = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
+    spread = _spread(values)
+    if spread["mean"] is None or any(each is None for each in own):
+        return {}
+    known = [Interval(*(to_float(end) or 0.0 for end in each)) for each in own if each is not None]
+    records, seeds = max(map(standard_error, known)), len(known)
+    chance = 0.0 if seeds < 2 else student(LEVEL, seeds - 1) * (spread["sd"] or 0.0) / math.sqrt(seeds)
+    reach = math.hypot(normal(LEVEL) * records, chance)
+    low, high = spread["mean"] - reach, spread["mean"] + reach
+    floor = 0.0 if all(each.low >= 0 for each in known) else -math.inf
+    ceiling = 1.0 if all(each.high <= 1 for each in known) else math.inf
+    return {"low": max(low, floor), "high": min(high, ceiling)}
+
+
+def _why_not(experiment: Experiment, summary: Mapping[str, Any]) -> Iterator[str]:
+    stated = summary["guarantee"]
+    if not stated["accountant_is_guarantee"]:
+        yield f"accountant {stated['accountant']} is an approximation or for another relation"
+    if stated.get("word") == "stated":
+        yield f"the bound of the penalty {experiment.objective.penalty} is stated by the user"
+    if not experiment.local.guaranteed:
+        yield "the noise is for half of what a replaced record moves"
+    if summary["nominal"]:
+        yield f"nominal: {stated.get('randomness', 'sampling and noise are reproducible from a seed')}"
+    if to_float(summary["epsilon_of_reader"]) != to_float(summary["epsilon"]):
+        yield "the record shows metrics of private records"
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list({json_text(value, indent=None): value for value in values}.values())

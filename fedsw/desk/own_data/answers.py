@@ -1,0 +1,438 @@
+"""What kind of values a column seems to hold, by the form of its cells; a look at records that their operator allows.
+
+Which kind was found is written into a declaration, which is public: nothing here is called unless the operator said
+that the data are public, or that the kinds of their columns may be. The names of columns are public.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import functools
+import io
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fedsw._tools.settings import ExperimentError
+from fedsw.data import BadRecords
+from fedsw.data.blocks import is_text
+from fedsw.data.cells import MISSING
+from fedsw.data.columns.column import PLAIN, ListedColumn, Spelling
+from fedsw.data.columns.date import EPOCH, FORMATS, date_in, is_date
+from fedsw.data.columns.kind import ColumnKind
+from fedsw.data.columns.number import SPELLINGS, as_number, is_amount
+from fedsw.data.columns.registered import KINDS
+from fedsw.data.columns.values import FALSE, TRUE, different, normal, text_of
+from fedsw.data.formats import SEPARATORS, damaged, open_text, parquet_of, parted_by
+from fedsw.experiment.load import BLANK
+
+
+@dataclass(frozen=True)
+class ColumnForm:
+    """The look of a column's cells: the narrowest kind that all but the missing ones are of, and how they are written.
+
+    ``missing`` are the cells of `MISSING` that occur, with how often each does; ``formats`` all formats of which all
+    dates may be, and ``spellings`` all ways to write numbers: of more than one a person has to say which.
+    """
+
+    kind: str
+    missing: Mapping[str, int] = field(default_factory=dict)
+    formats: tuple[str | None, ...] = ()
+    spellings: tuple[Spelling, ...] = ()
+
+
+def read_header(path: Path) -> tuple[list[str], str]:
+    """Names of the columns of a table, and what parts them; its records are not looked at."""
+    if path.suffix.lower() == ".parquet":
+        with damaged(path, "Parquet file"):
+            return [normal(name) for name in parquet_of(path).read_schema(path).names], ","
+    if not is_text(path):
+        raise BadRecords(
+            f"{path}: a declaration is drafted from a table of text (.csv, .tsv or .txt) or Parquet; write it as one, "
+            "or declare it by hand"
+        )
+    with _text_of(path) as file:
+        names, separator = _parted(file, parted_by(path))
+    if not any(names):
+        raise BadRecords(f"{path} is empty; its first row must name the columns")
+    if len(names) == 1 and names[0].startswith("#"):
+        raise BadRecords(f"{path} begins with a comment, {names[0][:60]!r}; its first row must name the columns")
+    return names, separator
+
+
+def _parted(file: IO[str], named: str | None) -> tuple[list[str], str]:
+    """The names in the first row and what parts them: as many names as may be, blanks behind commas parting none."""
+    start = file.tell()
+    rows: dict[str, list[str]] = {}
+    for separator in SEPARATORS if named is None else (named,):
+        file.seek(start)
+        rows[separator] = next(csv.reader(file, delimiter=separator), [])
+    several = [separator for separator, row in rows.items() if len(row) > 1 and separator != ","]
+    if several and any(name.startswith(" ") for name in rows.get(",", ())[1:]):
+        rows[","] = [name for place, name in enumerate(rows[","]) if not place or not name.startswith(" ")]
+        best = max(several, key=lambda separator: len(rows[separator]))
+        if len(rows[best]) >= len(rows[","]):
+            return [normal(name) for name in rows[best]], best
+        file.seek(start)
+        rows[","] = next(csv.reader(file, delimiter=","), [])
+    best = max(rows, key=lambda separator: len(rows[separator]))
+    return [normal(name) for name in rows[best]], best
+
+
+def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
+    """All cells of a table by column, as text without spaces around it; rows of another length are left out."""
+    if path.suffix.lower() == ".parquet":
+        with damaged(path, "Parquet file"):
+            table = parquet_of(path).read_table(path).to_pydict()
+        return {normal(name): [_as_text(cell) for cell in cells] for name, cells in table.items()}
+    with _text_of(path) as file:
+        rows = csv.reader(file, delimiter=separator)
+        names = [normal(name) for name in next(rows, [])]
+        kept = [row for row in rows if len(row) == len(names)]
+    return {name: [normal(row[place]) for row in kept] for place, name in enumerate(names)}
+
+
+def _as_text(cell: object) -> str:
+    """A cell as a table of text has it: a date without its time, an empty one for none."""
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, datetime.datetime):
+        return cell.date().isoformat()
+    return normal(str(cell)) if (text := text_of(cell)) is None else text
+
+
+@contextmanager
+def _text_of(path: Path) -> Iterator[IO[str]]:
+    with open_text(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+        try:
+            yield file
+        except UnicodeDecodeError:
+            raise BadRecords(f"{path} is not UTF-8; save the file as UTF-8") from None
+
+
+def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
+    """The narrowest kind that every cell but the missing ones is of.
+
+    Of ``labels``, which are classes or groups, none is missing but an empty one.
+    """
+    counted = Counter(cells)
+    markers = ("",) if labels else MISSING
+    missing = {cell: counted[cell] for cell in markers if counted[cell]}
+    values = frozenset(counted) - set(markers)
+    kinds = sorted(KINDS.items(), key=lambda item: item[1].any_text)
+    fits = {name: forms for name, kind in kinds if values and (forms := kind.forms(values))}
+    if not fits:
+        return ColumnForm("category", missing)
+    name = next(iter(fits))
+    if KINDS.get(name).stored != "numbers":
+        return ColumnForm(name, missing, tuple(dict.fromkeys(form.format for form in fits[name])))
+    alike = {kind: [form.spelling for form in fits[kind]] for kind in fits if KINDS.get(kind).stored == "numbers"}
+    spellings = tuple(each for each in SPELLINGS if any(each in known for known in alike.values()))
+    fewest = next((kind for kind, known in alike.items() if spellings[0] in known), name)
+    return ColumnForm(fewest, missing, spellings=spellings)
+
+
+def _is_number(text: str, spelling: Spelling) -> bool:
+    return as_number(text, spelling) is not None
+
+
+def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
+    """Which of some forms (names of `FORMS`) all values are of; each is asked until one of them does not fit."""
+    return frozenset(form for form in forms if all(map(FORMS[form], values)))
+
+
+def as_date(text: str) -> datetime.date | None:
+    """The date behind a text in ISO 8601; None if it is none, or digits alone."""
+    return date_in(text, None) if "-" in text else None
+
+
+_TRUTHS: frozenset[str] = frozenset((*TRUE, *FALSE)) - {"1", "0"}
+
+FORMS: Mapping[str, Callable[[str], bool]] = {
+    "truth": lambda value: value.lower() in _TRUTHS,
+    "amount": is_amount,
+    **{f"number {each}": functools.partial(_is_number, spelling=each) for each in SPELLINGS},
+    **{f"date {written}": functools.partial(is_date, written=written) for written in FORMATS},
+}
+"""What a value that is no text may be; the cells of a column are text if they are of none of these together."""
+
+
+MOST_CATEGORIES = 100
+"""Most categories that are read off a public table; a column with more is left out of the inputs."""
+
+Ask = Callable[[str], str]
+"""Asks a person at a terminal; an empty answer leaves a blank."""
+
+
+@dataclass(frozen=True)
+class ColumnAnswer:
+    """What is declared of one column; None where it is left blank.
+
+    Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
+    where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
+    written where that is not the table's way, `units` what they are measured in.
+    """
+
+    kind: str | None = None
+    low: str | None = None
+    high: str | None = None
+    categories: tuple[str, ...] = ()
+    format: str | None = None
+    missing: tuple[str, ...] = ()
+    fill: str | None = None
+    cut: bool = False
+    source: str = ""
+    spelling: Spelling | None = None
+    units: str = ""
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the command line says of columns, before what a code book (`book`) does."""
+
+    bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dates: Mapping[str, str] = field(default_factory=dict)
+    booleans: Sequence[str] = ()
+    integers: Sequence[str] = ()
+    edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drop: Sequence[str] = ()
+    decimal: str | None = None
+    thousands: str | None = None
+    book: Mapping[str, ColumnAnswer] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """Every column that is spoken of."""
+        mappings = (self.bounds, self.categories, self.dates, self.edges, self.book)
+        return set().union(*mappings, self.booleans, self.integers, self.drop)
+
+
+def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
+    """`age=17:90` as a column and its bounds."""
+    name, sign, bounds = text.rpartition("=")
+    low, colon, high = bounds.partition(":")
+    low, high = low.strip(), high.strip()
+    kind = next(
+        (known for known in _bounded() if known.bound_of(low) is not None and known.bound_of(high) is not None), None
+    )
+    if not (sign and colon and name.strip()) or kind is None:
+        raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90")
+    require_order(f"--bounds {text!r}", kind, low, high)
+    return normal(name), (low, high)
+
+
+def _bounded() -> list[ColumnKind]:
+    return [kind for _, kind in KINDS.items() if kind.bounded]
+
+
+def require_order(where: str, kind: ColumnKind, low: str, high: str) -> None:
+    """Refuse bounds of which the lower is not below the upper."""
+    least, most = kind.bound_of(low), kind.bound_of(high)
+    if least is not None and most is not None and not least < most:
+        raise ExperimentError(f"{where} has the lower bound {low}, which is not below the upper one, {high}")
+
+
+def read_format(text: str) -> tuple[str, str]:
+    """`born=%d.%m.%Y` as a column and the format of its dates."""
+    name, sign, written = text.partition("=")
+    if not (sign and name.strip() and "%" in written):
+        raise ExperimentError(f"--dates {text!r} cannot be read; write COLUMN=FORMAT, as in born=%d.%m.%Y")
+    return normal(name), written.strip()
+
+
+def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
+    """`job=a,b,c` as a column and its values."""
+    name, sign, values = text.partition("=")
+    listed = tuple(dict.fromkeys(normal(value) for value in values.split(",") if value.strip()))
+    if not (sign and name.strip() and listed):
+        raise ExperimentError(f"{option} {text!r} cannot be read; write COLUMN=A,B,C, as in job=clerk,nurse,other")
+    return normal(name), listed
+
+
+@dataclass(frozen=True)
+class Look:
+    """A column's cells as far as anybody may look: its ``form``; the cells themselves where they are ``public``.
+
+    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table.
+    """
+
+    form: ColumnForm
+    cells: Sequence[str] | None = None
+    origin: str = ""
+    spelling: Spelling = PLAIN
+
+
+def answer(
+    name: str, words: Words, look: Look | None, *, ask: Ask | None, doubt: Ask | None, classes: bool
+) -> ColumnAnswer:
+    """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
+
+    ``classes`` are groups or classes whatever their values look like. A ``doubt`` is asked even beside a public table.
+    """
+    guessed = None if look is None else look.form
+    if name in words.categories:
+        return _listing(name, words.categories[name], look, classes=classes)
+    if name in words.booleans:
+        return with_missing(ColumnAnswer("boolean", source="given with --boolean"), guessed)
+    if name in words.bounds:
+        low, high = words.bounds[name]
+        whole = "integer" if name in words.integers else _number_kind(guessed if look and look.cells is None else None)
+        kind = "date" if name in words.dates or as_date(low) else whole
+        given = ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds")
+        return with_missing(_formatted(given, guessed, name, doubt), guessed)
+    if name in words.book:
+        said = words.book[name]
+        values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
+        return replace(said, kind="category", categories=values) if classes else _formatted(said, guessed, name, doubt)
+    if look is not None and look.cells is not None:
+        return _read_off(name, look, words.dates.get(name), classes=classes, ask=doubt)
+    if ask is not None:
+        return _asked(name, guessed, ask, classes=classes)
+    if classes:
+        return ColumnAnswer("category", source="" if guessed is None else _BY_FORM)
+    if name in words.dates:
+        return ColumnAnswer("date", format=words.dates[name], source="given with --dates")
+    if guessed is None:
+        return ColumnAnswer()
+    return with_missing(_dated(ColumnAnswer(guessed.kind, source=_BY_FORM), guessed, name, None), guessed)
+
+
+_BY_FORM = "its kind by the form of its values"
+
+
+def _listing(name: str, values: tuple[str, ...], look: Look | None, *, classes: bool) -> ColumnAnswer:
+    """Categories as given; of cells that were looked at, those that are no category may be missing."""
+    form = None if look is None else look.form
+    source = "given with --categories"
+    if form is None or classes:
+        return ColumnAnswer("category", categories=values, source=source)
+    absent = {cell: count for cell, count in form.missing.items() if cell not in values}
+    return with_missing(ColumnAnswer("category", categories=values, source=source), replace(form, missing=absent))
+
+
+def _number_kind(guessed: ColumnForm | None) -> str:
+    return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
+
+
+def _dated(found: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
+    """The same with a format where all of its dates may be of one alone; else a person says which, or has to."""
+    if len(form.formats) <= 1:
+        return replace(found, format=form.formats[0] if form.formats else None)
+    which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
+    said = (
+        "" if ask is None else ask(f"column {name}: its dates may be written {which}; which is it?").strip().strip('"')
+    )
+    if said in form.formats:
+        return replace(found, format=said)
+    return replace(found, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
+
+
+def _formatted(found: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
+    """The same with the format of its dates, where nobody gave one and its cells may be looked at."""
+    if found.kind != "date" or found.format is not None or form is None or form.kind != "date":
+        return found
+    return _dated(found, form, name, ask)
+
+
+def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask: Ask | None) -> ColumnAnswer:
+    form, cells = look.form, look.cells or ()
+    values = different(cell for cell in cells if cell not in form.missing)
+    source = f"read off {look.origin}"
+    if classes:
+        return ColumnAnswer("category", categories=tuple(values), source=source)
+    if written is not None:
+        _require_written(name, values, written)
+        form = replace(form, kind="date", formats=(written,))
+    spelling = look.spelling if not form.spellings or look.spelling in form.spellings else form.spellings[0]
+    if form.spellings:
+        form = replace(form, kind=_narrowest(values, spelling))
+    kind = KINDS.get(form.kind)
+    found = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
+    if kind.listing:
+        exact = sorted({cell for cell in cells if cell not in form.missing}) if form.kind == "code" else values
+        return with_missing(replace(found, categories=tuple(exact)), form)
+    if not kind.bounded:
+        return with_missing(found, form)
+    formats = form.formats if found.format == BLANK else (found.format,)
+    own = np.concatenate([kind.read(values, _Undeclared(name, each), spelling) for each in formats])
+    low, high = float(np.nanmin(own)), float(np.nanmax(own))
+    bounds = replace(found, low=kind.bound_text(low), high=kind.bound_text(high))
+    return with_missing(replace(bounds, spelling=None if spelling == look.spelling else spelling), form)
+
+
+def _narrowest(values: Sequence[str], spelling: Spelling) -> str:
+    """The first kind of numbers that all values are of, as they are written."""
+    kinds = (name for name, kind in KINDS.items() if kind.stored == "numbers")
+    return next(name for name in kinds if any(form.spelling == spelling for form in KINDS.get(name).forms(values)))
+
+
+@dataclass(frozen=True)
+class _Undeclared(ListedColumn):
+    """A column of which nothing is declared but how its dates are written."""
+
+    def __init__(self, name: str, written: str | None) -> None:
+        super().__init__(name, (), format=written, since=EPOCH)
+
+
+def _require_written(name: str, values: Sequence[str], written: str) -> None:
+    """Refuse a format that public dates are not written in."""
+    if (odd := next((value for value in values if date_in(value, written) is None), None)) is not None:
+        raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
+
+
+def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) -> ColumnAnswer:
+    seems = "" if guessed is None else f" (it seems to hold {guessed.kind})"
+    what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
+    said = ask(f"column {name}{seems}: {what}, from a code book; Enter leaves it blank").strip()
+    if not said:
+        return ColumnAnswer("category" if classes else None if guessed is None else guessed.kind)
+    if ":" in said and not classes:
+        low, high = read_bounds(f"{name}={said}")[1]
+        kind = "date" if as_date(low) else _number_kind(guessed)
+        found = ColumnAnswer(kind, low, high, source="given by its operator")
+        return with_missing(found if kind != "date" or guessed is None else _dated(found, guessed, name, ask), guessed)
+    return ColumnAnswer(
+        "category", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator"
+    )
+
+
+def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
+    """The same with the missing cells that the form has, filled as given or in the middle of the bounds.
+
+    A comment says which cells were taken for missing, and how often each occurs where that was looked at.
+    """
+    if form is None or not form.missing or found.kind is None:
+        return found
+    counts = [f"{count:,} {_cell(cell)}" for cell, count in form.missing.items() if count]
+    said = f"{found.source}; taken for missing: {', '.join(counts)}" if counts else found.source
+    words = [cell for cell, count in form.missing.items() if cell and count]
+    if words and KINDS.get(found.kind).listing:
+        said += f" (if {_cell(words[0])} is a value, move it to categories)"
+    return replace(found, missing=tuple(form.missing), fill=_middle(found) if fill is None else fill, source=said)
+
+
+def _cell(text: str) -> str:
+    return repr(text) if text else "empty"
+
+
+def _middle(found: ColumnAnswer) -> str | None:
+    """A number in the middle of the bounds, as TOML has it; None where none is needed or known."""
+    kind = KINDS.get(str(found.kind))
+    if kind.listing:
+        return None
+    if not kind.bounded:
+        return "0"
+    if found.low is None or found.high is None:
+        return None
+    low, high = kind.bound_of(found.low), kind.bound_of(found.high)
+    if low is None or high is None:
+        return None
+    return kind.bound_text(float(round((low + high) / 2)) if kind.whole else (low + high) / 2)

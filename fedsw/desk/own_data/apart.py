@@ -1,0 +1,55 @@
+"""Tables that are said to hold nobody's private record: held against the private files, or doubted in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw.data import Records, read_table, same_content
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.own_data.examine import places
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.sources import require_file_apart
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    """A table beside the private records, as they are read, and why its reader has no guarantee; empty if he has.
+
+    What is printed of it is not noised: if it held a private record, epsilon would be infinite for whoever sees that.
+    """
+
+    records: Records
+    doubt: str = ""
+
+
+def other_table(path: Path, columns: Columns, private: Path | None, *, option: str) -> OtherTable:
+    """Read a table that un-noised functions of will be shown, and hold it against the clients' files in a folder.
+
+    Without a folder (``private``) nobody can know whether it holds private records, which is then said.
+
+    Raises:
+        ExperimentError: if it is a private file, or shares rows or persons with one; for a folder without tables.
+        BadRecords, FileNotFoundError: for what cannot be read.
+    """
+    records = read_table(path.expanduser(), columns)
+    if private is None:
+        return OtherTable(
+            records,
+            f"epsilon = infinity for whoever sees the comparison with {path.name}: nobody held it against the private "
+            "records, and what is shown of it has no noise. With --data-dir, the clients' files, it is compared",
+        )
+    tables = [place.table for place in places(private.expanduser())]
+    require_file_apart(path.expanduser(), records, tables, columns, what=f"{option} {path}", where=f" in {private}")
+    return OtherTable(records)
+
+
+def require_no_client_s(path: Path, tables: Sequence[Path], *, option: str, remedy: str) -> None:
+    """Refuse a table that is one of the clients' own, or a copy of one; the cells of neither are looked at."""
+    for table in tables:
+        if same_content(path, table):
+            raise ExperimentError(
+                f"{option} {path} is the client's table {table}, or a copy of it: what is read off it is a release of "
+                f"private records without noise. {remedy}"
+            )

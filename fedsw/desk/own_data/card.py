@@ -1,0 +1,227 @@
+"""The card of a synthetic table: its guarantee, what it keeps, and how it compares with held-out records."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from torch import Tensor
+
+from fedsw.data.columns.declaration import Coded
+from fedsw.desk.own_data.fidelity import Fidelity
+from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC
+from fedsw.experiment import Experiment
+from fedsw.learning.sketches.table_counts import table_weights
+from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
+
+
+def findings(
+    experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...], faults: int, compared: Fidelity | None
+) -> list[str]:
+    """Sentences that the screen and the card say alike: what rows are drawn from, what is noise, and what is kept."""
+    single, pair = _weights(experiment, coded)
+    least = float((pair[pair > 0] if bool(pair.any()) else single).min())
+    noise = 2 * float(summary["sketch"]["sigma"]) / least
+    said = [
+        _drawn_from(summary["sketch"]["generator"], coded),
+        f"Useless for what fewer than {noise:.0f} of the {summary['sketch']['records']} records share, the class "
+        "included: twice the noise of a count in the noisiest table.",
+        "Every cell is as declared: of its categories, inside its bounds, whole where it is to be."
+        if not faults
+        else f"{faults} cells are not as declared: outside their bounds, of no category, or not whole.",
+    ]
+    if compared is None:
+        return said
+    scores = ", ".join(f"{name} {made:.3f} ({half:.3f})" for name, (made, half) in compared.scores.items())
+    (made, half, commonest), worst, column = compared.guessed
+    return [
+        *said,
+        f"Likeness to held-out records, 1 at best (of one half of these to the other): {scores}.",
+        "A column of a held-out record is guessed from its others by the most alike synthetic row in "
+        f"{made:.3f} of all cases, by a real one in {half:.3f}, by the commonest value in {commonest:.3f}; most beyond "
+        f"real ones {column!r}, {worst[0]:.3f}, {worst[1]:.3f} and {worst[2]:.3f}.",
+    ]
+
+
+def _drawn_from(generator: dict[str, Any], coded: tuple[Coded, ...]) -> str:
+    by = {"network": "those of the network", "tree": "those of the tree"}
+    kind = generator["kind"]
+    (other,) = (name for name in by if name != kind)
+    what = "a network that fits all counts together"
+    if kind == "tree":
+        edges = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in generator["edges"])
+        what = f"a tree of pairs of columns: {edges or 'none, every column is by itself'}"
+    distances = generator["distances"]
+    chosen = "which is nearer to the noised counts" if generator["wanted"] == "auto" else "as the settings say"
+    return (
+        f"Rows are drawn from {what}; {chosen}: their squared distance, less what noise alone would make, is "
+        f"{distances[kind]:.2g}, of {by[other]} {distances[other]:.2g}."
+    )
+
+
+def _weights(experiment: Experiment, coded: tuple[Coded, ...]) -> tuple[Tensor, Tensor]:
+    sketch = experiment.sketch
+    return table_weights([each.size for each in coded], sketch.singles, sketch.balance)
+
+
+def card(
+    name: str,
+    rows: int,
+    experiment: Experiment,
+    summary: dict[str, Any],
+    coded: tuple[Coded, ...],
+    compared: Fidelity | None,
+    said: list[str],
+    held_out: str | None = None,
+    doubt: str = "",
+) -> Document:
+    """The card of a table of `rows` rows in the file `name`; held-out records may be of another table.
+
+    Why a reader of the comparison has no guarantee (``doubt``) stands before everything else, and beside the guarantee.
+    """
+    worth = None if compared is None else compared.usefulness
+    useless = worth is not None and worth.useless
+    return Document(
+        title=f"Synthetic table {name}",
+        verdict="" if worth is None or useless else worth.verdict,
+        begins=(
+            *([Strong(doubt)] if doubt else []),
+            *([Strong(worth.verdict)] if worth is not None and useless else []),
+            f"{rows} made-up rows of the columns that the experiment {experiment.name} declares. None of them is a "
+            "person's record.",
+            *said,
+        ),
+        sections=(
+            Section.of("Guarantee", [*_guarantee(experiment, summary), *([Strong(doubt)] if doubt else [])]),
+            Section.of("What is kept", _kept(experiment, summary, coded)),
+            Section.of("What is not kept", _NOT_KEPT),
+            Section.of("Compared with held-out records", _compared(experiment, summary, compared, held_out)),
+        ),
+    )
+
+
+_NOT_KEPT = (
+    "What three or more columns and the class do together, beyond what follows from their pairs.",
+    "Rare values and rare pairs, below the noise that is stated above; a column's rare values may come up too often.",
+    "Where numbers lie inside a part of their range: they are uniform there. Peaks, such as round numbers, are gone.",
+    "Order of rows, identifiers, and whatever the declaration leaves out. Rows do not stand for persons, and cannot be "
+    "joined with other tables.",
+)
+
+
+def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
+    if not experiment.privacy.noisy:
+        return [
+            Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
+        ]
+    whose = "the server saw the sum of all records without noise, and is trusted not to tell"
+    if experiment.privacy.local:
+        by = {"client": "every client by itself"}.get(adds := experiment.privacy.model.adds_noise, adds)
+        whose = f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}"
+    found: list[Part] = [
+        f"{summary['guarantee']['statement']}",
+        f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "
+        "more rows and other tables of the same run cost nothing further. Whoever releases something else of the same "
+        "records adds its epsilon.",
+        f"Public, and not protected: {'; '.join(summary['guarantee']['public'])}; and the settings.",
+    ]
+    if experiment.seed is not None:
+        found.insert(0, Strong("Nominal: the noise is reproducible from a seed. Do not publish this table."))
+    return found
+
+
+def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...]) -> list[Part]:
+    sketch, about = experiment.sketch, summary["sketch"]
+    where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
+    within = f", within each {' and '.join(where)}" if where else ""
+    single, pair = _weights(experiment, coded)
+    sigma, several = float(about["sigma"]), len(coded) > 1 and bool(pair.any())
+    columns = [(each.name, each.size, _written(each)) for each in coded]
+    lines: list[Part] = [
+        f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
+        f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
+        + (f", and of {_deviations(sigma, pair[pair > 0])} in every count of a pair" if several else "")
+        + f"; there were {about['records']} records.",
+        Listed.of("Columns", ("column", "codes", "written as"), columns),
+    ]
+    for later in about.get("later", ()):
+        weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]
+        names = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in later["pairs"])
+        lines.append(
+            "A later release measured some pairs once more, with noise of a standard deviation of "
+            f"{_deviations(float(later['sigma']), weights[weights > 0])} records: {names}."
+        )
+    if sketch.independent:
+        lines.append(
+            "Labels do not depend on the group, as was asked for: each label and group is generated as often as if "
+            "they were independent, with the records' own law inside each. It is not a copy of how things were, and "
+            "other columns may still tell the group."
+        )
+    return lines
+
+
+def _deviations(sigma: float, weights: Tensor) -> str:
+    """The standard deviations of the noise in tables of these weights, the least and the largest."""
+    least, most = (f"{sigma / float(weight):.0f}" for weight in (weights.max(), weights.min()))
+    return least if least == most else f"{least} to {most}"
+
+
+def _written(column: Coded) -> str:
+    if column.values:
+        text = "its values"
+    elif column.whole and column.size - (column.missing is not None) == column.edges[-1] - column.edges[0]:
+        text = "every whole number"
+    else:
+        text = f"{len(column.edges) - 1} parts of its range"
+    return text + (", or missing" if column.missing is not None else "")
+
+
+def _compared(
+    experiment: Experiment, summary: dict[str, Any], found: Fidelity | None, held_out: str | None
+) -> list[Part]:
+    if found is None:
+        return [
+            "Not measured: the experiment names no table in data.held_out. Private records are never compared with: a "
+            "distance to them would be one more release, without noise."
+        ]
+    whose = summary["measured_on"] if held_out is None else f"{held_out}, which the guarantee does not cover"
+    rows = [
+        ["single columns, mean total variation", statistics.fmean(found.marginals.values()), found.marginals_of_halves],
+        ["pairs of columns, mean total variation", found.pairs, found.pairs_of_halves],
+        ["sliced W2 of encoded columns", found.sw2, found.sw2_of_halves],
+        ["nearest held-out record, median", found.nearest[0], found.nearest_of_halves[0]],
+        ["nearest held-out record, closest 1 %", found.nearest[1], found.nearest_of_halves[1]],
+    ]
+    worst = max(found.marginals, key=lambda name: found.marginals[name])
+    change, one, other = found.correlations
+    changed = f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
+    parts: list[Part] = [
+        f"On {found.records} records of {whose}. Beside each number is what one half of the held-out "
+        "records is for the other: nobody can expect less distance, and rows much closer than that would be copies.",
+        Listed.of("Distances", ("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
+        f"The column that differs most is {worst!r} ({found.marginals[worst]:.3f})." + (changed if one else ""),
+    ]
+    if experiment.data.shows_private_rows:
+        marked = "epsilon = infinity for the reader of this section: held-out rows may be private ones too."
+        parts.insert(0, Strong(marked))
+    if found.usefulness is not None:
+        learnt = [(name, each[SYNTHETIC], each[REAL]) for name, each in found.usefulness.by_model.items()]
+        headings = ("model and score", "trained on synthetic rows", "trained on real ones")
+        parts += [
+            "Models trained on the synthetic rows, and on one half of the held-out records; tested on the other half:",
+            Listed.of("For prediction", headings, [(name, f"{a:.3f}", f"{b:.3f}") for name, a, b in learnt]),
+        ]
+    if len(found.rates) > 1:
+        rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()]
+        parts += [
+            f"How often the class {_shown_class(experiment)!r} occurs, by group:",
+            Listed.of("A class, by group", ("group", "synthetic", "held-out"), rates),
+        ]
+    return parts
+
+
+def _shown_class(experiment: Experiment) -> str:
+    """The favourable class by its name; the last declared one where none is."""
+    columns = experiment.data.columns
+    assert columns is not None
+    return columns.classes[-1 if columns.positive is None else columns.positive]

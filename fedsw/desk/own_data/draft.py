@@ -1,0 +1,587 @@
+"""A commented experiment for clients' own tables, in TOML: what was given is filled in, the rest is left as blanks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedsw._tools.text import nearest
+from fedsw.data.blocks import is_text
+from fedsw.data.cells import MISSING
+from fedsw.data.columns.column import PLAIN, Spelling
+from fedsw.data.columns.date import is_time
+from fedsw.data.columns.declared_kinds import LONGEST_NAME
+from fedsw.data.columns.number import SPELLINGS, as_number, is_amount
+from fedsw.data.columns.registered import KINDS
+from fedsw.data.columns.values import normal, number_text, numbers_rows
+from fedsw.data.formats import SEPARATORS
+from fedsw.desk.own_data._positive import Positive, positive_of
+from fedsw.desk.own_data.answers import (
+    MOST_CATEGORIES,
+    Ask,
+    ColumnAnswer,
+    ColumnForm,
+    Look,
+    Words,
+    answer,
+    form_of,
+    read_cells,
+    read_header,
+)
+from fedsw.desk.own_data.apart import require_no_client_s
+from fedsw.desk.own_data.examine import named_as_identifier, places
+from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
+from fedsw.experiment.load import BLANK, blank_lines
+
+_TRAINING = """\
+[training]
+preset = "auto"            # model, rounds, batches, rate and clips by rule, from the number of records and ε alone;
+                           # `fedsw plan` shows them. What you write here, or under [clip], wins
+"""
+
+
+_CUT = 'outside = "cut"'
+_POINT = '# decimal = ","   # if numbers are written with decimal commas, as they often are beside semicolons'
+_KEPT = """\
+held_out_fraction = 0.2    # of each client's records, never trained on ...
+held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
+# held_out = "held-out.csv"   # or a table at the server that holds nobody's private record, instead of these two lines\
+"""
+
+
+@dataclass(frozen=True)
+class DraftRequest:
+    """What a draft is asked for: what the command line says of columns (``words``) and whose a row is (``unit``).
+
+    Of the classes one is the favourable (``positive``), where somebody says which.
+
+    Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
+    from a guess by the form of private values; the rest from a person, if one is there to ask. What cannot be told even
+    then (``doubt``), as days from months, is asked of a person in any case.
+    """
+
+    folder: Path
+    group: str | None
+    target: str
+    words: Words
+    from_public: bool = False
+    public_table: Path | None = None
+    guess: bool = False
+    ask: Ask | None = None
+    held_out: Path | None = None
+    unit: str | None = None
+    positive: str | None = None
+    doubt: Ask | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An experiment as TOML, its lines with blanks by number, and what its reader must look at (``notes``)."""
+
+    text: str
+    blanks: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def _named(column: str | None) -> str | None:
+    """A column's name as names of columns are compared."""
+    return None if column is None else normal(column)
+
+
+def draft(asked: DraftRequest, *, name: str) -> Draft:
+    """The experiment for the tables of a folder.
+
+    Of the tables only the first row is read, which names the columns, unless the operator says that they are public
+    (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
+    ExperimentError for a column that is not there, or tables that do not agree.
+    """
+    asked = replace(asked, group=_named(asked.group), target=normal(asked.target), unit=_named(asked.unit))
+    found = places(asked.folder)
+    tables = [place.table for place in found]
+    names, separator, partly = _header(tables)
+    _require_known(asked, names, partly)
+    public, origin = _public(asked, tables, separator)
+    seen = public or (_cells(tables, separator) if asked.guess else {})
+    cuts = None if asked.group is None else asked.words.edges.get(asked.group)
+    forms = {column: form_of(cells) for column, cells in seen.items()}
+    numbers = Numerals.of(seen, forms, asked, public=public is not None)
+
+    def of(column: str, *, classes: bool) -> ColumnAnswer:
+        look = None
+        if column in seen:
+            form = form_of(seen[column], labels=True) if classes else forms[column]
+            look = Look(form, None if public is None else public[column], origin, numbers.spelling)
+        return answer(column, asked.words, look, ask=asked.ask, doubt=asked.doubt, classes=classes)
+
+    regression, unit = _is_regression(asked, seen, forms), asked.unit or _asked_for_unit(names, asked)
+    target = of(asked.target, classes=not regression)
+    sensitive = []
+    if asked.group is not None:
+        group = of(asked.group, classes=cuts is None)
+        _require_few(asked.group, group, forms.get(asked.group), cut=cuts is not None)
+        edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
+        sensitive = [_values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges"]
+    positive = _favourable(asked, target, regression=regression)
+    taken = {asked.target, unit, asked.group if cuts is None else None}
+    inputs = [column for column in names if column not in taken]
+    features = [
+        _feature(column, of(column, classes=False), drop=column in asked.words.drop, cells=(public or {}).get(column))
+        for column in inputs
+    ]
+    lines = [
+        *_head(name, asked, len(found), clients_share=found[0].client is None),
+        *_unit(unit, names),
+        *_columns(separator, numbers, [*features, *map(_partly, partly)]),
+        *sensitive,
+        _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
+        "",
+        *_rest(
+            regression,
+            alpha=_alpha(asked, None if unit else _rows_of(tables)),
+            clients=4 if found[0].client is None else len(found),
+        ),
+    ]
+    text = "\n".join(lines) + "\n"
+    notes = tuple(f"column {column!r} is in some of the clients' tables only, and is left out" for column in partly)
+    if positive is not None and not positive.sure:
+        notes += (f"{asked.target!r}, {positive.why}; --positive says which",)
+    blanks = blank_lines(text)
+    if not blanks:
+        _require_loaded(text)
+    return Draft(text, blanks, notes)
+
+
+def _require_loaded(text: str) -> None:
+    """Refuse a draft that does not load, before it is written, with the line of each column that is at fault."""
+    left_out = [line.strip(" #") for line in text.splitlines() if line.startswith("  # {name = ")]
+    try:
+        raw = tomllib.loads(text)
+        if not raw["data"]["columns"]["features"]:
+            listed = "".join(f"\n  {line}" for line in left_out)
+            raise ExperimentError(f"no column is left as an input{listed}")
+        parse_experiment(raw)
+    except (ExperimentError, tomllib.TOMLDecodeError) as fault:
+        quoted = [name for name in re.findall(r"'([^']+)'", str(fault))]
+        at = [
+            f"\n  line {row}: {line.strip()}"
+            for row, line in enumerate(text.splitlines(), start=1)
+            if any(f"name = {_text(name)}" in line for name in quoted) and not line.strip().startswith("#")
+        ]
+        raise ExperimentError(
+            f"a draft of these tables could not be run, and is not written: {fault}{''.join(at)}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Numerals:
+    """How numbers are written in a table: what is declared of them, or what a person has to decide (``doubt``).
+
+    Nothing is known where no cell was looked at (``looked`` is false).
+    """
+
+    spelling: Spelling = PLAIN
+    doubt: str = ""
+    looked: bool = False
+    given: bool = False
+
+    @classmethod
+    def of(
+        cls, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm], asked: DraftRequest, *, public: bool
+    ) -> Numerals:
+        """The one way in which all columns of numbers may be written, or the doubt between several.
+
+        Three digits behind every comma are decimals or thousands, and nobody can tell: then a person says which. Where
+        no way fits all columns, each is written as its own cells are. Of cells that are not public none is quoted.
+        """
+        words = asked.words
+        if words.decimal is not None or words.thousands is not None:
+            return cls(Spelling(words.decimal or ".", words.thousands or ""), looked=bool(seen), given=True)
+        written = {name: form.spellings for name, form in forms.items() if KINDS.get(form.kind).stored == "numbers"}
+        fits = [each for each in SPELLINGS if written and all(each in spellings for spellings in written.values())]
+        if not fits:
+            return cls(looked=bool(seen))
+        cells = {name: set(seen[name]) - set(forms[name].missing) for name in written}
+        ways = {each: tuple(as_number(cell, each) for name in cells for cell in cells[name]) for each in fits}
+        different = {reading: way for way, reading in reversed(ways.items())}
+        if len(different) == 1:
+            return cls(fits[0], looked=True)
+        parted = next(way for way in different.values() if way.thousands)
+        other = next(way for way in different.values() if way != parted)
+        cell = next(
+            cell for name in cells for cell in sorted(cells[name]) if as_number(cell, parted) != as_number(cell, other)
+        )
+        if not public:
+            cell = f"12{parted.thousands}345"
+        as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
+        if asked.doubt is not None:
+            said = asked.doubt(f"is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
+            if said in (as_thousands, as_decimals):
+                return cls(parted if said == as_thousands else other, looked=True)
+        doubt = (
+            f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds below have it; if it is '
+            f'{as_decimals}, delete this line, set decimal = "{other.decimal}" and mend the bounds'
+        )
+        return cls(parted, doubt, looked=True)
+
+    @property
+    def lines(self) -> list[str]:
+        """What is declared of them."""
+        decimal = [f'decimal = "{self.spelling.decimal}"'] if self.spelling.decimal != "." else []
+        if self.doubt:
+            return [*decimal, f'thousands = "{BLANK}"   # {self.doubt}']
+        why = "as given" if self.given else "by the form of the numbers"
+        return [*decimal, *([f'thousands = "{self.spelling.thousands}"   # {why}'] * bool(self.spelling.thousands))]
+
+
+def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, cut: bool) -> None:
+    """Refuse groups that nobody declared where there would be very many, or one for each number."""
+    kind = None if form is None else KINDS.get(form.kind)
+    numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
+    declared = group.source.startswith(("given", "from"))
+    if cut or declared or not (numeric or len(group.categories) > MOST_GROUPS):
+        return
+    what = f"{len(group.categories)} different {'numbers' if numeric else 'values'}, and each would be a group"
+    raise ExperimentError(
+        f"column {column!r}, the group, has {what}; cut numbers at public edges with --edges {column}=30,50, or name "
+        f"the groups with --categories {column}=A,B"
+    )
+
+
+MOST_GROUPS, _MOST_NUMBERS = 20, 10
+"""Most groups that are read off a public table, and `check` times a run of; of numbers, which may be codes, fewer."""
+
+
+def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
+    """The favourable one of the classes that are known; None where there are none."""
+    said = asked.positive
+    if regression and said is not None:
+        raise ExperimentError(f"--positive names a class, and {asked.target!r} holds numbers; leave it out")
+    if regression or not target.categories:
+        return None if said is None else Positive(said, "positive: as given")
+    return positive_of(asked.target, target.categories, said, asked.ask)
+
+
+def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
+    """Names of the columns that all tables have, what parts them, and names of those that only some have."""
+    headers = {table: read_header(table) for table in tables}
+    for table, (names, separator) in headers.items():
+        if (twice := next((name for name, times in Counter(names).items() if times > 1 and name), None)) is not None:
+            raise ExperimentError(f"{table} has two columns {twice!r}; rename one, or take one out, for every client")
+        parted = headers[tables[0]][1]
+        if separator != parted:
+            raise ExperimentError(
+                f"{tables[0]} and {table} do not agree: their cells are parted by {SEPARATORS.get(parted, parted)} and "
+                f"by {SEPARATORS.get(separator, separator)}; write one of them as the other is"
+            )
+    first, separator = headers[tables[0]]
+    every = dict.fromkeys(name for names, _ in headers.values() for name in names)
+    shared = [name for name in first if all(name in names for names, _ in headers.values())]
+    return shared, separator, [name for name in every if name not in shared]
+
+
+def _partly(column: str) -> str:
+    return f"  # {{name = {json.dumps(column)}}},   left out: only some of the clients' tables have it"
+
+
+def _require_known(asked: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
+    roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
+    for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
+        if column is not None and column not in names:
+            option = "the code book" if column in asked.words.book else option
+            if column in partly:
+                raise ExperimentError(
+                    f"{option} names {column!r}, which only some of the clients' tables have: add it to the others, or "
+                    "leave it out"
+                )
+            raise ExperimentError(
+                f"{option} names {column!r}, and the tables have no such column; {nearest(column, list(names))}they "
+                f"have {', '.join(names)}"
+            )
+
+
+def _public(asked: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
+    if (table := asked.public_table) is not None:
+        if not table.is_file():
+            raise FileNotFoundError(f"there is no public table {table}")
+        say = "If the clients' tables are public, say --from-public; else name another table"
+        require_no_client_s(table, tables, option="--public-table", remedy=say)
+        return _cells([table], read_header(table)[1]), f"the public table {table}"
+    if asked.from_public:
+        return _cells(tables, separator), f"the tables in {asked.folder}, which their operator says are public"
+    return None, ""
+
+
+def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for table in tables:
+        for column, cells in read_cells(table, separator).items():
+            found.setdefault(column, []).extend(cells)
+    return found
+
+
+def _is_regression(asked: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
+    """Whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
+
+    ExperimentError for whole numbers that may be either: more than ten of them, and not more than classes may be.
+    """
+    said = asked.words.book.get(asked.target)
+    if asked.target in asked.words.bounds or (said is not None and said.low is not None):
+        return True
+    if asked.target in asked.words.categories or said is not None or asked.target not in seen:
+        return False
+    kind, values = forms[asked.target].kind, set(seen[asked.target]) - set(MISSING)
+    if KINDS.get(kind).stored != "numbers" or len(values) <= _MOST_NUMBERS:
+        return False
+    if kind != "integer" or len(values) > MOST_CATEGORIES:
+        return True
+    what = f"the target {asked.target!r} holds {len(values)} different whole numbers"
+    if asked.ask is not None:
+        return asked.ask(f"{what}: are they numbers, or codes of classes? n or c; Enter is n").strip() not in ("c", "C")
+    raise ExperimentError(
+        f"{what}, which may be codes of classes or numbers: say which with --categories {asked.target}=A,B,... or "
+        f"--bounds {asked.target}=LOW:HIGH"
+    )
+
+
+def _feature(column: str, found: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:
+    if drop or (reason := _useless(column, found, cells)) is not None:
+        return f"  # {{name = {_text(column)}}},   left out: {'as asked' if drop else reason}"
+    if found.kind is None:
+        return f'  {{name = {_text(column)}, kind = "{BLANK}"}},   # {_comment(found)}'
+    kind, parts = KINDS.get(found.kind), [f"name = {_text(column)}"]
+    if found.kind not in _UNSAID:
+        parts.append(f'kind = "{found.kind}"')
+    parts += _written(found)
+    if kind.listing:
+        parts.append(f"categories = {_listed(found.categories)}")
+    elif kind.bounded:
+        parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}", *[_CUT] * found.cut]
+    if found.missing:
+        parts.append(f"missing = {_listed(found.missing)}")
+        if not kind.listing:
+            parts.append(f"fill = {_bound(found.fill)}")
+    return f"  {{{', '.join(parts)}}},   # {_comment(found)}"
+
+
+_UNSAID = ("number", "category")
+"""Kinds that a declaration has without saying so."""
+
+
+def _written(found: ColumnAnswer) -> list[str]:
+    """How a column's cells are written, where a declaration has to say it, and its unit of measurement."""
+    parts = [] if found.format is None else [f"format = {_text(found.format)}"]
+    if found.spelling is not None:
+        parts += [f"decimal = {_text(found.spelling.decimal)}", f"thousands = {_text(found.spelling.thousands)}"]
+    return [*parts, *([f"units = {_text(found.units)}"] if found.units else [])]
+
+
+def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
+    numbered = numbers_rows(column)
+    if numbered or (numbered is None and (cells is None or len(set(cells)) == len(cells))) or _counts(cells):
+        return "it numbers the rows"
+    if not column:
+        return "it has no name; write one into the first row of every table if it is an input"
+    if len(column) > LONGEST_NAME:
+        return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
+    if named_as_identifier(column):
+        return "it looks like an identifier"
+    if found.kind is not None and KINDS.get(found.kind).listing and found.categories:
+        if all(map(is_time, found.categories)):
+            return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
+        if all(map(is_amount, found.categories)):
+            return "its numbers have signs of money or percent; write plain ones, 12 for 12%, if it is an input"
+        if len(found.categories) > MOST_CATEGORIES:
+            return f"it has {len(found.categories)} categories, over {MOST_CATEGORIES}"
+        if len(found.categories) < 2:
+            return "it has one value only"
+    if cells is not None and not found.categories and all(cell in found.missing for cell in cells):
+        return "it is empty"
+    if found.low is None or found.high is None or cells is None or found.kind is None:
+        return None
+    if found.low == found.high:
+        return "it has one value only"
+    limits = [KINDS.get(found.kind).bound_of(bound) for bound in (found.low, found.high)]
+    if KINDS.get(found.kind).stored == "numbers" and any(abs(limit or 0.0) > _MOST_WHOLE for limit in limits):
+        return "its numbers have over 15 digits, of which some would be lost, as those of an identifier"
+    return None
+
+
+_MOST_WHOLE = 2.0**53
+"""The largest of the whole numbers that float64 tells apart."""
+
+
+def _counts(cells: Sequence[str] | None) -> bool:
+    """Whether a column's cells are 0, 1, 2, ... or 1, 2, 3, ... from row to row."""
+    if not cells or len(cells) < _FEWEST_ROWS or cells[0] not in ("0", "1"):
+        return False
+    return all(cell == str(number) for number, cell in enumerate(cells, start=int(cells[0])))
+
+
+_FEWEST_ROWS = 5
+"""Rows from which on a column that counts them is taken for their numbers."""
+
+
+def _comment(found: ColumnAnswer) -> str:
+    if found.kind is None:
+        return 'fill in: kind = "number", low and high; or categories = [...] in its place'
+    kind = KINDS.get(found.kind)
+    if (kind.listing and not found.categories) or (kind.bounded and found.low is None):
+        return f"fill in from a code book or a law, not from the records ({found.source or 'not given'})"
+    return f"{found.source}; {found.doubt}" if found.doubt else found.source
+
+
+def _values(role: str, column: str, found: ColumnAnswer, positive: Positive | None = None) -> str:
+    named = "" if positive is None or positive.value is None else f", positive = {_text(positive.value)}"
+    if len(found.categories) == 1:
+        raise ExperimentError(
+            f"column {column!r}, the {role}, has the one value {found.categories[0]!r} ({found.source}), and two at "
+            f"least are compared; give all of them with --categories {column}={found.categories[0]},..."
+        )
+    line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}{named}}}"
+    why = found.source if found.categories else "fill in: every value that there can be"
+    return f"{line}   # {why}" + ("" if positive is None else f"; {positive.why}")
+
+
+def _targets(column: str, found: ColumnAnswer) -> str:
+    kind = [f'kind = "{found.kind}"'] if found.kind not in (*_UNSAID, None, "integer") else []
+    bounds = [
+        *kind,
+        *_written(found),
+        f"low = {_bound(found.low)}",
+        f"high = {_bound(found.high)}",
+        *[_CUT] * found.cut,
+    ]
+    return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(found)}"
+
+
+def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) -> list[str]:
+    there = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
+    held_out = _KEPT if asked.held_out is None else f"held_out = {_text(str(asked.held_out))}"
+    return [
+        f"# Drafted from {asked.folder} ({there}). Next: fedsw check, plan, run, with --data-dir {asked.folder}",
+        "#",
+        "# Everything under [data.columns] is public: bounds and categories come from you, a code book or a law, and",
+        "# where each came from stands beside it. What was looked up in private records would be a release of them.",
+        f"name = {_text(name)}",
+        "",
+        "[data]",
+        'source = "files"',
+        f"account = {_text(account_name(asked.folder))}   # the data set: all runs on it have one budget, "
+        "`fedsw account`",
+        held_out,
+    ]
+
+
+def account_name(folder: Path) -> str:
+    """A name for the data set in a folder, whatever is learnt from it: the folder's own, and a digest of its path."""
+    whole = folder.expanduser().resolve()
+    digest = hashlib.sha256(str(whole).encode()).hexdigest()[:8]
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in whole.name).strip("-")
+    return f"{plain or 'data'}-{digest}"
+
+
+def _asked_for_unit(names: Sequence[str], asked: DraftRequest) -> str | None:
+    """The first column that looks like an identifier and that a person says to be the unit."""
+    for column in names:
+        if asked.ask is None or column in (asked.group, asked.target) or not named_as_identifier(column):
+            continue
+        said = asked.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
+        if said.strip().lower() in ("y", "yes"):
+            return column
+    return None
+
+
+def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
+    """The line that says whose privacy counts; a comment where nobody said."""
+    if unit is not None:
+        return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
+    near = next((column for column in names if named_as_identifier(column)), None)
+    if near is None:
+        return [""]
+    return [
+        f"# unit = {_text(near)}   # if a person has several rows: all with one value are then protected as one",
+        "",
+    ]
+
+
+def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list[str]:
+    """The lines of the columns."""
+    return [
+        "[data.columns]",
+        *([f"separator = {_text(separator)}"] if separator != "," else []),
+        *numbers.lines,
+        *([_POINT] if not numbers.looked and not numbers.given and separator == ";" else []),
+        "features = [",
+        *features,
+        "]",
+    ]
+
+
+_FAIR = 5_000
+"""Records at epsilon = 1 below which the noise of a penalty between groups costs more than it equalises."""
+
+
+def _rows_of(tables: Sequence[Path]) -> int | None:
+    """About how many records there are, which is public where every row is somebody's own; None if nobody can tell."""
+    total = 0
+    for table in tables:
+        if table.suffix.lower() == ".parquet":
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+            total += parquet.read_metadata(table).num_rows
+        elif is_text(table):
+            with table.open("rb") as lines:
+                total += max(0, sum(1 for line in lines if line.strip()) - 1)
+        else:
+            return None
+    return total
+
+
+def _alpha(asked: DraftRequest, rows: int | None) -> list[str]:
+    """The weight of equal outputs, as far as so many records can afford its noise, and why."""
+    means = "from 0, accuracy alone, to 1, equal outputs of the groups alone"
+    if asked.group is None:
+        why = "no groups are declared; --group COLUMN would name them"
+    elif rows is not None and rows >= _FAIR:
+        return [f"alpha = 0.2                # {means}"]
+    else:
+        many = "how many there are is not known" if rows is None else "there are fewer"
+        why = f"{means};\n{' ' * 27}# 0.2 is worth its noise from about {_FAIR:,} records at ε = 1, and {many}"
+    return [f"alpha = 0.0                # {why}"]
+
+
+def _rest(regression: bool, *, alpha: Sequence[str], clients: int) -> list[str]:
+    return [
+        '# [model] kind = "additive", a function of each column, or "logistic": preset chooses what is not written',
+        "[objective]",
+        f'task = "{"regression" if regression else "classification"}"',
+        'penalty = "statistical-parity"',
+        *alpha,
+        "",
+        _TRAINING,
+        "[privacy]",
+        "epsilon = 1.0              # or --epsilon on the command line",
+        f'delta = "{DEFAULT_DELTA}"             # 1/n^2 of all n records, from 1e-9 to 1e-3: far below 1/n for any n',
+        "",
+        "[federation]",
+        f"clients = {clients}",
+    ]
+
+
+def _bound(value: str | None) -> str:
+    return f'"{BLANK}"' if value is None else value
+
+
+def _listed(values: Sequence[str]) -> str:
+    return f"[{', '.join(_text(value) for value in values)}]" if values else f'["{BLANK}"]'
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

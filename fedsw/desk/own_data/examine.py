@@ -1,0 +1,339 @@
+"""Columns that look as if they said whose a row is; what is found in cells is for whoever holds the records."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
+from fedsw.data.blocks import TABLES, is_text
+from fedsw.data.cells import MISSING
+from fedsw.data.codes import Checked, checked
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.distinct_cells import Distinct, by_value
+from fedsw.data.distinct import CellFault
+from fedsw.data.formats import Chunk, format_of
+from fedsw.data.units import one_file_twice, shared_words
+from fedsw.desk.own_data.answers import FORMS, fitting
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.compatibility import fixed_by_neighbours
+from fedsw.experiment.sources import declared_columns, load_held_out
+
+_NAMES = frozenset(
+    ("id", "index", "name", "patient", "person", "subject", "customer", "client", "user", "mrn", "ssn", "nhs", "key")
+    + ("pid", "uid", "sid", "cid", "rid", "uuid", "guid", "patid", "patientid", "personid", "subjid", "subjectid")
+    + ("caseid", "userid", "customerid", "memberid")
+)
+_ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
+_LEAST_ROWS, _MOST_EACH = 20, 10
+
+
+def named_as_identifier(column: str) -> bool:
+    """Whether a column's name says that it identifies somebody: "id", "pid", "subject#", "patient_id", "customerID"."""
+    return column.lower().rstrip("#. ") in _NAMES or _ENDS.fullmatch(column) is not None
+
+
+class Repeats:
+    """Columns of a text table that look like identifiers and have values in several rows, seen as the file is read.
+
+    A column does by its name, or because it holds text, is not declared, and has ten rows for each value at most. Where
+    a unit is declared, none is looked at.
+    """
+
+    def __init__(self, table: Path, columns: Columns) -> None:
+        self._table, self._columns, self._seen = table, columns, dict[str, _Seen]()
+        self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
+        self._none = columns.unit is not None or not is_text(table)
+
+    def looks_at(self, column: str) -> bool:
+        """Whether a column's cells are wanted, as text."""
+        if self._none or column in self._labels:
+            return False
+        return column not in self._columns.names or named_as_identifier(column)
+
+    def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The same chunks, each looked at on its way."""
+        for chunk in chunks:
+            for column in filter(self.looks_at, chunk.cells):
+                self._seen.setdefault(column, _Seen()).add(by_value(chunk.cells[column]))
+            yield chunk
+
+    def warnings(self) -> Iterator[str]:
+        """What is said of each such column."""
+        for column, seen in self._seen.items():
+            values = seen.values
+            if values == seen.given:
+                continue
+            unnamed = seen.given >= _LEAST_ROWS and values * _MOST_EACH >= seen.given and not seen.forms
+            if named_as_identifier(column) or (unnamed and column not in self._columns.names):
+                yield (
+                    f"{self._table}: column {column!r} looks like an identifier, and its {values} values are in "
+                    f"{seen.given} rows. If rows with one value are of one person, each of them is protected alone, "
+                    f"and the person less than epsilon says: set unit = {column!r} in [data]"
+                )
+
+
+class _Seen:
+    """The cells of a column so far, those that are missing left out; `forms` are what they may be but text."""
+
+    def __init__(self) -> None:
+        self.given, self.forms = 0, frozenset(FORMS)
+        self._hashes: list[NDArray[np.int64]] = []
+
+    def add(self, cells: Distinct | Sequence[str]) -> None:
+        """Take in the cells of a chunk."""
+        texts = [value.strip() for value in (cells.values if isinstance(cells, Distinct) else cells)]
+        there = np.array([text not in MISSING for text in texts], dtype=bool)
+        values = [text for text in texts if text not in MISSING]
+        self.given += int(np.count_nonzero(there[cells.codes] if isinstance(cells, Distinct) else there))
+        self.forms = fitting(values, self.forms)
+        self._hashes.append(np.unique(np.fromiter(map(hash, values), np.int64, len(values))))
+
+    @property
+    def values(self) -> int:
+        """How many different ones there are, by their hashes of 64 bits."""
+        return len(np.unique(np.concatenate(self._hashes)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One file of records and whose it is: a client's number, or None for the file of all clients."""
+
+    client: int | None
+    table: Path
+
+    @property
+    def name(self) -> str:
+        """Whose records they are, for a table."""
+        return "all clients" if self.client is None else f"client {self.client}"
+
+
+def places(folder: Path) -> list[Place]:
+    """The files of records in a folder: its own, for all clients, or that of each of its folders 0, 1, ...
+
+    FileNotFoundError if there is nothing, BadRecords for a folder with several files, ExperimentError if the folders
+    have names, or their numbers are not 0, 1, 2, ...
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
+    if broken := next((each for each in sorted(folder.iterdir()) if each.is_symlink() and not each.exists()), None):
+        raise FileNotFoundError(f"{broken} is a link to {broken.readlink()}, which is not there; mend or remove it")
+    _require_numbered(folder)
+    if tables_in(folder):
+        return [Place(None, find_table(folder))]
+    numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
+    if not numbers:
+        raise FileNotFoundError(
+            f"there is no table ({TABLES}) in {folder}, and no folder 0, 1, ... with one{what_is_in(folder)}"
+        )
+    if numbers != list(range(len(numbers))):
+        gap = next(place for place, number in enumerate(numbers) if place != number)
+        raise ExperimentError(
+            f"{folder} has a folder {numbers[gap]} and none called {gap}; clients are 0, 1, 2, ... without gaps"
+        )
+    return [Place(number, find_table(folder / str(number))) for number in numbers]
+
+
+def _require_numbered(folder: Path) -> None:
+    """Refuse named folders of clients: a table beside several (not called train) would be taken for all clients'."""
+    folders = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    named = [child for child in folders if tables_in(child)]
+    if not named or any(child.name.isdecimal() for child in folders):
+        return
+    if (beside := tables_in(folder)) and (len(named) == 1 or beside[0].stem == "train"):
+        return
+    moves = " && ".join(f"mv {shlex.quote(child.name)} {number}" for number, child in enumerate(named))
+    raise ExperimentError(
+        f"{folder} has clients' tables in {', '.join(child.name for child in named)}, and clients' folders are called "
+        f"0, 1, ...: cd {shlex.quote(str(folder))} && {moves}"
+    )
+
+
+def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
+    """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
+
+    ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
+    the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
+    """
+    if experiment.data.source != "files":
+        return
+    if experiment.data.data_dir is None:
+        raise ExperimentError(
+            f"{named} learns from clients' own files, and nothing says where they are: add --data-dir DIR, a folder "
+            "with a folder 0, 1, ... for each client, each with its table (or with one table, which is split among the "
+            "clients)"
+        )
+    folder, asked = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
+    tables = places(folder)
+    if tables[0].client is not None and len(tables) != asked:
+        fits = f"--clients {len(tables)}, or federation.clients = {len(tables)}"
+        raise ExperimentError(
+            f"the experiment has {asked} clients, and {folder} has folders for {len(tables)} "
+            f"(0 to {len(tables) - 1}): write {fits}"
+        )
+    if (said := one_file_twice({place.client: place.table for place in tables})) is not None:
+        raise BadRecords(said)
+    if elsewhere:
+        for place in tables:
+            read_table(place.table, declared_columns(experiment))
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found in one file.
+
+    Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
+    read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
+    show them.
+    """
+
+    name: str
+    file: Path
+    counted: str
+    rows: int = 0
+    groups: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[CellFault, ...] = ()
+    more: int = 0
+    broken: str | None = None
+    units: int = 0
+    warnings: tuple[str, ...] = ()
+    absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every cell does."""
+        return not self.faults and not self.absent and self.broken is None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found in all files, what is wrong with them together, and what a run goes on with (``warnings``)."""
+
+    files: tuple[Examined, ...]
+    together: tuple[str, ...]
+    alone: bool
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether a run can start on them."""
+        return not self.together and all(file.fits for file in self.files)
+
+
+def examine(experiment: Experiment, folder: Path, client: int | None = None) -> Examination:
+    """Read every file and collect all faults: of each cell, and of the files together.
+
+    The folder has a folder for each client or one file for all; with `client`, whose records alone are looked at, it
+    may be that client's own.
+    """
+    if experiment.data.source != "files":
+        raise ExperimentError(
+            f"the experiment {experiment.name!r} learns from {experiment.data.label!r}, not from clients' own files; "
+            "check looks at experiments with data.source = 'files'"
+        )
+    columns, found = declared_columns(experiment), places(folder)
+    alone = client is not None
+    if client is not None and found[0].client is None:
+        found = [Place(client, found[0].table)]
+    elif client is not None:
+        if client >= len(found):
+            raise ExperimentError(f"--client is {client}, and {folder} has folders 0 to {len(found) - 1}")
+        found = [found[client]]
+    keep = experiment.data.held_out is not None and not alone
+    read = [_examined(experiment, place, columns, keep=keep) for place in found]
+    files = tuple(file for file, _ in read)
+    together = () if alone else tuple(_together(experiment, columns, read, folder))
+    if (twice := one_file_twice({place.client: place.table for place in found})) is not None:
+        together += (twice,)
+    units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
+    if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
+        together += (said,)
+    return Examination(files, together, alone, () if alone else tuple(_absent_classes(experiment, columns, files)))
+
+
+def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: bool) -> tuple[Examined, Checked | None]:
+    """What is found in a file, which is read once; None if nothing of it could be."""
+    said: list[str] = []
+    counted, table = "", place.table
+    odds = "label" in fixed_by_neighbours(experiment)
+    repeats = Repeats(table, columns)
+    try:
+        kind = format_of(table)
+        counted = kind.counted
+        chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))
+        found = checked(chunks, columns, public_classes=odds, keep=keep)
+    except (BadRecords, FileNotFoundError) as fault:
+        return Examined(place.name, table, counted, broken=str(fault)), None
+    if not found.rows and not said:
+        said.append(f"{table} holds no records; a client takes part with at least one")
+    if said:
+        found.records = None
+    counts = ", ".join(f"{name!r} {n:,}" for name, n in found.cut.items())
+    cut = [f"{table}: numbers outside their bounds, cut there, by column: {counts}"] if counts else []
+    examined = Examined(
+        place.name,
+        table,
+        counted,
+        found.rows,
+        dict(zip(columns.groups, found.groups.tolist(), strict=True)),
+        dict(zip(columns.classes, found.classes.tolist(), strict=True)),
+        found.missing,
+        tuple(sorted(found.faults, key=lambda fault: fault.row)),
+        found.more,
+        said[0] if said else None,
+        found.units,
+        (*repeats.warnings(), *cut),
+        found.absent,
+    )
+    return examined, found
+
+
+def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
+    """Chunks up to where a file can no longer be read; why goes to `said`."""
+    try:
+        yield from chunks
+    except (BadRecords, OSError) as fault:
+        said.append(str(fault))
+
+
+def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
+    """The declared groups or classes of which no file has a record; none where a file was not read to its end."""
+    if not files or any(file.broken is not None for file in files):
+        return []
+    return [name for name in names if sum(getattr(file, what).get(name, 0) for file in files) == 0]
+
+
+def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Examined]) -> Iterator[str]:
+    """What a run goes on without."""
+    if "label" not in fixed_by_neighbours(experiment):
+        for name in _nobody_s(files, "classes", columns.classes):
+            yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
+
+
+def _together(
+    experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
+) -> Iterator[str]:
+    files, asked = [file for file, _ in read], experiment.federation.clients
+    if len(files) > 1 and len(files) != asked:
+        yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    for name in _nobody_s(files, "groups", columns.groups):
+        yield f"no client holds a record of {name!r}, one of the groups that are declared"
+    if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
+        for name in _nobody_s(files, "classes", columns.classes):
+            yield f"no client holds a record of {name!r}, one of the classes that are declared"
+    if experiment.data.held_out is None:
+        return
+    kept = [found.records for _, found in read if found is not None and found.records is not None]
+    try:
+        load_held_out(experiment, private=kept if len(kept) == len(read) else None)
+    except (ExperimentError, BadRecords, FileNotFoundError) as fault:
+        yield str(fault)

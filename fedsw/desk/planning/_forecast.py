@@ -1,0 +1,312 @@
+"""How much of what can be learnt noise will leave: training on public twins, as a curve over the signal's strength."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedsw.desk.baselines._reference import well_trained
+from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
+from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
+from fedsw.experiment import Experiment
+from fedsw.experiment.preset_rules import Numbers
+from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.release import Uncounted, release
+from fedsw.runs.evaluation.quality import quality_of_classes, quality_of_numbers
+from fedsw.runs.single.objective import Objective
+from fedsw.runs.single.training_plan import plan
+from fedsw.runs.steps_taken import Trainer
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is on held-out twins, and the best constant: accuracy, or minus the mean squared error."""
+
+    model: float
+    constant: float
+
+    @property
+    def gain(self) -> float:
+        """How much better than a constant it is."""
+        return self.model - self.constant
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is learnt from twins without privacy, trained as well as can be: what it is, and how good."""
+
+    name: str
+    score: Score
+
+
+def trained(
+    problem: Problem,
+    experiment: Experiment,
+    twins: PublicRows,
+    held_out: PublicRows,
+    *,
+    multiplier: float,
+    one: float = 0.0,
+    seed: int,
+) -> Score:
+    """Train on twins with a noise multiplier, and measure.
+
+    Every round has this multiplier, a client's own under `local-gradient`, 0 without noise; ``one`` is that of one
+    release of all records in place of them all, by which moments are noised.
+
+    Raises:
+        TypeError: for records that nobody said are public: what is released here is charged to nobody.
+        ValueError: if a stratum of sampling has no record.
+    """
+    _require_public(twins)
+    settings = experiment.training
+    if experiment.model != problem.experiment.model:  # which the preset chose by the noise
+        problem = Problem.from_experiment(experiment)
+    problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
+    objective = _objective(problem, experiment)
+    sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
+    empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
+    if empty:
+        raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
+    quiet = plan(
+        objective,
+        clip,
+        sizes=sizes.tolist(),
+        rounds=settings.rounds,
+        epsilon=math.inf,
+        delta=1e-6,
+        batch_fraction=None if settings.batch_size else settings.batch_fraction,
+        batch_size=settings.batch_size,
+        seed=seed,
+    )
+    noisy = replace(quiet, multiplier=multiplier)
+    if multiplier and experiment.privacy.local:
+        noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
+        noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
+        if noise.count:
+            tabled = partial(TabledObjective, bins=noise.bins, deviation=noise.count, seed=seed)
+            objective = _objective(problem, experiment, tabled)
+    model = problem.build_model()
+    trainer = Trainer(start, settings)
+    records = replace(twins, features=problem.inputs(twins).float())
+    for batch in noisy.batches(records):
+        problem.prepared(model, trainer.theta)
+        trainer.step(release(objective.gradient(model, batch, clip), noisy, Uncounted()).value)
+    return _score(problem, problem.prepared(model, trainer.model), held_out)
+
+
+def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
+    """Train as well as can be on public twins, and measure: what a run on such records could lose by privacy."""
+    _require_public(twins)
+    found = well_trained(problem, twins)
+    return Known(found.name, _score(problem, found.model, held_out))
+
+
+def _require_public(twins: PublicRows) -> None:
+    if not isinstance(twins, PublicRows):
+        raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
+
+
+def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective) -> Objective:
+    slicing = experiment.slicing
+    return made(
+        problem.task,
+        composite_of(experiment, problem.shape).penalties,
+        classes=problem.classes,
+        targets=problem.shape.targets,
+        dimension=problem.dimension,
+        directions=slicing.directions,
+        scheme=slicing.scheme,
+        direction_seed=slicing.seed,
+        ties=slicing.ties,
+        bound=experiment.privacy.bound,
+        mode=experiment.clip.of_jacobians,
+        micro_batch=experiment.training.micro_batch,
+    )
+
+
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
+    batch = problem.given(held_out)
+    with torch.no_grad():
+        outputs = problem.task.outputs(model(batch.features), batch)
+    if not bool(torch.isfinite(outputs).all()):
+        return Score(-math.inf, 0.0)
+    if problem.classes:
+        quality = quality_of_classes(
+            outputs, held_out, groups=len(problem.groups), classes=problem.classes, positive=problem.positive
+        )
+        constant = quality.constant["accuracy"]
+    else:
+        quality = quality_of_numbers(outputs, held_out)
+        constant = -quality.constant["mean_squared_error"]
+    assert quality.gain is not None
+    return Score(constant + quality.gain[0], constant)
+
+
+STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
+"""Where the curve is measured on twins; between them it is interpolated."""
+MOST_TWINS = 2_000
+"""Twins of a training: more records are stood for by so many with less noise."""
+HELD_OUT = 2_000
+ABOUT_ALL = 0.9
+"""Share of what can be learnt from which on noise is not worth speaking of."""
+FEASIBLE = 0.25
+"""Share of what can be learnt below which a constant does as well."""
+_LITTLE = 1e-3
+"""Gain over a constant's accuracy, without privacy, below which there is nothing to lose."""
+_LITTLE_OF_SQUARES = 0.01
+"""The same of numbers, as a share of the constant's squared error: a narrow target's errors are small numbers."""
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class Point:
+    """What training on twins came to at one strength of the signal: scores under every law, in order."""
+
+    strength: float
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Training on twins: as well as can be without privacy, under every law, and by the strength of the signal."""
+
+    reference: tuple[Score, ...]
+    points: tuple[Point, ...]
+    name: str = ""
+
+    @property
+    def learnable(self) -> tuple[float, ...]:
+        """Under every law, how much better than a constant training can be, without privacy or with little noise."""
+        return tuple(
+            max(reference.gain, *(point.scores[place].gain for point in self.points))
+            for place, reference in enumerate(self.reference)
+        )
+
+    @property
+    def taught(self) -> tuple[int, ...]:
+        """The laws, by their places, under which there is something to learn."""
+        least = [_LITTLE if each.constant > 0 else -_LITTLE_OF_SQUARES * each.constant for each in self.reference]
+        return tuple(place for place, gain in enumerate(self.learnable) if gain >= max(least[place], _NOTHING))
+
+    @property
+    def kept(self) -> tuple[float, ...]:
+        """At every point the share, -1 to 1, left of what can be learnt: the mean over laws, made to never fall."""
+        learnable = self.learnable
+        parts = [
+            _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable[place])) for point in self.points])
+            for place in self.taught
+        ]
+        return tuple(sum(each) / len(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
+
+    def under(self, place: int) -> Curve:
+        """The curve under one law alone."""
+        points = tuple(Point(point.strength, (point.scores[place],)) for point in self.points)
+        return Curve((self.reference[place],), points, self.name)
+
+    def at(self, strength: float) -> float:
+        """The share of what can be learnt that is left at a strength of the signal."""
+        if math.isinf(strength):
+            return 1.0
+        logs = [math.log(point.strength) for point in self.points]
+        value = float(np.interp(math.log(max(strength, 1e-9)), logs, self.kept))
+        weakest = self.points[0].strength
+        return min(value, 1.0) if strength >= weakest else min(value, 1.0) - math.log(weakest / strength) * 0.1
+
+    def strength_for(self, share: float) -> float:
+        """The least strength at which so much is left; infinite if none of those measured is enough."""
+        low, below = 0.0, 0.0
+        for point in self.points:
+            high = self.at(point.strength)
+            if high >= share and not below:
+                return point.strength
+            if high >= share:
+                return float(below * (point.strength / below) ** ((share - low) / (high - low)))
+            low, below = high, point.strength
+        return math.inf
+
+
+def curve(
+    experiment: Experiment,
+    problem: Problem,
+    by_group: Mapping[str, int],
+    *,
+    table: PublicRows | None = None,
+    laws: Sequence[TwinLaw] = LAWS,
+    strengths: Sequence[float] = STRENGTHS,
+    relative: float | None = None,
+    seen: Callable[[], None] = lambda: None,
+) -> Curve:
+    """Train on twins, as well as can be without privacy, and by the run's own steps with several amounts of noise.
+
+    Of a ``table`` that is public twins are drawn in place of the laws. `strengths` of the signal rise; `relative` is
+    the multiplier of a round over that of one release of all records, if moments took nothing, by default the square
+    root of the rounds. ``seen`` is called after every training.
+    """
+    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
+    public = numbers_of(experiment, sizes, problem)
+    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes)]
+
+    def scores(strength: float) -> tuple[Score, ...]:
+        numbers, ready = at_strength(experiment, public, strength)
+        rounds = math.sqrt(ready.training.rounds) if relative is None else relative
+        each = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
+        found = []
+        for place, own in enumerate(twins):
+            found.append(trained(problem, ready, *own, multiplier=each, one=numbers.multiplier, seed=place))
+            seen()
+        return tuple(found)
+
+    known = []
+    for own in twins:
+        known.append(reference(problem, *own))
+        seen()
+    name = " or ".join(dict.fromkeys(each.name for each in known))
+    return Curve(tuple(each.score for each in known), tuple(Point(each, scores(each)) for each in strengths), name)
+
+
+def strength_of(experiment: Experiment, numbers: Numbers) -> float:
+    """The strength of the signal at these numbers, with the clips that a run then has."""
+    clip = settled(experiment, numbers).clip
+    return numbers.strength(clip.jacobian, clip.loss)
+
+
+def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tuple[Numbers, Experiment]:
+    """The numbers with as much noise as leaves that strength, and the experiment as it then runs."""
+    if math.isinf(strength):
+        quiet = replace(numbers, multiplier=0.0)
+        return quiet, settled(experiment, quiet)
+    unit = replace(numbers, multiplier=1.0)
+    noisy = replace(numbers, multiplier=strength_of(experiment, unit) / strength)
+    return noisy, settled(experiment, noisy)
+
+
+def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[PublicRows, PublicRows]:
+    """Twins to train on, and others of the same law to measure on."""
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
+
+
+def _of_table(table: PublicRows, sizes: Mapping[str, int]) -> tuple[PublicRows, PublicRows]:
+    """Twins out of one half of a public table, and others out of the other half to measure on."""
+    own, others = halves(table)
+    return resampled(own, sizes, seed=0), resampled(others, scaled(sizes, HELD_OUT), seed=1)
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls, in squares (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value, 1.0])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            last, count = pools.pop()
+            pools[-1] = [(pools[-1][0] * pools[-1][1] + last * count) / (pools[-1][1] + count), pools[-1][1] + count]
+    return [value for value, count in pools for _ in range(int(count))]

@@ -1,0 +1,299 @@
+"""A private selection among settings tried on the records themselves, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from fedsw._tools import files
+from fedsw._tools.randomness import Stream
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import number, upward
+from fedsw.desk.planning.search import Candidate, score_of
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.load import unprotected
+from fedsw.experiment.preset_rules import left_open
+from fedsw.federation.engines.driver import run_among
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.node.held_records import held_records
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.simulated import simulating
+from fedsw.federation.server.job import planned_cost
+from fedsw.federation.server.settling import settled
+from fedsw.federation.trust.round_plan import Plan, make_plan
+from fedsw.federation.trust.sketch import sketch_once as sketch
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import Ledger, lifetime
+from fedsw.privacy.accounting.lifetime import (
+    About,
+    Counts,
+    DatasetAccount,
+    accounts_folder,
+    composed_epsilon,
+    cost_of_ledger,
+)
+from fedsw.privacy.accounting.lifetime.composing import counted, uncovered
+from fedsw.privacy.accounting.profiles import stated_step
+from fedsw.privacy.accounting.selection import Repetitions, Selection, renyi_of_best
+from fedsw.privacy.accounting.stated import Renyi
+from fedsw.runs import checkpoint
+from fedsw.runs.evaluation.evaluator import Evaluator
+from fedsw.runs.run_files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
+
+
+def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> None:
+    """Copy what may leave of the selected run, so that nothing says when or after how many others it was made.
+
+    Guarantee: what `place` holds is a function of the run's own releases, of public settings and of `begun`: its files,
+    every date in them, and the times that the file system keeps and lets be set.
+    """
+    Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
+    for name in RELEASABLE:
+        if (directory / name).is_file():
+            files.private(Path(shutil.copyfile(directory / name, place / name)))
+    if (state := checkpoint.load(directory)) is not None:
+        checkpoint.write(place, state)
+    # Where files name a time it is the start of the search, and none names a duration.
+    at = begun.isoformat(timespec="seconds")
+    write_json(place / CONFIG, {**found_json(place / CONFIG), "begun": at})
+    summary = {name: value for name, value in found_json(place / SUMMARY).items() if name != "seconds"}
+    write_json(place / SUMMARY, {**summary, "begun": at, "date": at})
+    for path in (*place.iterdir(), place):
+        os.utime(path, (begun.timestamp(),) * 2)
+
+
+Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
+"""Runs an experiment in a folder, as one of several; returns its summary and its own folder."""
+
+
+@dataclass(frozen=True)
+class SelectionCost:
+    """What a selection costs: divergences of what is released, and the same as the guarantee of the selected run.
+
+    ``single`` is epsilon of one run at that delta, which it is not, ``all_shown`` that of as many runs as are expected;
+    ``steps`` are what each candidate's run is charged at most. `experiments` are settled, and outside their data set's
+    account, to which the selection is charged as a whole.
+    """
+
+    curve: Renyi
+    selection: Selection
+    single: float
+    all_shown: float
+    steps: tuple[Counts, ...]
+    experiments: tuple[Experiment, ...]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The run that was selected."""
+
+    candidate: Candidate
+    score: float
+    directory: Path
+    cost: SelectionCost
+
+
+def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
+    """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone."""
+    plans = [_plan(candidate.experiment) for candidate in found]
+    delta, *others = sorted({plan.delta for plan in plans})
+    if others:
+        raise ExperimentError(
+            f"the candidates have different deltas, {upward(delta, 6)} to {upward(others[-1], 6)}, and a selection has "
+            "one guarantee at one delta: write the same number in privacy.delta for all of them"
+        )
+    steps = tuple(_of_one_kind(planned_cost(plan)) for plan in plans)
+    distinct = tuple(dict.fromkeys(pair for each in steps for pair in each.items()))
+    curve = renyi_of_best(law, distinct)
+    single, dearest = max((composed_epsilon([each], delta), place) for place, each in enumerate(steps))
+    runs = round(law.mean)
+    shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
+    among = tuple(candidate.settings for candidate in found)
+    selection = Selection(law, distinct, curve.epsilon(delta), delta, among=among, metric=metric)
+    return SelectionCost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
+
+
+def select(
+    found: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
+) -> Selected:
+    """Train K runs with candidates drawn at random, and keep the one with the best score.
+
+    Guarantee: (epsilon, delta) of `cost_of` for everything that is released: the folder of the selected run, and the
+    rows of the accounts. Both are functions of that run's releases, of public settings and of the time at which the
+    search began: K, the other runs and how long any of them took are in neither. Who watches the search itself, its
+    screen, its process, its temporary files, sees K: under a trusted server that is its operator. The cost is charged
+    to the accounts of all candidates before the first run; a search that breaks off stays charged.
+
+    LimitReached if an account has no room; FederationError if a run spent more than its plan.
+    """
+    begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    cost = cost_of(found, law, metric)
+    _charge(found, cost)
+    stream, best = Stream.secure(), None
+    with _place(runs / found[0].experiment.name) as kept, tempfile.TemporaryDirectory(prefix="fedsw-tune-") as folder:
+        for _ in range(law.draw(float(stream.uniforms(1)[0]))):
+            place = min(int(stream.uniforms(1)[0] * len(found)), len(found) - 1)
+            selection = dataclasses.replace(cost.selection, settings=found[place].settings)
+            summary, directory = (train or _train)(cost.experiments[place], Path(folder), selection)
+            _require_planned(summary, directory, cost.steps[place])
+            score = score_of(summary, metric, sign)
+            if best is None or score > best[1]:
+                if best is not None:
+                    shutil.rmtree(best[2])
+                best = (found[place], score, directory)
+            else:
+                shutil.rmtree(directory)
+        assert best is not None
+        candidate, score, directory = best
+        release_folder(directory, kept, begun)
+    return Selected(candidate, score, kept, cost)
+
+
+@contextlib.contextmanager
+def _place(parent: Path) -> Iterator[Path]:
+    """The folder of the run that will be selected, named for the time before the first one; gone if none is."""
+    place = files.fresh_folder(parent)
+    try:
+        yield place
+    except BaseException:
+        shutil.rmtree(place)
+        with contextlib.suppress(OSError):  # others have runs there
+            parent.rmdir()
+            parent.parent.rmdir()
+        raise
+
+
+def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
+    """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for."""
+    labels = {each.experiment.data.account: each.experiment.name for each in reversed(found)}
+    steps, taken = {stated_step(cost.curve): 1}, list[tuple[DatasetAccount, str]]()
+    for data, label in labels.items():
+        if data is None:
+            continue
+        account, name = DatasetAccount(accounts_folder(), data), f"tune-{uuid4().hex}"
+        try:
+            account.reserve(name, steps, About(label, f"selection among {len(found)} settings", ""))
+        except BaseException:
+            for other, other_name in taken:
+                other.settle(other_name, {}, None)
+            raise
+        taken.append((account, name))
+    for account, name in taken:
+        account.settle(name, steps, None)
+
+
+def _plan(experiment: Experiment) -> Plan:
+    _require_selectable(experiment)
+    if "privacy" in left_open(experiment):  # moments that could be chosen: a selection is among runs of rounds alone
+        experiment = experiment.with_sections(privacy={"moments": 0.0})
+    task = Problem.from_experiment(settled(experiment))
+    Evaluator(task)  # whatever it refuses is refused before anything is charged
+    with simulating():
+        node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
+    site = Site(0, node.clients, node.held, None, None)
+    return sketch.make_plan(task, [site]) if experiment.privacy.sketch else make_plan(task, [site])
+
+
+def _as_run(plan: Plan) -> Experiment:
+    """A candidate with the noise of its plan in place of the epsilon of one run, which is nobody's guarantee."""
+    noise = {"epsilon": None, "noise_multiplier": plan.multiplier}
+    return plan.task.experiment.with_sections(privacy=noise, data={"account": None})
+
+
+def _of_one_kind(cost: lifetime.Cost) -> Counts:
+    """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of."""
+    if len(cost.parts) > 1 or len(cost.steps) > 1:
+        raise ExperimentError(
+            "a run of this experiment releases more than its rounds (privacy.moments, counts of kept records) "
+            "or stages of a sketch with unequal shares, and the bound of a selection is for runs whose releases are "
+            "all alike; leave that out, or search on public twins (without --on-records)"
+        )
+    return cost.steps
+
+
+def _require_selectable(experiment: Experiment) -> None:
+    if experiment.privacy.local:
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
+            "one alone, and all of them would add up; search on public twins (without --on-records)"
+        )
+    if reason := unprotected(experiment):
+        raise ExperimentError(f"{reason}: such a run has no guarantee, and selecting among them has none")
+    if experiment.federation.drop_out:
+        raise ExperimentError("federation.drop_out would make runs cost other than planned; leave it out of a search")
+    if experiment.data.own and experiment.data.held_out is None:
+        raise ExperimentError(
+            "a selection needs a score that may be released, and data.held_out names no table outside the guarantee; "
+            "name one, or search on public twins (without --on-records)"
+        )
+
+
+def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[dict[str, Any], Path]:
+    result = run_among(experiment, selection, runs=folder)
+    return result.summary, result.directory
+
+
+def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:
+    """Refuse a run that spent other than its plan, or could go on: what it would release later is not paid for."""
+    with Ledger.open(directory / LEDGER, read_only=True) as ledger:
+        spent = cost_of_ledger(ledger).steps
+    if uncovered(spent, counted(planned.items())):
+        raise FederationError(
+            "a run of the search spent other than planned (attempts were made again), so that the selection would cost "
+            "more than was charged; nothing of it is kept. Search again when all clients are there"
+        )
+    if summary["status"] != "completed":
+        raise FederationError(
+            f"a run of the search did not end as planned ({summary['status']}); nothing of the search is kept. Mend "
+            "that, then search again"
+        )
+
+
+def cost_view(cost: SelectionCost) -> RenderableType:
+    """What a selection on the records will cost, beside what else could be done."""
+    selection, runs = cost.selection, cost.selection.law.mean
+    found = Text(
+        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
+        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
+        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
+    )
+    if cost.all_shown < selection.epsilon:
+        found.append(": so few runs are cheaper made one by one", style="yellow")
+    return found
+
+
+def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
+    """The outcome of a selection on the records: all of it that may be released."""
+    return {
+        "on": "the records",
+        "metric": metric,
+        "best": list(chosen.candidate.settings),
+        metric: sign * chosen.score,
+        "directory": str(chosen.directory),
+        "epsilon": chosen.cost.selection.epsilon,
+        "delta": chosen.cost.selection.delta,
+    }
+
+
+def selected_view(record: Mapping[str, Any]) -> RenderableType:
+    """The same on a screen."""
+    best = "  ".join(record["best"]) or "as written"
+    found = Text(f"best: {best}", style="bold")
+    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
+    found.append(
+        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
+        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
+    )
+    return found

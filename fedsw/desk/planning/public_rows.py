@@ -1,0 +1,252 @@
+"""What is public of an experiment's records: their columns, and how many there are of every group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.data import DeclaredRecords
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.sources import declared_columns, load_dataset
+
+
+def public_columns(experiment: Experiment) -> Columns:
+    """The declared columns; of a named data set those that the names of its inputs tell.
+
+    Inputs named "column=value" are the values of one column. Other inputs of a named data set are numbers from -1 to 1;
+    of one that is drawn from a law, numbers without bounds.
+    """
+    if experiment.data.own:
+        return declared_columns(experiment)
+    dataset = load_dataset(experiment)
+    return columns_named(
+        dataset.feature_names,
+        groups=dataset.groups,
+        classes=dataset.classes,
+        targets=dataset.targets,
+        bounded=not experiment.data.drawn,
+    )
+
+
+def has_bounds(experiment: Experiment) -> bool:
+    """Whether a column is declared with bounds, of which records may use a small part."""
+    return any(feature.low is not None for feature in public_columns(experiment).features)
+
+
+def columns_named(
+    names: Sequence[str], *, groups: Sequence[str], classes: Sequence[str], targets: int, bounded: bool
+) -> Columns:
+    """Columns behind inputs of these names, see `public_columns`."""
+    blocks: dict[str, list[str]] = {}
+    for name in names:
+        column, sign, value = name.partition("=")
+        blocks.setdefault(column if sign else name, []).extend([value] if sign else [])
+    signed: dict[str, Any] = {"low": -1, "high": 1, "scale": "signed"} if bounded else {}
+    return Columns(
+        features=tuple(
+            Feature(name=name, categories=tuple(values)) if len(values) > 1 else Feature(name=name, **signed)
+            for name, values in blocks.items()
+        ),
+        sensitive=Group(name="the group", values=tuple(groups)) if len(groups) > 1 else None,
+        target=Label(name="the class", values=tuple(classes)) if classes else None,
+        targets=tuple(Number(name=f"the target {place}", low=0, high=1) for place in range(targets)),
+    )
+
+
+def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
+    """So many records, 2 of a group at least, evenly over the groups: what is assumed where no sizes are known."""
+    if records < 2 * len(groups):
+        raise ExperimentError(
+            f"--records is {records}, and there are {len(groups)} groups; a plan takes at least 2 records of each"
+        )
+    return scaled(dict.fromkeys(groups, 1), records)
+
+
+def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
+    """What is public of private records' numbers by group: all of it, or under a sketch their sum, spread evenly."""
+    return spread_evenly([*by_group], sum(by_group.values())) if experiment.privacy.sketch else dict(by_group)
+
+
+def scaled(by_group: Mapping[str, int], records: int) -> dict[str, int]:
+    """So many records in the same proportions, at least 2 of every group that has any."""
+    total = sum(by_group.values())
+    return {name: max(2, round(size * records / total)) if size else 0 for name, size in by_group.items()}
+
+
+Float = NDArray[np.float64]
+
+_FACTORS = 4
+"""Hidden traits of a record, which its columns show and its target follows."""
+_CLARITY = 0.6
+"""Share of a column's variance that the traits make."""
+_APART = 0.5
+"""How far the traits of the groups are apart, in standard deviations."""
+_WIDE = 4.0
+"""Standard deviations that a column's values take of what they use of its bounds."""
+_MISSING = 0.05
+
+
+@dataclass(frozen=True)
+class TwinLaw:
+    """How much there is to learn.
+
+    Hidden traits make the ``explained`` share of the target's variance; ``common`` is that of the more frequent of two
+    classes, ``middle`` and ``spread`` are of a number between 0 and 1 that is predicted, and ``used`` the least and the
+    most that a column uses of what is between its bounds.
+    """
+
+    name: str
+    explained: float
+    common: float
+    middle: float
+    spread: float
+    seed: int
+    used: tuple[float, float] = (0.1, 0.8)
+
+
+LAWS = (
+    TwinLaw("little", explained=0.2, common=0.6, middle=0.85, spread=0.08, seed=1),
+    TwinLaw("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2),
+    TwinLaw("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3),
+)
+"""Laws that a forecast averages over: which of them the records are like is not known.
+
+They have columns that use little of their bounds, and a number far from its middle; classes are not rare, as nobody
+knows before moments are released.
+"""
+
+
+TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
+"""Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
+learn little from them."""
+_RARE = 0.02
+
+
+def with_rare_class(law: TwinLaw) -> TwinLaw:
+    """The law with one class in fifty records: nobody knows before moments are released how frequent classes are."""
+    return replace(law, name="rare", common=1 - _RARE)
+
+
+def rarest_share(laws: Sequence[TwinLaw], classes: int) -> float:
+    """The share of the least frequent class that a plan by these laws assumes, of so many classes."""
+    return min(float(_shares(law, classes).min()) for law in laws)
+
+
+class PublicRows(DeclaredRecords):
+    """Records that are nobody's secret, twins or rows of a table that is public: training on them charges no ledger."""
+
+
+def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: int) -> PublicRows:
+    """Records of the declared columns, as many of every group as are asked for.
+
+    A record has four hidden traits, normal, with other means in every group. Numbers, categories and truth values
+    follow them and chance; the target follows one combination of the traits, and chance. All coefficients come from
+    the law's own seed, so that records drawn with another `seed` are of the same law.
+    """
+    fixed, chance = np.random.default_rng([7, law.seed]), np.random.default_rng([8, law.seed, seed])
+    groups = np.repeat(np.arange(len(columns.groups)), [by_group[name] for name in columns.groups])
+    means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
+    draw = _Draw(law, fixed, chance, means[groups] + chance.standard_normal((len(groups), _FACTORS)))
+    target = draw.target(columns)
+    features = np.hstack([draw.inputs(feature) for feature in columns.features])
+    order = chance.permutation(len(groups))
+    return PublicRows(
+        features=torch.from_numpy(features[order].astype(np.float32)),
+        sensitive=torch.from_numpy(groups[order]),
+        target=torch.from_numpy(target[order]),
+        ids=torch.arange(len(groups)),
+        columns=columns,
+        kind="public twins",
+    )
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Records that are drawn from a law: what the law fixes, chance, and their hidden traits (n, f)."""
+
+    law: TwinLaw
+    fixed: np.random.Generator
+    chance: np.random.Generator
+    traits: Float
+
+    def target(self, columns: Columns) -> NDArray[np.float32] | NDArray[np.int64]:
+        """Targets (n, t) in [0, 1], the first by a score and others by it and chance; or classes (n,) by its rank."""
+        score = self._mixed(self.law.explained, self._along(self.fixed.standard_normal(_FACTORS)))
+        if not columns.targets:
+            ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
+            return np.searchsorted(np.cumsum(_shares(self.law, len(columns.classes)))[:-1], ranks).astype(np.int64)
+        numbers = []
+        for place in range(len(columns.targets)):
+            share = 1.0 if place == 0 else self.fixed.uniform(0.5, 1.0)
+            numbers.append(np.clip(self.law.middle + self.law.spread * self._mixed(share, score), 0.0, 1.0))
+        return np.stack(numbers, axis=1).astype(np.float32)
+
+    def inputs(self, feature: Feature) -> Float:
+        """The inputs (n, k) that come of a column."""
+        if feature.categories:
+            values = self._one_hot(len(feature.categories))
+        else:
+            values = np.stack([self._number(feature) for _ in range(feature.count or 1)], axis=1)
+        if not feature.missing:
+            return values
+        absent = (self.chance.random(len(values)) < _MISSING).astype(np.float64)[:, None]
+        return np.hstack([values * (1 - absent), absent])
+
+    def _number(self, feature: Feature) -> Float:
+        """What a column shows (n,) of the traits: standard normal, one trait more than the others, or within bounds."""
+        shown = self._mixed(_CLARITY, self._along(self.fixed.standard_normal(_FACTORS) ** 3))
+        used = (self.law.used[0] / _WIDE, self.law.used[1] / _WIDE)
+        return feature.reader.twins(shown, feature, self.fixed, used)
+
+    def _one_hot(self, k: int) -> Float:
+        """One-hot rows (n, k): a few categories are frequent, most are rare, and the traits move which."""
+        frequency = self.fixed.permutation(-np.log1p(np.arange(k)))
+        moved = self.traits @ (0.7 * self.fixed.standard_normal((_FACTORS, k)))
+        value = frequency + moved - np.log(-np.log(self.chance.random((len(moved), k))))
+        return np.asarray(np.eye(k)[value.argmax(axis=1)], dtype=np.float64)
+
+    def _along(self, weights: Float) -> Float:
+        """One combination (n,) of the traits, of variance 1 within a group."""
+        return np.asarray(self.traits @ (weights / np.linalg.norm(weights)))
+
+    def _mixed(self, share: float, signal: Float) -> Float:
+        """A signal (n,) that makes this share of the variance, and chance for the rest."""
+        return np.asarray(np.sqrt(share) * signal + np.sqrt(1 - share) * self.chance.standard_normal(len(signal)))
+
+
+def _shares(law: TwinLaw, classes: int) -> Float:
+    """Of all records, the share of every class (classes,): of more than two each has 70 % of the last."""
+    sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
+    return np.asarray(sizes / sizes.sum())
+
+
+def halves(table: PublicRows) -> tuple[PublicRows, PublicRows]:
+    """Every other row of a public table, group by group, and the rest: to train on, and to measure on."""
+    order = torch.argsort(table.sensitive, stable=True)
+    return _rows(table, order[::2]), _rows(table, order[1::2])
+
+
+def _rows(table: PublicRows, rows: Tensor | NDArray[np.int64]) -> PublicRows:
+    taken = table.take(rows)
+    ids = torch.arange(len(taken))
+    return PublicRows(taken.features, taken.sensitive, taken.target, ids, table.columns, table.kind)
+
+
+def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> PublicRows:
+    """Records drawn with replacement from a public table, as many of every group as are asked for."""
+    chance = np.random.default_rng([9, seed])
+    rows = []
+    for place, name in enumerate(table.columns.groups):
+        own = np.flatnonzero(table.sensitive.numpy() == place)
+        if not len(own) and by_group[name]:
+            raise ValueError(f"the public table has no record of the group {name!r}, and the plan is for some")
+        rows.append(chance.choice(own, by_group[name]) if by_group[name] else own[:0])
+    return _rows(table, chance.permutation(np.concatenate(rows)))

@@ -1,0 +1,364 @@
+"""The plan of a run before its first record is read: noise, settings, forecast, verdict and what-ifs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedsw._tools.registry import Word
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import Short, upward
+from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
+from fedsw.desk.planning.public_rows import (
+    LAWS,
+    TIGHT,
+    PublicRows,
+    TwinLaw,
+    has_bounds,
+    public_columns,
+    rarest_share,
+    scaled,
+    with_rare_class,
+)
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
+from fedsw.experiment.preset_rules import CHOSEN, refusal
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.trust import trust_model
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.federation.trust.client_costs import StageCost, stage_costs
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.trust_model import served
+from fedsw.learning.tasks.problem import Problem
+
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_EPSILONS = (0.3, 1.0, 3.0, 10.0)
+_MOST_RECORDS = 10**8
+_MOST_EPSILON = 100.0
+_HALVINGS = 20
+_WEAK = 0.25
+_WEIGHTS = (0.05, 0.2, 0.5)
+"""Weights of a penalty between groups whose noise a plan says."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The share of what can be learnt that is expected to be left, for other numbers."""
+
+    records: int
+    epsilon: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What training on public twins says of a run.
+
+    Attributes:
+        learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
+        kept: share of its gain over a constant that is expected to be left; ``range``, under the laws taken alone.
+        strength: of the signal: below 1 noise buries it.
+        least_records, least_epsilon, most_parameters: where the run becomes feasible; infinite if nowhere.
+        tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
+        rarest: share of the least frequent class that is assumed; None where it is known, and without classes.
+        rare: what would be left if one of two classes had one record in fifty; None where that was not tried.
+    """
+
+    reference: str
+    learnt: tuple[Score, ...]
+    kept: float
+    range: tuple[float, float]
+    strength: float
+    least_records: float
+    least_epsilon: float
+    most_parameters: float
+    what_ifs: tuple[WhatIf, ...]
+    tight: float | None = None
+    rarest: float | None = None
+    rare: float | None = None
+
+    @property
+    def depends(self) -> bool:
+        """Whether more than a constant can be expected only if columns use their bounds."""
+        return self.kept >= FEASIBLE and self.tight is not None and self.tight < FEASIBLE
+
+    @property
+    def feasible(self) -> bool:
+        """Whether more than a constant can be expected, however much of their bounds the columns use."""
+        return self.kept >= FEASIBLE and not self.depends
+
+
+@dataclass(frozen=True, repr=False)
+class Planned(Short):
+    """A run before it begins, from public numbers alone.
+
+    ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
+    Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
+    ``word`` is whose the penalties' bound is; ``penalties`` are weights alpha with the noise that they would take, in
+    that of the loss alone.
+    """
+
+    experiment: Experiment
+    chosen: Mapping[str, Mapping[str, Any]]
+    by_group: Mapping[str, int]
+    assumed: str
+    inputs: int
+    parameters: int
+    batch: tuple[int, ...]
+    releases: int
+    epsilon: float
+    delta: float
+    multiplier: float
+    sensitivity: float | None
+    forecast: Forecast | None
+    why_not: str = ""
+    stages: tuple[StageCost, ...] = ()
+    penalties: Mapping[float, float] = field(default_factory=dict)
+    word: Word = "proven"
+
+    def _facts(self) -> Mapping[str, object]:
+        return {
+            "verdict": self.verdict,
+            "experiment": self.experiment.name,
+            "records": self.records,
+            "epsilon": upward(self.epsilon),
+            "delta": upward(self.delta),
+            "releases": self.releases,
+        }
+
+    @property
+    def records(self) -> int:
+        """Number of private records."""
+        return sum(self.by_group.values())
+
+    @property
+    def weakened(self) -> bool:
+        """Whether the preset clips Jacobians closer than it would if no group were small."""
+        clip = self.chosen["clip"]
+        auto = self.experiment.training.preset == "auto"
+        return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
+
+    @property
+    def unless(self) -> str:
+        """Under which law the verdict would be another, in words; empty if under none."""
+        if self.forecast is None or not self.multiplier:
+            return ""
+        least, most = self.forecast.range
+        if self.forecast.feasible and least < FEASIBLE:
+            return "unless the columns tell little of the target: a constant would then do as well (--expect)"
+        if not self.forecast.feasible and most >= FEASIBLE:
+            return f"unless the columns tell much of the target: {100 * most:.0f} % would then be left (--expect)"
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        """What to expect, in words, and of which classes where that is assumed."""
+        forecast = self.forecast
+        if forecast is None:
+            return f"no forecast: {self.why_not}"
+        expected = self._expected(forecast)
+        if not self.multiplier or forecast.kept < FEASIBLE or forecast.rarest is None:
+            return expected
+        least, rare = f"{100 * forecast.rarest:.0f} %", forecast.rare
+        expected += f". This assumes that no class has less than {least} of the records"
+        if rare is None:
+            return expected
+        left = "a constant would do as well" if rare < FEASIBLE else f"about {100 * min(1.0, rare):.0f} % would be left"
+        return f"{expected}: if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
+
+    def _expected(self, forecast: Forecast) -> str:
+        kept = forecast.kept
+        if not self.multiplier:
+            return "no noise is planned, and nothing is promised to anybody"
+        if forecast.depends:
+            return (
+                f"feasible only if the columns use their bounds: {100 * min(1.0, kept):.0f} % of what "
+                f"{forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
+                "constant would do as well. Declare bounds as narrow as public knowledge allows"
+            )
+        if kept >= ABOUT_ALL:
+            return f"expect about what {forecast.reference} reaches without privacy"
+        if forecast.feasible:
+            return (
+                f"expect to lose some: about {100 * kept:.0f} % of what {forecast.reference} gains without "
+                "privacy over a constant will be left"
+            )
+        return "not feasible: a constant would do as well"
+
+
+def planned(
+    experiment: Experiment,
+    by_group: Mapping[str, int],
+    *,
+    assumed: str = "",
+    table: PublicRows | None = None,
+    untold: str = "",
+    expect: str | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    seen: Callable[[], None] = lambda: None,
+) -> Planned:
+    """The plan of an experiment; trains on public twins, and reads no private record.
+
+    Records are private ones of every group, of all clients together, which is public, or ``assumed`` as the words say.
+    Twins come from a public ``table`` if there is one; where nothing can be expected of it (``untold``) there is no
+    forecast. ``expect`` names the law that is known to be the like of it.
+    """
+    problem = Problem.from_experiment(experiment)
+    reason, ready, found = refusal(experiment), experiment, None
+    if reason is None:
+        ready = settled(experiment, numbers_of(experiment, by_group, problem))
+    elif experiment.privacy.sketch:
+        ready = settled(experiment)
+    made, privacy = Problem.from_experiment(ready), ready.privacy
+    plan = _plan_of(made, by_group)
+    multiplier = plan.multiplier
+    if privacy.local and max(plan.rates) < 1 and ready.federation.clients > 1:
+        assumed = "; ".join(filter(None, [assumed, "clients of one size are assumed"]))
+    stages = stage_costs(made, plan.delta) if privacy.sketch and privacy.noisy else ()
+    reason = reason or untold
+    if not reason:
+        laws = [law for law in LAWS if expect in (None, law.name)]
+        twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
+        measured = _measured(experiment, ready, by_group, multiplier, twins)
+        found = _forecast(experiment, by_group, problem, measured)
+        strength = found.strength
+
+        def under(law: TwinLaw) -> float:
+            alone = {**twins, "laws": [law], "strengths": (strength,)}
+            return _measured(experiment, ready, by_group, multiplier, alone).at(strength)
+
+        if found.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
+            found = replace(found, tight=under(TIGHT))
+        if table is None and problem.classes:
+            found = replace(found, rarest=rarest_share(laws, problem.classes))
+            if found.feasible and multiplier and problem.classes == 2:
+                found = replace(found, rare=under(with_rare_class(laws[len(laws) // 2])))
+    return Planned(
+        experiment=ready,
+        chosen={
+            section: {name: getattr(getattr(ready, section), name) for name in names}
+            for section, names in ({**CHOSEN, "model": _read_of_model(ready)}).items()
+        },
+        by_group=dict(by_group),
+        assumed=assumed,
+        inputs=made.features,
+        parameters=made.parameters,
+        batch=_batch(plan, by_group),
+        releases=planned_releases(ready),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        multiplier=multiplier,
+        sensitivity=None if privacy.local or privacy.sketch else plan.sensitivity.value,
+        forecast=found,
+        why_not=reason,
+        stages=stages,
+        penalties=_penalties(experiment, by_group) if multiplier else {},
+        word=made.objective.word,
+    )
+
+
+def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
+    """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
+    goal, found = experiment.objective, {}
+    if experiment.training.preset != "auto" or refusal(experiment) or len(by_group) < 2 or goal.also:
+        return {}
+    for alpha in _WEIGHTS:
+        weighed = experiment.model_copy(update={"objective": goal.model_copy(update={"alpha": alpha})})
+        numbers = numbers_of(weighed, by_group)
+        clip = settled(weighed, numbers).clip
+        found[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
+    return found
+
+
+def _read_of_model(experiment: Experiment) -> tuple[str, ...]:
+    """What a preset may choose of the experiment's model."""
+    kind = model_kind(experiment.model.kind)
+    return ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))
+
+
+def _measured(
+    experiment: Experiment, ready: Experiment, by_group: Mapping[str, int], multiplier: float, twins: Mapping[str, Any]
+) -> Curve:
+    """Training on twins, in place of the records, of the columns that are public."""
+    raw = experiment.model_dump()
+    raw["data"] = {
+        "source": "object",
+        "columns": public_columns(experiment).model_dump(),
+        "row_norm": experiment.data.row_norm,
+    }
+    made_up = parse_experiment(raw | {"metrics": ()})
+    problem = Problem.from_experiment(made_up)
+    one = numbers_of(ready, by_group, problem).multiplier
+    relative = multiplier * math.sqrt(1 - float(ready.privacy.moments)) / one if one else None
+    return curve(made_up, problem, by_group, relative=relative, **twins)
+
+
+def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
+    def strength(records: int, epsilon: float | None) -> float:
+        changed = experiment if epsilon is None else _at(experiment, epsilon)
+        return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
+
+    total, own = sum(by_group.values()), experiment.privacy.epsilon
+    here, needed = strength(total, None), measured.strength_for(FEASIBLE)
+    alone = [
+        measured.under(place).at(here) if place in measured.taught else 0.0 for place in range(len(measured.reference))
+    ]
+    epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
+    what_ifs = tuple(
+        WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
+        for size in (max(4, round(total * factor)) for factor in _FACTORS)
+        for epsilon in epsilons
+    )
+    return Forecast(
+        reference=measured.name,
+        learnt=measured.reference,
+        kept=measured.at(here),
+        range=(min(alone), max(alone)),
+        strength=here,
+        least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),
+        least_epsilon=_least(lambda e: strength(total, e), needed, 0.01, _MOST_EPSILON),
+        most_parameters=problem.parameters * (here / needed) ** 2 if math.isfinite(needed) else 0.0,
+        what_ifs=what_ifs,
+    )
+
+
+def _at(experiment: Experiment, epsilon: float) -> Experiment:
+    trust = experiment.privacy.trust if trust_model(experiment.privacy.trust).noised else "central"
+    return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
+
+
+def _least(strength: Callable[[float], float], needed: float, low: float, high: float) -> float:
+    """The least number at which a signal is as strong as needed; infinite if none up to `high` is."""
+    if strength(high) < needed:
+        return math.inf
+    if strength(low) >= needed:
+        return low
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if strength(middle) >= needed else (middle, high)
+    return high
+
+
+def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
+    """The plan that the run itself makes, for clients and classes that have as many records each of a group."""
+    clients, cells = problem.experiment.federation.clients, len(problem.objective.cells)
+    sizes = np.array([max(1, size) for size in by_group.values()])
+    classes, apart = cells // len(sizes), cells % len(sizes) == 0
+    whole = np.tile(sizes // classes, classes) if apart else np.full(cells, sizes.sum() // cells)
+    held = np.maximum(1, whole // clients + (np.arange(clients)[:, None] < whole % clients))
+    try:
+        return served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    except FederationError as fault:
+        raise ExperimentError(str(fault)) from None
+
+
+def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:
+    """Records of every group in a batch; all of them where they leave once."""
+    groups = len(by_group)
+    if len(plan.batch) % groups == 0:
+        return tuple(sum(plan.batch[place::groups]) for place in range(groups))
+    return tuple(round(size * sum(plan.batch) / sum(plan.sizes)) for size in by_group.values())

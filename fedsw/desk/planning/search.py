@@ -1,0 +1,205 @@
+"""Settings searched on public twins: candidates, their scores, the best; a search on screens and as plain values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress import Progress
+from rich.text import Text
+
+from fedsw._tools.randomness import Stream
+from fedsw._tools.text import number, to_float
+from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.sources import declared_columns
+from fedsw.runs.report.console import Screen, table_of
+
+Score = Callable[[Experiment], float]
+"""How good an experiment turns out; the higher the better."""
+
+MOST = 10_000
+_JUDGED = {"classification": ("accuracy", 1.0), "regression": ("mean_squared_error", -1.0)}
+_FACTORS = (1 / 3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to set the experiment: settings as on the command line, and what comes of them."""
+
+    settings: tuple[str, ...]
+    experiment: Experiment
+
+    @property
+    def words(self) -> str:
+        """The settings in one line."""
+        return ", ".join(self.settings) or "as written"
+
+
+def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -> list[Candidate]:
+    """Every combination of the values to try; without any, learning rates around the experiment's own.
+
+    Each of the ``tries`` is `section.key=value,value,...`; all share the settings. ExperimentError for a combination
+    that is no experiment, before anything is run.
+    """
+    base = load_experiment(path, settings)
+    axes = [_axis(text) for text in tries] or [_rates(base)]
+    if (count := math.prod(map(len, axes))) > MOST:
+        raise ExperimentError(f"--try asks for {count} combinations, above {MOST}; give fewer values")
+    return [
+        Candidate(tuple(chosen), load_experiment(path, [*settings, *chosen])) for chosen in itertools.product(*axes)
+    ]
+
+
+def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
+    """The held-out metric that is the score, and its sign: 1 where higher is better.
+
+    It is named `NAME`, or `-NAME` where lower is better; the task's own by default.
+    """
+    if named is not None:
+        return (named[1:], -1.0) if named.startswith("-") else (named, 1.0)
+    task = experiment.objective.task
+    if task not in _JUDGED:
+        raise ExperimentError(f"objective.task {task!r} has no score of its own: add --metric NAME (-NAME: lower wins)")
+    return _JUDGED[task]
+
+
+def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
+    """The score in a run's summary; a run that diverged scores -inf."""
+    held_out = summary["held_out"]
+    if metric not in held_out:
+        known = ", ".join(held_out) or "none, since data.held_out is missing"
+        raise ExperimentError(f"the run has no held-out metric {metric!r}; it has {known}")
+    value = to_float(held_out[metric])
+    return -math.inf if value is None or math.isnan(value) else sign * value
+
+
+def _axis(text: str) -> list[str]:
+    key, sign, values = text.partition("=")
+    choices = [value.strip() for value in values.split(",") if value.strip()]
+    if not sign or not key.strip() or not choices:
+        raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
+    return [f"{key.strip()}={value}" for value in choices]
+
+
+def _rates(base: Experiment) -> list[str]:
+    """Learning rates around the experiment's: with `preset = "auto"` around the planned one."""
+    from fedsw.federation.server.settling import settled
+
+    planned = settled(base).training.learning_rate
+    return [f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]
+
+
+_HELD_OUT = 4000
+_SEED = 1
+
+
+def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float) -> Score:
+    """A score that trains on twins of the public sizes with the planned noise, the mean over the laws of a plan."""
+
+    def score(experiment: Experiment) -> float:
+        from fedsw.federation.engines.driver import run
+
+        ready = _on_objects(experiment, len(sizes))
+        columns = declared_columns(ready)
+        apart = spread_evenly(columns.groups, _HELD_OUT)
+        scores = []
+        for law in LAWS:
+            twins = [drawn(columns, by_group, law, seed=client) for client, by_group in enumerate(sizes)]
+            held_out = drawn(columns, apart, law, seed=len(sizes))
+            with tempfile.TemporaryDirectory() as folder:
+                result = run(ready, data=twins, held_out=held_out, runs=Path(folder))
+            scores.append(score_of(result.summary, metric, sign))
+        return sum(scores) / len(scores)
+
+    return score
+
+
+def _on_objects(experiment: Experiment, clients: int) -> Experiment:
+    """The experiment on Python objects, one a unit, outside every account; seeded, so that all meet the same draws."""
+    raw = experiment.model_dump(mode="json")
+    raw["data"]["columns"]["unit"] = None
+    none = dict.fromkeys(("data_dir", "held_out", "account", "unit"))
+    raw["data"] |= {"source": "object", "held_out_to": "operator", **none}
+    raw["data"]["held_out_overlap"] = "allow"  # twins are nobody: equal rows give nothing away
+    raw["federation"]["clients"], raw["seed"] = clients, _SEED
+    return parse_experiment(raw)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate with its score, and why it has none."""
+
+    candidate: Candidate
+    score: float
+    fault: str | None = None
+
+
+def search(
+    found: Sequence[Candidate], score: Score, *, most: int, said: Callable[[Tried], None] = lambda tried: None
+) -> list[Tried]:
+    """Score candidates, the best first; of more than `most` a random choice of that many.
+
+    A candidate that cannot be run scores -inf and says why: the others go on. The score must not look at private
+    records. ExperimentError if no candidate has one, with the first one's reason.
+    """
+    tried = []
+    for candidate in _chosen(found, most):
+        try:
+            result = Tried(candidate, score(candidate.experiment))
+        except (ValueError, RuntimeError) as fault:
+            result = Tried(candidate, -math.inf, f"{type(fault).__name__}: {fault}")
+        tried.append(result)
+        said(result)
+    if all(math.isinf(each.score) for each in tried):
+        why = next((each.fault for each in tried if each.fault), "every one of them diverged")
+        raise ExperimentError(f"none of the {len(tried)} settings tried has a score, so none is recommended: {why}")
+    return sorted(tried, key=lambda each: -each.score)
+
+
+def _chosen(found: Sequence[Candidate], most: int) -> list[Candidate]:
+    if len(found) <= most:
+        return list(found)
+    keys = Stream.seeded(0, "tuning").words(len(found))
+    return [found[place] for place in sorted(range(len(found)), key=lambda place: int(keys[place]))[:most]]
+
+
+@contextmanager
+def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
+    """A bar that counts the tries of a search that is free."""
+    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
+        task = progress.add_task("trying settings on public twins", total=total)
+        yield lambda tried: progress.advance(task)
+
+
+def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
+    """The tries of a free search, the best first."""
+    rows = [
+        {
+            "settings": list(each.candidate.settings),
+            "words": each.candidate.words,
+            metric: sign * each.score if math.isfinite(each.score) else None,
+            "fault": each.fault,
+        }
+        for each in tried
+    ]
+    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
+
+
+def tried_view(record: Mapping[str, Any]) -> RenderableType:
+    """The table of a free search."""
+    metric = record["metric"]
+    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
+    table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
+    best = "  ".join(record["best"]) or "as written"
+    note = Text(f"best on public twins: {best}\n", style="bold")
+    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
+    note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
+    return Group(table, note)

@@ -1,0 +1,132 @@
+"""A grid of runs: each has a key made of its settings, is made once, goes on where it stopped, and its faults are kept.
+
+`fedsw compare`, `fedsw demo` and the papers' figures are made of it; each keeps results in its own form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedsw._tools.files import fresh_folder
+from fedsw.experiment import Experiment
+from fedsw.runs.observer import Observer
+from fedsw.runs.report.progress import Display
+from fedsw.runs.run_files import CONFIG, SUMMARY, read_json
+
+SEEDS = ("data", "partition", "model", "slicing")
+"""Sections with a public seed of their own."""
+
+_HOUR = 3600.0
+
+Piece = TypeVar("Piece")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridRun:
+    """One run of a grid: an experiment, or a ``baseline`` with its ``arguments`` that trains in its place."""
+
+    experiment: Experiment
+    baseline: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run is: its settings that are not the default, and the baseline that trains in its place."""
+        own = settings_of(self.experiment)
+        return own if self.baseline is None else own | {"baseline": {"name": self.baseline, **self.arguments}}
+
+    @property
+    def key(self) -> str:
+        """The same for the same run: its name and a digest of all settings that are not the default."""
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.experiment.name}-{digest}"
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """Read what of an experiment is not the default, without its name and where its data lie."""
+    settings = experiment.model_dump(mode="json", exclude_defaults=True, exclude={"name", "title"})
+    settings.get("data", {}).pop("data_dir", None)
+    return settings
+
+
+def at_seed(base: Experiment, seed: int, sections: Sequence[str] = SEEDS) -> list[str]:
+    """Write the settings that move an experiment's public seeds on by `seed`."""
+    return [f"{section}.seed={getattr(base, section).seed + seed}" for section in sections]
+
+
+def is_completed(summary: Mapping[str, Any]) -> bool:
+    """Say whether a run with that summary came to its end."""
+    return bool(summary["status"] == "completed")
+
+
+def finish(
+    run: GridRun,
+    folder: Path,
+    is_enough: Callable[[Mapping[str, Any]], bool] = is_completed,
+    observer: Observer | None = None,
+) -> tuple[Mapping[str, Any], Path]:
+    """Take the run that is finished in `folder`/<name>, go on with one that stopped there, or make a fresh one.
+
+    Its summary and its own folder are returned; ``is_enough`` says whether a run with that summary needs nothing more.
+    A baseline that stopped begins afresh: nothing of it is kept.
+    """
+    begun = sorted(path.parent for path in folder.glob(f"{run.experiment.name}/*/{CONFIG}"))
+    for directory in begun:
+        summary = read_json(directory / SUMMARY)
+        if summary and is_enough(summary):
+            return summary, directory
+    from fedsw.experiment.choices import modules_of
+    from fedsw.federation.engines.driver import resume
+    from fedsw.federation.engines.driver import run as begin
+
+    if run.baseline is not None:
+        from fedsw.desk.baselines._run_baseline import run as run_baseline
+
+        place = fresh_folder(folder / run.experiment.name)
+        return run_baseline(run.baseline, run.experiment, directory=place, arguments=run.arguments)
+    if begun:
+        result = resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
+    else:
+        result = begin(run.experiment, runs=folder, observer=observer)
+    return result.summary, result.directory
+
+
+def attempt(make: Callable[[Piece], None], fail: Callable[[Piece, str], None], piece: Piece) -> bool:
+    """Make a piece of the grid, or keep why there is no result; the others go on. Whether there is one is returned."""
+    try:
+        make(piece)
+    except Exception as fault:
+        fail(piece, f"{type(fault).__name__}: {fault}")
+        return False
+    return True
+
+
+class GridProgress(Display):
+    """A bar over the cells of a grid; a context manager. `begun` says whether any cell was started."""
+
+    def __init__(self, *, label: str, cells: int, done: int, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet, estimate=_HOUR)
+        self.begun = False
+        self._running, self._failed = 0, 0
+        self._task = self._bar.add_task(label, total=cells, completed=done, state="")
+
+    def running(self, cells: int) -> None:
+        """Show how many cells run now."""
+        self.begun, self._running = True, cells
+        self._show()
+
+    def ended(self, *, failed: bool) -> None:
+        """Count a cell."""
+        self._running -= 1
+        self._failed += failed
+        self._bar.advance(self._task)
+        self._show()
+
+    def _show(self) -> None:
+        failures = f", {self._failed} failed" if self._failed else ""
+        self._bar.update(self._task, state=f"{self._running} running{failures}")

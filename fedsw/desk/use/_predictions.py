@@ -1,0 +1,243 @@
+"""From a table to answers: read and written alike, cut at a threshold chosen by group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw._tools.text import number
+from fedsw.data.cells import as_list
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature
+from fedsw.data.containers import tabulated
+from fedsw.data.encoding import encoded
+from fedsw.data.formats import BadRecords, Chunk, format_of
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.runs.evaluation.quality import best_threshold
+from fedsw.runs.record import HeldOutOutputs
+
+
+@dataclass(frozen=True)
+class Given:
+    """A table as a model takes it: encoded features (n, p), float32, and numbers of groups (n,), zeros if not asked.
+
+    The `rows` (n,) are as its container counts, in words `counted`; `kept` are cells of columns to keep, by name.
+    """
+
+    features: Tensor
+    groups: Tensor
+    rows: NDArray[np.int64]
+    kept: dict[str, list[Any]]
+    counted: str
+
+
+def read_given(source: object, columns: Columns, *, grouped: bool = False, keep: Sequence[str] = ()) -> Given:
+    """The records of a file or of whatever `fedsw.as_records` takes, every cell checked as in training.
+
+    The column of the groups is read if `grouped`, or where it is an input; further ones to `keep` as they are.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        BadRecords: naming the row and column of the first fault, its value and what is declared.
+    """
+    used = columns.model_copy(
+        update={"target": None, "targets": (), "sensitive": columns.sensitive if grouped else None}
+    )
+    beside = tuple(Feature(name=name) for name in keep if name not in used.names)
+    reading = used.model_copy(update={"features": (*used.features, *beside)})
+    where, counted, chunks = _opened(source, reading, keep)
+    rows: list[NDArray[np.int64]] = []
+    kept: dict[str, list[Any]] = {name: [] for name in keep}
+
+    def noted() -> Iterator[Chunk]:
+        """The chunks, and on their way what is to stand beside predictions."""
+        for chunk in chunks:
+            rows.append(chunk.first_row + np.arange(len(next(iter(chunk.cells.values())))))
+            for name, cells in kept.items():
+                cells += as_list(chunk.cells[name])
+            yield chunk
+
+    try:
+        first = next(passing := noted(), None)
+        if first is None:
+            raise BadRecords(f"{where} holds no records; there is nothing to predict")
+        records = encoded(itertools.chain([first], passing), used, where=where, counted=counted)
+    except BadRecords as fault:
+        words = str(fault)
+        if any(f"has no column {name!r}," in words for name in keep):  # which only `keep` names
+            words = words.replace("which data.columns declares", "which is to be kept")
+        raise BadRecords(words) from None
+    except OSError as fault:
+        raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
+    return Given(records.features, records.sensitive, np.concatenate(rows), kept, counted)
+
+
+def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str, str, Iterator[Chunk]]:
+    """What holds the cells, how its rows are counted, and its chunks."""
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        kind = format_of(path)
+        return str(path), kind.counted, kind.read(path, reading, beside=frozenset(keep).__contains__)
+    table = tabulated(source() if callable(source) else source)
+    return table.kind, "the first record is row 0", table.chunks(reading)
+
+
+Asked = float | Mapping[str, float] | str | None
+"""One threshold, one for each group by name, or a rule: "best", "parity" or "opportunity"."""
+
+RULES: Mapping[str, str] = {
+    "best": "one threshold, right most often",
+    "parity": "a threshold for each group, all groups selected alike",
+    "opportunity": "a threshold for each group, records of {} selected alike in all groups",
+}
+
+_FEWEST = 20
+_RATES = np.linspace(0.0, 1.0, 101)
+
+Array = NDArray[Any]
+
+
+_MORE_PROBABLE = "the more probable class"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The positive of two classes is answered where its probability is above the threshold of its group, or the one.
+
+    The `source` says in words where the numbers come from, `of` which class is the positive one.
+    """
+
+    by_group: Mapping[str, float] = field(default_factory=dict)
+    one: float = 0.5
+    source: str = _MORE_PROBABLE
+    of: str = ""
+
+    def __str__(self) -> str:
+        own = ", ".join(f"{group} {number(value, 4)}" for group, value in self.by_group.items())
+        of = f" of {self.of!r}" if self.of else ""
+        return f"threshold {own or number(self.one, 4)}{of} ({self.source})"
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody asked for them."""
+        return self.source != _MORE_PROBABLE
+
+
+def settle(
+    asked: Asked,
+    experiment: Experiment,
+    outputs: HeldOutOutputs | None,
+    *,
+    groups: tuple[str, ...],
+    classes: tuple[str, ...],
+    positive: int | None = None,
+) -> Thresholds:
+    """The thresholds that somebody asked for, by names of groups and classes; rules are found on held-out outputs.
+
+    They are of the probability of the class ``positive``, by default the second of two.
+
+    Raises:
+        ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no
+            held-out records that rules could be found on without a look at private ones.
+    """
+    place = 1 if positive is None else positive
+    of = classes[place] if len(classes) == 2 else ""
+    if asked is None:
+        return Thresholds(of=of)
+    if experiment.objective.task != "classification" or len(classes) != 2:
+        raise ExperimentError(
+            f"a threshold is for a classifier of two classes; the run {experiment.name!r} is "
+            f"{experiment.objective.task} with {len(classes)} classes: leave it out"
+        )
+    if isinstance(asked, str):
+        return _by_rule(asked, experiment, outputs, groups, place, of)
+    if not isinstance(asked, Mapping):
+        return Thresholds({}, _probability(asked), "as given", of)
+    if set(asked) != set(groups):
+        raise ExperimentError(
+            f"thresholds are given for {', '.join(map(repr, asked)) or 'no group'}; the run's groups are "
+            f"{', '.join(map(repr, groups))}, and each needs one"
+        )
+    return Thresholds({group: _probability(asked[group]) for group in groups}, source="as given", of=of)
+
+
+def _by_rule(
+    rule: str,
+    experiment: Experiment,
+    outputs: HeldOutOutputs | None,
+    groups: tuple[str, ...],
+    place: int,
+    positive: str,
+) -> Thresholds:
+    thresholds = _measured(rule, experiment, outputs)
+    second, right, sensitive = thresholds.values[:, 0], thresholds.target == place, thresholds.sensitive
+    scores = second if place == 1 else 1 - second
+    words = RULES[rule].format(repr(positive))
+    source = f"{words}: found on {len(scores)} held-out records, which the guarantee does not cover"
+    if rule == "best":
+        best = best_threshold(torch.from_numpy(scores), torch.from_numpy(right.astype(np.int64)))
+        return Thresholds({}, best["threshold"], source, positive)
+    judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
+    apart = [scores[judged & (sensitive == place)] for place in range(len(groups))]
+    for group, own in zip(groups, apart, strict=True):
+        if len(own) < _FEWEST:
+            kind = f" of {positive!r}" if rule == "opportunity" else ""
+            raise ExperimentError(
+                f"there are {len(own)} held-out records{kind} of the group {group!r}, and a threshold of its own needs "
+                f"{_FEWEST} or more; give numbers, or more held-out records"
+            )
+    cuts = np.array([[_above(own, rate) for own in apart] for rate in _RATES])
+    agreement = [((scores > cut[sensitive]) == right).mean() for cut in cuts]
+    chosen = cuts[int(np.argmax(agreement))]
+    return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source, of=positive)
+
+
+def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
+    """The held-out outputs that a rule may look at."""
+    if rule not in RULES:
+        raise ExperimentError(
+            f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "
+            f"{', '.join(map(repr, RULES))}"
+        )
+    if outputs is None and experiment.data.held_out_released:
+        raise ExperimentError(
+            f"the threshold {rule!r} is found on single held-out records, and of those that clients of the run "
+            f"{experiment.name!r} kept out of training counts were released, once, at the threshold 0.5: give numbers, "
+            "or train with data.held_out"
+        )
+    if outputs is None:
+        raise ExperimentError(
+            f"the threshold {rule!r} is found on held-out records, and the run {experiment.name!r} has none; give "
+            "numbers, or train with data.held_out"
+        )
+    if experiment.data.shows_private_rows:
+        raise ExperimentError(
+            f"the threshold {rule!r} would be found on held-out records that may be private ones "
+            "(data.held_out_overlap = 'allow'), outside any guarantee; give numbers"
+        )
+    return outputs
+
+
+def _above(scores: Array, rate: float) -> float:
+    """A threshold that this share of the scores (n,) is above, as nearly as their number and ties allow."""
+    ordered = np.sort(scores)[::-1]
+    count = round(rate * len(ordered))
+    if count == 0:
+        return 1.0
+    if count == len(ordered):
+        return 0.0
+    return float((ordered[count - 1] + ordered[count]) / 2)
+
+
+def _probability(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ExperimentError(f"threshold is {value!r}; it must be a number from 0 to 1")
+    return float(value)

@@ -1,0 +1,283 @@
+"""What a trained model is handed on as: a file that needs no fedsw (TorchScript or ONNX), and a model card.
+
+Beside the file is what must be known to use it; the card says for whom the model is private, and what it is worth.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw._tools import files
+from fedsw._tools.text import for_spreadsheets, json_text
+from fedsw.desk.use.trained import AnsweringModel, TrainedModel
+from fedsw.experiment import ExperimentError
+from fedsw.learning.tasks.own_task import made_up_features
+from fedsw.runs.page.document import Code, Document, Listed, Part, Section
+from fedsw.runs.record import RunRecord, read_run
+from fedsw.runs.recovery import require_remembered
+from fedsw.runs.report import facts
+from fedsw.runs.run_files import CARD
+
+Format = Literal["torchscript", "onnx"]
+
+_CLOSE = 1e-4
+_ENCODING = (
+    "numbers with low and high are (value - low) / (high - low), with scale signed 2 times that minus 1, and as they "
+    "are without bounds; one outside its bounds is the nearer of them where outside is 'cut', and is refused "
+    "elsewhere; a truth value is 1 (true, yes, t, y, 1, in any case) or 0; a date is the number of days after 'since', "
+    "1970-01-01 if it is not given, with low and high in these days, too, and is written as 'format' says; a category "
+    "is 1 in its own input and 0 in the others; a missing value is 1 in 'COLUMN is missing', with the fill in its place"
+)
+_NEEDED = {"onnx": ("onnx", "onnxscript")}
+
+
+def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
+    """Write a model that maps encoded features (n, p), float32, to answers (n, k), for any n; returns the files.
+
+    Beside it stands `<path>.json`: names of inputs and answers, the columns with their encoding, the guarantee. What is
+    written is read back and compared on made-up inputs first (ONNX: where onnxruntime is installed).
+
+    Raises:
+        ExperimentError: for a generator; if a package is missing, with the remedy; if the model cannot be exported.
+    """
+    answer = model.answering()
+    missing = [name for name in _NEEDED.get(kind, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExperimentError(
+            f"exporting to {kind} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            f"installed: `pip install {' '.join(missing)}`, or use --format torchscript"
+        )
+    features = made_up_features(model.experiment.model.seed, model.width)
+    try:
+        content = _scripted(answer, features) if kind == "torchscript" else _onnx(answer, features)
+        differing = _difference(answer, content, kind, torch.cat([features, features])[:-1])
+    except Exception as fault:  # of torch's tracer, or of a model of somebody's own
+        words = (str(fault).splitlines() or [""])[0]
+        raise ExperimentError(f"the model cannot be exported to {kind}: {type(fault).__name__}: {words}") from fault
+    if differing > _CLOSE:
+        raise ExperimentError(
+            f"the exported model answers otherwise than the run's, by up to {differing:.2g}: its code depends on "
+            "values or on the number of records; use fedsw.load(run)"
+        )
+    files.new_folder(path.parent)
+    files.replace(path, content)
+    files.replace(beside(path), (json_text(_about(model, kind)) + "\n").encode())
+    return [path, beside(path)]
+
+
+def beside(path: Path) -> Path:
+    """The file that says what an exported model's inputs are."""
+    return path.with_name(f"{path.name}.json")
+
+
+def _scripted(answer: AnsweringModel, features: Tensor) -> bytes:
+    content = io.BytesIO()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TorchScript itself, which was asked for; answers are compared below
+        script: Any = torch.jit  # untyped
+        script.save(script.trace(answer, features, check_trace=False), content)
+    return content.getvalue()
+
+
+def _onnx(answer: AnsweringModel, features: Tensor) -> bytes:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program: Any = torch.onnx.export(
+            answer,
+            (features,),
+            input_names=["features"],
+            output_names=["answers"],
+            dynamic_shapes=({0: torch.export.Dim("records")},),
+            dynamo=True,
+            verbose=False,
+        )
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+def _difference(answer: AnsweringModel, content: bytes, kind: Format, features: Tensor) -> float:
+    """The most that answers of a file differ from the model's, for another number of records than it was made with."""
+    with torch.no_grad():
+        wanted = answer(features).double().numpy()
+    if kind == "torchscript":
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            script: Any = torch.jit
+            exported = script.load(io.BytesIO(content))(features).double().numpy()
+    elif importlib.util.find_spec("onnxruntime") is None:
+        return 0.0
+    else:
+        runtime: Any = importlib.import_module("onnxruntime")
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        exported = session.run(None, {"features": features.numpy()})[0]
+    return float(np.abs(exported - wanted).max(initial=0.0)) if exported.shape == wanted.shape else np.inf
+
+
+def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
+    """What somebody with the file alone must know."""
+    columns = model.columns
+    return {
+        "name": model.experiment.name,
+        "task": model.experiment.objective.task,
+        "format": kind,
+        "inputs": list(columns.feature_names) if columns is not None else model.width,
+        "encoding": _ENCODING,
+        "columns": None if columns is None else columns.model_dump(mode="json", exclude_defaults=True),
+        "answers": list(model.names()),
+        "positive": model.positive,
+        "guarantee": model.guarantee,
+        "warnings": list(model.summary.get("warnings", ())),
+    }
+
+
+_ROWS = 2**16
+_LEAST, _MOST = 1e-4, 1e9
+"""Between them both write a number that is not whole alike: its shortest digits, without an exponent."""
+_QUOTED = '[",\r\n]'
+
+
+def texts_in(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Iterator[str]:
+    """The names of columns of equal length (n,), and each text in them once."""
+    yield from columns
+    for values in columns.values():
+        cells = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "OU" else values
+        yield from () if isinstance(cells, np.ndarray) else (cell for cell in set(cells) if isinstance(cell, str))
+
+
+def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> dict[str, Any]:
+    """Columns of equal length (n,) whose names and texts no spreadsheet takes for a formula."""
+    found: dict[str, Any] = {}
+    for name, values in columns.items():
+        numbers = isinstance(values, np.ndarray) and values.dtype.kind not in "OU"
+        found[for_spreadsheets(name)] = values if numbers else [for_spreadsheets(cell) for cell in values]
+    return found
+
+
+def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+    """Write columns of equal length (n,) under their names, some thousand rows at a time."""
+    try:
+        arrow: Any = importlib.import_module("pyarrow.compute")
+    except ModuleNotFoundError:
+        arrow = None
+    writer = csv.writer(file)
+    writer.writerow(columns)
+    for start in range(0, max(map(len, columns.values())), _ROWS):
+        parts = [values[start : start + _ROWS] for values in columns.values()]
+        if (text := None if arrow is None else _text(arrow, parts)) is not None:
+            file.write(text)
+        else:
+            cells = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+            writer.writerows(zip(*cells, strict=True))
+
+
+def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | None:
+    """The lines of some rows; None where a cell needs quotes, or is no number or text."""
+    texts = [_as_text(arrow, part) for part in parts]
+    if any(text is None for text in texts):
+        return None
+    *first, last = texts
+    lines = arrow.binary_join_element_wise(*first, arrow.binary_join_element_wise(last, "", "\r\n"), ",")
+    _, ends, content = lines.buffers()
+    start, end = np.frombuffer(ends, np.int32)[[lines.offset, lines.offset + len(lines)]]
+    written: bytes = content.slice(int(start), int(end - start)).to_pybytes()
+    return written.decode("utf-8")
+
+
+def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
+    """The cells of a column as pyarrow's texts; None where Python's writer might write another."""
+    kind = part.dtype.kind if isinstance(part, np.ndarray) else "U" if set(map(type, part)) == {str} else "O"
+    if kind == "f":
+        return _numbers(arrow, np.asarray(part, dtype=np.float64))
+    if kind in "iu":
+        return arrow.cast(_array(part), "string")
+    if kind != "U":
+        return None
+    array = _array(part)
+    return None if arrow.any(arrow.match_substring_regex(array, _QUOTED)).as_py() else array
+
+
+def _numbers(arrow: Any, values: NDArray[np.float64]) -> Any:
+    size = np.abs(values)
+    alike = (size >= _LEAST) & (size < _MOST) & (values != np.floor(values))
+    cells = arrow.cast(_array(values), "string")
+    if alike.all():
+        return cells
+    others = _array([repr(value) for value in values[~alike].tolist()])
+    return arrow.replace_with_mask(cells, _array(~alike), others)
+
+
+def _array(values: Any) -> Any:
+    return importlib.import_module("pyarrow").array(values)
+
+
+def write_card(directory: Path, path: Path | None = None) -> Path:
+    """Write the card of a run, by default in Markdown into its folder, as a page if the path ends in .html.
+
+    Raises:
+        ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
+    """
+    record = read_run(directory)
+    require_remembered(directory, missing_ok=True)
+    if not record.summary:
+        raise ValueError(
+            f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
+            "progress` shows how far it is"
+        )
+    place = directory / CARD if path is None else path
+    found = card(record)
+    files.replace(place, (found.page() if place.suffix == ".html" else found.markdown()).encode())
+    return place
+
+
+def card(record: RunRecord) -> Document:
+    """Write the card of a run that has ended."""
+    summary, experiment, directory = record.summary, record.experiment, record.directory
+    columns, clients, sizes = experiment.data.columns, summary.get("clients"), facts.sizes(record)
+    constant = summary.get("constant_answers")
+    answers = f"The constant is the best answer that looks at no input: {constant}. {facts.gain(summary)}"
+    declared: list[Part] = []
+    if columns is not None:
+        declared = [
+            "A table to predict from has these columns, public as declared; a cell that does not fit is refused.",
+            Listed("Columns", facts.declared(columns)),
+        ]
+    parts: dict[str, list[Part]] = {
+        "Guarantee": [summary["guarantee"]["statement"], Listed("Part by part", facts.promise(summary))],
+        "Data": [
+            f"Public sizes, of {clients} clients together:" if sizes.rows else f"{clients} clients.",
+            Listed("Public sizes", sizes),
+            facts.measured_on(summary),
+        ],
+        "What it is worth": [
+            Listed("The model beside a constant", facts.worth(summary, record.names)),
+            answers if constant else "",
+            Listed("By group, with intervals of 95 %", facts.by_group(summary, record.names)),
+        ],
+        "Columns": declared,
+        "Use": [
+            Code(f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"),
+            f'In Python fedsw.load("{directory}").predict(frame). The model is a function of what was released: using '
+            "it spends nothing more of the guarantee. A prediction is as secret as the record it is of.",
+        ],
+        "Settings": ["What differs from the defaults.", Code(json_text(facts.settings(experiment)))],
+        "Versions": [", ".join(f"{name} {version}" for name, version in summary["versions"].items())],
+    }
+    return Document(
+        title=f"{experiment.name}: {experiment.title}" if experiment.title else experiment.name,
+        verdict="",
+        begins=(facts.description(record),),
+        warnings=tuple(summary.get("warnings", ())),
+        sections=tuple(Section.of(heading, each) for heading, each in parts.items()),
+    )

@@ -1,0 +1,189 @@
+"""Objects of a user's own, by `module:name` or held by this process: found, checked, refused where they may not be.
+
+Metrics of a user's own are among them: how they are named, and which names are taken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+from fedsw._tools.settings import ExperimentError
+
+OBJECT = "object"
+"""What such a name has before its colon, where others have a module."""
+
+_held: dict[str, object] = {}
+
+
+def is_held(text: str) -> bool:
+    """Whether `text` is the name of an object that a process holds, not of something in a module."""
+    return text.startswith(f"{OBJECT}:")
+
+
+def fresh_name() -> str:
+    """A name for an object of this process that nobody can guess; it is written as `module:name` is."""
+    return f"{OBJECT}:x{secrets.token_hex(16)}"
+
+
+@contextmanager
+def held(thing: object, name: str | None = None) -> Iterator[str]:
+    """Let this process find an object by its name, a fresh one by default, until the block ends."""
+    known = name or fresh_name()
+    before = {known: _held[known]} if known in _held else {}
+    _held[known] = thing
+    try:
+        yield known
+    finally:
+        del _held[known]
+        _held.update(before)
+
+
+def in_this_process(name: str) -> object | None:
+    """The object that is held under a name; None if there is none."""
+    return _held.get(name)
+
+
+def named(setting: str, name: str) -> str:
+    """How a message names what a setting asks for; an object that this process holds by its own name, or its type's."""
+    if (thing := in_this_process(name)) is None:
+        return f"{setting} {name!r}"
+    return f"{setting} (your {getattr(thing, '__name__', type(thing).__name__)})"
+
+
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` is written as `module:name`, both of them possibly dotted; nothing is imported."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def require_allowed(reference: str, *, what: str, allowed: Collection[str] | None) -> None:
+    """Refuse a module that is not among those allowed (None for any), before any code of it runs."""
+    module = reference.partition(":")[0]
+    if allowed is None or module in allowed:
+        return
+    names = ", ".join(sorted(allowed)) or "none"
+    raise ExperimentError(
+        f"{what} is {reference!r}; modules whose code may run on this node: {names}. Its operator adds {module!r} to "
+        "the node configuration's 'modules' (names separated by commas), or it takes no part"
+    )
+
+
+def load_object(reference: str, *, what: str, allowed: Collection[str] | None = None) -> object:
+    """Import what `module:name` names; the module's own code runs. Or give the object that this process holds.
+
+    A function or class must be the module's own where ``allowed`` is given (`require_allowed`). ExperimentError if it
+    is not written so, the module may not or cannot be imported, or it holds nothing of that name that is its own; or if
+    the object is one of a process that is gone.
+    """
+    if not is_reference(reference):
+        raise ExperimentError(f"{what} is {reference!r}; write module:name, as in 'my_package.my_module:my_function'")
+    if is_held(reference):
+        if (thing := in_this_process(reference)) is None:
+            raise ExperimentError(
+                f"{what} is {reference!r}, an object that was handed to another run of Python and is not at hand here; "
+                "hand it over again (driver.resume(folder, model=..., task=...)), or name it as module:name"
+            )
+        return thing
+    require_allowed(reference, what=what, allowed=allowed)
+    module, _, name = reference.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+    except Exception as fault:  # a module's own code runs here, and may raise anything
+        raise ExperimentError(
+            f"{what} is {reference!r}, and the module {module!r} cannot be imported ({type(fault).__name__}: {fault}); "
+            "install its package, or add its folder to PYTHONPATH"
+        ) from fault
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ExperimentError(
+                f"{what} is {reference!r}, and {module!r} has no {name!r}; define it there, or mend the name"
+            )
+        found = getattr(found, part)
+    if allowed is not None:
+        _require_own(found, reference, what=what)
+    return found
+
+
+def _require_own(found: object, reference: str, *, what: str) -> None:
+    """Refuse what can be called and is not the allowed module's own: it would allow all that the module imports.
+
+    `hospital:os.system` is a name in `hospital`, and so is `hospital:run` after `from subprocess import run`.
+    """
+    module = reference.partition(":")[0]
+    home = _home(found)
+    if home is None or home == module or home.startswith(f"{module}."):
+        return
+    raise ExperimentError(
+        f"{what} is {reference!r}, which is defined in {home or 'no module'!r} and not in {module!r}; only what "
+        f"{module!r} defines itself is allowed with it: define a function or class there"
+    )
+
+
+def _home(found: object) -> str | None:
+    """The module that defines what would be called; None for what is used as it is, a table or a finished model."""
+    if isinstance(found, ModuleType):
+        return found.__name__
+    if isinstance(found, type | FunctionType | BuiltinFunctionType | MethodType):
+        return str(found.__module__ or "")
+    made = not callable(found) or any(kind.__module__.startswith("torch.nn.") for kind in type(found).__mro__)
+    return None if made else type(found).__module__
+
+
+_SHIPPED = re.compile(
+    r"loss|accuracy|disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|"
+    r"(root_)?mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
+)
+_NAME = re.compile(r"[^\W\d][\w-]*")
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a metric of some task has this name."""
+    return _SHIPPED.fullmatch(name) is not None
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Raise ExperimentError for names that would be mistaken: of a shipped metric, twice the same, or not one word."""
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ExperimentError(f"a metric is named {name!r}; use letters, digits, '_' and '-', a letter first")
+        if is_shipped(name):
+            raise ExperimentError(f"metric {name!r} has the name of a metric that is measured anyway; give it another")
+        if name in seen:
+            raise ExperimentError(f"two metrics are named {name!r}; give one of them another name")
+        seen.add(name)
+
+
+def require_references(references: Sequence[str]) -> None:
+    """Refuse what cannot be metrics, by how it is written; nothing is imported, so clients may look as well."""
+    for reference in references:
+        if not is_reference(reference):
+            raise ExperimentError(f"metric {reference!r} is not written as module:name, as in 'my_module:my_function'")
+    require_names(map(_name, references))
+
+
+def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The functions behind `module:name`, by `name`; their modules' own code runs."""
+    require_references(references)
+    found: dict[str, Callable[..., Any]] = {}
+    for position, reference in enumerate(references):
+        loaded = load_object(reference, what=f"metrics[{position}]")
+        if not callable(loaded):
+            raise ExperimentError(
+                f"metrics[{position}] {reference!r} is a {type(loaded).__name__} and cannot be called; name a function "
+                "of (outputs, records)"
+            )
+        found[_name(reference)] = cast("Callable[..., Any]", loaded)
+    return found
+
+
+def _name(reference: str) -> str:
+    return reference.rpartition(":")[2].rpartition(".")[2]

@@ -1,0 +1,77 @@
+"""Penalties by name, in one registry: what must be known of one before anything is computed.
+
+Settings, problem, audit, planning and pages ask `PENALTIES` for a `PenaltyKind`, and the kind for what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedsw._tools.registry import Registry, Unknown, Word
+from fedsw.experiment.own_objects import is_reference
+
+ENTRY_POINTS = "fedsw.penalties"
+"""The group of entry points by which an installed package brings penalties of its own, in every process."""
+
+
+@dataclass(frozen=True)
+class PenaltyKind:
+    """What is known of a penalty by its name; `fedsw.learning.tasks.compared` makes it.
+
+    Attributes:
+        made: `module:Name` of a class derived from `fedsw.Penalty`, or of an object of one.
+        compares: the outputs of ``"groups"`` with each other, those of all records with a public ``"sample"``, or with
+            whatever the task has on the other side, ``"records"``.
+        takes: which of `groups`, `classes` and `radius` it is made with; of one's own those that it has as fields.
+        fixed: what of a record stays in the neighbours of its guarantee, since strata are drawn by it.
+        word: whose word its bound is; of one's own nobody knows before it is loaded (`Composite.word`).
+        beside: whether it may be one of several (objective.also).
+        canary: whether `fedsw audit --canary` has worst neighbours of it.
+        own: whether it is named as `module:Name`, so that its code is somebody's own.
+    """
+
+    made: str
+    compares: Literal["groups", "sample", "records"]
+    takes: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ("group",)
+    word: Word = "proven"
+    beside: bool = True
+    canary: bool = False
+    own: bool = False
+
+
+def _own(reference: str) -> PenaltyKind:
+    """What is known of a penalty of one's own before its code runs: strata are the groups, and no bound is proven."""
+    if not is_reference(reference):
+        raise Unknown(f"{PENALTIES.unknown(reference)}; write module:name, as in 'my_package.my_module:Mine'")
+    return PenaltyKind(reference, "groups", word="stated", own=True)
+
+
+PENALTIES: Registry[PenaltyKind] = Registry("a penalty", PenaltyKind, own=_own, group=ENTRY_POINTS)
+_MADE = "fedsw.learning.objectives.penalties"
+PENALTIES.register("statistical-parity", PenaltyKind(f"{_MADE}:Parity", "groups", ("groups",), canary=True))
+PENALTIES.register(
+    "equality-of-odds",
+    PenaltyKind(f"{_MADE}:EqualizedOdds", "groups", ("groups", "classes"), ("group", "label"), canary=True),
+)
+PENALTIES.register("prior-matching", PenaltyKind(f"{_MADE}:ToSample", "sample", ("radius",), canary=True))
+PENALTIES.register("distribution-matching", PenaltyKind("", "records", beside=False))
+
+
+def penalties_of(settings: Any) -> Iterator[tuple[str, str]]:
+    """Every penalty that an experiment names, after its key."""
+    yield "objective.penalty", settings.objective.penalty
+    for place, more in enumerate(settings.objective.also):
+        yield f"objective.also[{place}].penalty", more.penalty
+
+
+def kinds_of(settings: Any) -> tuple[PenaltyKind, ...]:
+    """What is known of every penalty that an experiment names."""
+    return tuple(PENALTIES.get(name) for _, name in penalties_of(settings))
+
+
+def names_beside() -> tuple[str, ...]:
+    """The penalties that may be one of several."""
+    return tuple(name for name, kind in PENALTIES.items() if kind.beside)

@@ -1,0 +1,383 @@
+"""What `training.preset = "auto"` chooses: rounds, batch, steps and clips, by rule, from public numbers alone.
+
+The rules were designed on the synthetic law and on the training part of Adult, and checked on others
+(docs/plan-results.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from fedsw._tools.settings import ExperimentError
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.trust import names_of, trust_model
+
+if TYPE_CHECKING:
+    from fedsw.experiment.choices import Settings
+
+CHOSEN: Mapping[str, tuple[str, ...]] = {
+    "model": ("kind", "knots", "inputs"),
+    "privacy": ("moments",),
+    "training": ("rounds", "batch_fraction", "learning_rate", "momentum", "averaging"),
+    "clip": ("output", "centre", "jacobian", "loss"),
+}
+"""The settings that are chosen, by section; what the user writes of them wins."""
+
+_ROUNDS = 50
+_MOMENTUM = 0.9
+_AVERAGING = 0.5
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a task is trained: its clip of loss gradients, and how far parameters may go.
+
+    From a strength of ``enough`` on the way grows like its square root; before, by a ``power``: a squared error feels
+    every step of noise, an answer only its side. Its gradients are shorter, and shrink as it learns: its ``pace``.
+    """
+
+    loss: float
+    enough: float
+    power: int
+    pace: float
+
+
+_RULES: Mapping[str, _Rule] = {
+    "classification": _Rule(loss=0.25, enough=24.0, power=1, pace=1.0),
+    "regression": _Rule(loss=0.125, enough=60.0, power=2, pace=0.16),
+}
+_SHARE, _LEAST_SHARE = 0.2, 0.02
+"""Most and least of the budget for moments, where they pay."""
+_WELL = 0.002
+"""What noise may show where moments tell enough, also of columns that use 4 % of their bounds; below, less."""
+_SEEN = 2.9
+"""What noise may show in a direction, in what an average one can vary: above it moments tell too little ..."""
+_SEEN_OF_MANY, _MANY = 4.8, 1000
+"""... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
+_SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 0.7}
+"""The same where columns can be taken about their middle in place of moments, by what is predicted: gradients alone
+then get further."""
+_SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
+    3: {"two": 2.6, "more": 2.0, "numbers": 1.5},
+    5: {"two": 1.0, "more": 1.0, "numbers": 0.9},
+}
+"""The same of an additive model, by its knots: above it one that bends less, or a linear one, is learnt sooner."""
+KNOTS = tuple(_SEEN_OF_HATS)
+"""Knots of additive models that are tried: the fewest are taken where noise hides all bends."""
+_CENTRED_RATE: Mapping[str, float] = {"classification": 0.5, "regression": 0.75}
+"""Learning rate of columns about their middle, in that of columns as they are: they are longer."""
+_PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
+"""The clip of loss gradients on prepared inputs, in the scale that moments give."""
+_LARGEST_JACOBIAN = 0.35
+"""The largest clip of Jacobians there."""
+_PREPARED_RATE = 0.6
+"""The learning rate there, at the momentum that the rules choose; less where noise hides more than `_STEADY`."""
+_STEADY: Mapping[str, float] = {"classification": 0.07, "regression": 0.04}
+_HIDES = 7.0
+_BURIED = 0.5
+"""What noise may hide, penalties' own with it, before steps get shorter still: a closed form then knows more."""
+_UNCLIPPED = 4.0
+"""How much longer gradients are where nothing clips them."""
+_BESIDE = 2.0
+"""Noise that the penalties may take in any case, in that of the loss alone."""
+_SMALL = 0.07
+"""A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that, ..."""
+_BARELY = 0.25
+"""... and gets down to this part of it, the closer the clip: groups are drawn together too little to be worth more."""
+_STEP = 2.0
+"""Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
+_TAUGHT = 1 / 3
+"""Strength, for each record, beyond which a longer way learns the records by heart."""
+
+
+@dataclass(frozen=True)
+class Squares:
+    """What a release of moments would sum, in public numbers: see `fedsw.learning.moments.moments_sum.Layout`.
+
+    So many ``classes`` are predicted, 0 for numbers; so many ``knots`` has an additive model, 0 one of another kind.
+    """
+
+    side: int
+    features: int
+    bound: float
+    radius: float
+    cells: int
+    classes: int = 0
+    knots: int = 0
+
+    def hidden(self, multiplier: float, records: int, parts: int) -> float:
+        """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
+        sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
+        return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
+
+    @property
+    def predicted(self) -> str:
+        """What is predicted: "numbers", a class of "two", or of "more"."""
+        return "numbers" if not self.classes else "two" if self.classes == 2 else "more"
+
+    @property
+    def spread(self) -> float:
+        """The most that inputs can vary in an average direction."""
+        return self.radius**2 / self.features
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The public numbers that the rules read.
+
+    ``records`` n are those of all clients, ``parameters`` r a released vector's, ``multiplier`` is sigma / Delta of one
+    release of all records, 0 without noise, ``loss`` the task loss's weight. ``penalty`` is how far one replaced record
+    moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
+    group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments of the inputs as they
+    are settled or plain, None where there are none, and ``hats`` those of additive models by their knots.  Where
+    columns are declared the inputs ``may_centre``.
+    """
+
+    records: int
+    parameters: int
+    multiplier: float
+    loss: float = 1.0
+    penalty: float = 0.0
+    parts: int = 1
+    squares: Squares | None = None
+    hats: Mapping[int, Squares] = field(default_factory=dict)
+    may_centre: bool = False
+
+    @property
+    def moments(self) -> float:
+        """The share of the budget that moments get: 0 where noise would hide what they are asked for.
+
+        It is less where less of it already shows that well, so that a run may stop after a few per cent of its budget.
+        """
+        if self.squares is None:
+            return 0.0
+        beside = self.beside(self.squares)
+        if beside > self._seen(self.squares):
+            return 0.0
+        return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
+
+    def beside(self, squares: Squares) -> float:
+        """What noise shows in some direction, of what inputs can vary in an average one, with most of the share."""
+        return squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts) / squares.spread
+
+    def _seen(self, squares: Squares) -> float:
+        if squares.knots:
+            return _SEEN_OF_HATS[max(k for k in KNOTS if k <= max(squares.knots, KNOTS[0]))][squares.predicted]
+        if self.may_centre:
+            return _SEEN_BESIDE_CENTRED[squares.predicted]
+        return _SEEN_OF_MANY if squares.classes and self.records >= _MANY else _SEEN
+
+    @property
+    def knots(self) -> int:
+        """The knots of the most bending additive model that noise lets be learnt; 0 where it lets none."""
+        return max((knots for knots, own in self.hats.items() if self.beside(own) <= self._seen(own)), default=0)
+
+    def strength(self, jacobian: float, loss: float) -> float:
+        """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
+
+        It is the length of a mean of n gradients of the loss that all are as long as their clip and point one way, over
+        that of the noise which one release of it takes. The share is the part of that noise which the loss alone would
+        take, at the clips L and C. Rounds share the strength: more of them do not change it.
+        """
+        if not self.multiplier:
+            return math.inf
+        share = self.share(jacobian, loss)
+        return self.records * share / (self.multiplier * math.sqrt(self.parameters * self.parts))
+
+    def share(self, jacobian: float, loss: float) -> float:
+        """The noise that the loss alone would take as a part of that of loss and penalties, at the clips L and C."""
+        own, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
+        return own / (own + penalties) if own else 1.0
+
+    def prepared_rate(self, task: str, share: float) -> float:
+        """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs."""
+        hides = self._hides()
+        beside = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
+        return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
+
+    def _hides(self) -> float:
+        """What the noise of the loss alone hides of prepared inputs, beside what the records tell of them."""
+        assert self.squares is not None
+        return max(1e-12, _HIDES * self.squares.features * self.multiplier * math.sqrt(self.parts) / self.records)
+
+    def jacobian(self, loss: float, *, prepared: bool) -> float:
+        """The clip of Jacobians: half that of the loss, or less, so that penalties take twice the loss's noise at most.
+
+        It is less where a group is small, and the penalty then draws the groups' outputs together less: where it could
+        do next to nothing, it takes half of the loss's noise. On prepared inputs, where no group is small, penalties
+        take as much noise as steps can bear unshortened, if that is more.
+        """
+        own = self.loss * 2 * loss / self.records
+        if not (own and self.penalty and self.multiplier):
+            return loss / 2
+        least = _BESIDE * own / self.penalty
+        if least < _SMALL * loss:
+            return least * max(_BARELY, least / (_SMALL * loss))
+        if not prepared:
+            return min(loss / 2, least)
+        return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * own / self.penalty))
+
+
+def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every setting that is left open, by section: the user's own where there is one.
+
+    All records make every batch: rounds then share one signal, and sampling adds no noise of its own. Where moments
+    are released first, inputs vary alike in all directions, and steps and clips are a fraction of what is typical then.
+    Elsewhere gradients are clipped far below their length, so that every record counts alike, and the way that the
+    parameters may go, the learning rate times the clip times the rounds, grows with the strength of the signal; like
+    its square root from where the signal is well above the noise on.
+    """
+    if settings.training.preset == "none":
+        return {"privacy": {"moments": _share(numbers, settings)}}
+    model = _model(numbers, settings)
+    if model.get("knots") in numbers.hats:
+        numbers = replace(numbers, squares=numbers.hats[model["knots"]])
+    share = _share(numbers, settings)
+    if "inputs" in model and numbers.may_centre and not share:
+        model["inputs"] = "centred"
+    loss = _PREPARED_LOSS[settings.objective.task] if share else _RULES[settings.objective.task].loss
+    rule: dict[str, dict[str, Any]] = {
+        "model": model,
+        "privacy": {"moments": share},
+        "training": {"rounds": _ROUNDS, "batch_fraction": 1.0, "momentum": _MOMENTUM, "averaging": _AVERAGING},
+        "clip": {"output": 0.5, "centre": 0.5, "loss": loss},
+    }
+    for section in ("training", "clip"):
+        own = getattr(settings, section)
+        rule[section] |= {name: getattr(own, name) for name in CHOSEN[section] if name in own.model_fields_set}
+    training, clip = rule["training"], rule["clip"]
+    prepared = bool(share) and numbers.squares is not None
+    if "jacobian" not in clip:
+        jacobian = numbers.jacobian(clip["loss"], prepared=prepared)
+        clip["jacobian"] = float(f"{min(jacobian, _LARGEST_JACOBIAN) if prepared else jacobian:.3g}")
+    if "learning_rate" not in training:
+        momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
+        if prepared:
+            rate = numbers.prepared_rate(settings.objective.task, numbers.share(clip["jacobian"], clip["loss"]))
+        else:
+            rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
+            rate /= _UNCLIPPED if settings.clip.open else 1.0
+            if model.get("inputs", settings.model.inputs) == "centred":
+                rate *= _CENTRED_RATE[settings.objective.task]
+        training["learning_rate"] = float(f"{rate * momentum:.3g}")
+    return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
+
+
+def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
+    """The kind of model and how it takes columns, where that is left open.
+
+    An additive model is learnt where noise lets its bends be seen in moments, and a linear one elsewhere. Columns are
+    about their middle where no moments are released.
+    """
+    kind, found = settings.model.kind, dict[str, Any]()
+    if not _written(settings, "model", "kind"):
+        bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
+        kind = found["kind"] = "additive" if bends and numbers.knots else "logistic"
+    if model_kind(kind).columns and not _written(settings, "model", "knots"):
+        found["knots"] = numbers.knots or KNOTS[0]
+    if kind == "logistic" and not _written(settings, "model", "inputs"):
+        found["inputs"] = settings.model.inputs
+    return found
+
+
+def _share(numbers: Numbers, settings: Settings) -> float:
+    """The share of moments: what is written, or what the rule chooses."""
+    moments = settings.privacy.moments
+    return moments if _written(settings, "privacy", "moments") and moments != "auto" else numbers.moments
+
+
+def _written(settings: Settings, section: str, name: str) -> bool:
+    return name in getattr(settings, section).model_fields_set
+
+
+def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> float:
+    """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
+    rule = _RULES[settings.objective.task]
+    strength = min(numbers.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
+    power = rule.power if strength < rule.enough else 0.5
+    return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
+
+
+def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
+    if settings.privacy.sketch:
+        return {"sketch": ("stages",)} if settings.sketch.open else {}
+    presets = settings.training.preset == "auto"
+    asked = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
+    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if asked else {}
+    if not presets:
+        return moments
+    found = {
+        section: tuple(name for name in names if not _written(settings, section, name))
+        for section, names in CHOSEN.items()
+        if section not in ("privacy", "model") and (section != "clip" or not settings.clip.open)
+    }
+    if model := _open_of_model(settings):
+        found = {"model": model, **found}
+    return moments | {section: names for section, names in found.items() if names}
+
+
+def _open_of_model(settings: Settings) -> tuple[str, ...]:
+    """What of the model is still to be chosen: its kind, and how a linear or an additive one takes columns."""
+    spec = settings.model
+    if not _written(settings, "model", "kind"):
+        return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
+    return tuple(
+        name
+        for name, kinds in (("knots", ("additive",)), ("inputs", ("logistic",)))
+        if spec.kind in kinds and not _written(settings, "model", name)
+    )
+
+
+def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:
+    """Whether two experiments differ at most in settings that a preset chooses: their records are then the same."""
+    return _fixed(one) == _fixed(other)
+
+
+def _fixed(experiment: BaseModel) -> dict[str, Any]:
+    return experiment.model_dump(exclude={section: set(names) for section, names in CHOSEN.items()})
+
+
+def require_settled(settings: Settings) -> None:
+    """Raise ExperimentError while there are settings to choose."""
+    if found := left_open(settings):
+        names = ", ".join(f"{section}.{name}" for section, names in found.items() for name in names)
+        raise ExperimentError(f"nothing chose {names}: the server does that before it greets clients")
+
+
+def misfit(settings: Settings) -> str | None:
+    """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
+    training = settings.training
+    if settings.privacy.sketch and settings.sketch.open and not settings.privacy.noisy:
+        return "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
+    if settings.privacy.moments and not trust_model(settings.privacy.trust).gradients:
+        return (
+            f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "
+            f"privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {settings.privacy.trust!r}: leave it "
+            "out"
+        )
+    if training.preset == "none":
+        return None
+    if reason := refusal(settings):
+        return f"training.preset 'auto' chooses {reason}: leave it out, and write training and clip"
+    if training.optimizer != "sgd" and "learning_rate" not in training.model_fields_set:
+        return (
+            f"training.preset 'auto' chooses a learning rate for 'sgd', and training.optimizer is "
+            f"{training.optimizer!r}: leave optimizer out, or write learning_rate, too"
+        )
+    return None
+
+
+def refusal(settings: Settings) -> str | None:
+    """What the rules cannot choose for, as the end of a sentence that says for what they do; None if they can."""
+    task, trust = settings.objective.task, settings.privacy.trust
+    if task not in _RULES:
+        return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"
+    if not trust_model(trust).gradients:
+        return f"for privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not for {trust!r}"
+    return None

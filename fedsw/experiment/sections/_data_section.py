@@ -1,0 +1,290 @@
+"""Which records there are, and how they are spread over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from fedsw._tools.settings import require_data_set
+from fedsw._tools.text import nearest
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Name
+from fedsw.experiment.own_objects import OBJECT, is_held, is_reference
+from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What is known of a data set with a name before a file of it is read.
+
+    The function ``made_by`` of `fedsw.data` has parameters ``given`` by settings of `[data]`. The
+    ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one ``number`` of
+    it, or the two of a point. Some ``tasks`` take it beside those that name it.
+    """
+
+    made_by: str
+    given: Mapping[str, str]
+    shape: tuple[int, int, int] | None = None
+    images: bool = False
+    number: bool = False
+    tasks: tuple[str, ...] = ()
+
+
+_SIZES = {"n": "records", "n_test": "test_records", "seed": "seed"}
+_FILES = {"data_dir": "data_dir"}
+_SPLIT = {**_FILES, "split_seed": "seed"}
+_LAW = {
+    "p": "correlation",
+    "d_core": "core_features",
+    "d_spurious": "spurious_features",
+    "var_core": "core_variance",
+    "var_spurious": "spurious_variance",
+    "target": "target",
+}
+SOURCES: Mapping[str, DataSet] = {
+    "synthetic": DataSet("synthetic", {**_SIZES, **_LAW}),
+    "adult": DataSet("adult", _FILES, (102, 2, 2)),
+    "ring": DataSet("ring", _SIZES, (2, 1, 1)),
+    "gaussians": DataSet("gaussians", _SIZES, (2, 1, 5)),
+    "digits": DataSet("digits", {"seed": "seed"}, (64, 1, 10), images=True),
+    "mnist": DataSet("mnist", _FILES, (784, 1, 10), images=True),
+    "fashion-mnist": DataSet("fashion_mnist", _FILES, (784, 1, 10), images=True),
+    "usps": DataSet("usps", _FILES, (256, 1, 10), images=True),
+    "law-school": DataSet("law_school", _SPLIT, (16, 4, 2), number=True),
+    "communities": DataSet("communities", _SPLIT, (98, 2, 2), number=True),
+}
+"""The data sets that have a name, a line each; records of a user's own are a file, an object or `module:name`."""
+
+_OWN = ("files", OBJECT)
+
+
+class Held(Section):
+    """What is on record of a Python object that a run's records came from: public, and no fingerprint of a record.
+
+    Attributes:
+        kind: its type, "pandas.DataFrame".
+        records: their number, or that of units; never by group or label, which not every guarantee makes public.
+    """
+
+    kind: str
+    records: int
+
+
+class Data(Section):
+    """Which records the clients hold.
+
+    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
+    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `target` is what its
+    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `most_records` keeps the first so many
+    private records of a source that is not drawn. `row_norm` scales
+    every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
+    bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
+    round.
+
+    With `half`, an image data set's first half is public and its second half the private records; `encoded` makes
+    these the unit-norm codes, of so many numbers, of an autoencoder that learnt from the public half for
+    `encoder_epochs`. `code` puts the class beside a record's features, one-hot times that length: private as they are.
+
+    With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
+    file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
+    refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+
+    `unit` names the column of own records that says whose a row is: all rows of a person are one unit, every batch
+    draws units and one row of each, and the guarantee, sizes and ledgers are those of units. It is the same as
+    `columns.unit`.
+
+    With `held_out_fraction` every client keeps that part of its own records out of training, by unit: the operators
+    measure released models on them with `fedsw evaluate`, at their own screens, and nothing of them leaves. With
+    `held_out_to` "everybody" counts and sums over them leave once, when training has ended: noised, and charged to the
+    ledger as a group of their own, at the run's (epsilon, delta); the run's metrics are then made of these.
+
+    With `source` "module:name" records come from a function or an object of a Python module, and `held_out` may name
+    another; with "object" they are passed to `fedsw.run(experiment, data=...)`, which replaces it by
+    "object:" and a random name, and writes down in `objects` what is public of them.
+
+    `read_off` is written by a run, too: which lists of `columns`, "groups" or "classes", nobody declared, so that they
+    are those of the records (`fedsw.as_records` without `groups` or `classes`).
+
+    `account` is the name of the data set: all runs that name it have one budget (`fedsw account`).
+    """
+
+    source: str = "synthetic"
+    public: Literal["mnist", "usps"] | None = None
+    public_batch: PositiveInt = 512
+    records: PositiveInt = 30_000
+    test_records: PositiveInt = 10_000
+    most_records: PositiveInt | None = None
+    correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
+    core_features: PositiveInt = 8
+    spurious_features: PositiveInt = 8
+    core_variance: PositiveFloat = 0.2
+    spurious_variance: PositiveFloat = 0.4
+    target: Literal["point", "mean"] = "point"
+    seed: Seed = 0
+    row_norm: PositiveFloat | None = None
+    half: bool = False
+    encoded: PositiveInt | None = None
+    encoder_epochs: PositiveInt = 10
+    code: PositiveFloat | None = None
+    data_dir: str | None = None
+    columns: Columns | None = None
+    unit: Name | None = None
+    held_out: str | None = None
+    held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    held_out_to: Literal["operator", "everybody"] = "operator"
+    objects: tuple[Held, ...] = ()
+    read_off: tuple[Literal["groups", "classes"], ...] = ()
+    account: Annotated[str, AfterValidator(require_data_set)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unit(cls, given: Any) -> Any:
+        """The unit stands in the declaration, too, so that clients see it where they agree to columns."""
+        if not isinstance(given, Mapping) or given.get("columns") is None:
+            return given
+        columns, unit = given["columns"], given.get("unit")
+        if isinstance(columns, Columns):
+            columns = columns.model_dump()
+        if not isinstance(columns, Mapping):
+            return given
+        declared = columns.get("unit")
+        if unit is not None and declared is not None and unit != declared:
+            raise ValueError(f"unit is {unit!r}, and columns.unit is {declared!r}; name the column once")
+        both = unit if declared is None else declared
+        return given if both is None else {**given, "unit": both, "columns": {**columns, "unit": both}}
+
+    @field_validator("source")
+    @classmethod
+    def _known_source(cls, source: str) -> str:
+        if source in SOURCES or source in _OWN or is_reference(source):
+            return source
+        known = (*SOURCES, *_OWN)
+        raise ValueError(
+            f"source {source!r} is unknown; {nearest(source, known)}choose one of {', '.join(known)}, or write "
+            "module:name for records of your own"
+        )
+
+    @model_validator(mode="after")
+    def _declared_for_files(self) -> Data:
+        if self.source == "files" and self.columns is None:
+            raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
+        if not self.own and (self.columns is not None or self.held_out is not None):
+            raise ValueError(
+                f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
+                "('object', module:name); leave them out"
+            )
+        if not self.own and self.unit is not None:
+            raise ValueError(
+                f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out"
+            )
+        if not self.own and self.held_out_fraction:
+            raise ValueError(
+                f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
+                "leave it out"
+            )
+        if self.held_out_released and (self.held_out is not None or not self.held_out_fraction):
+            why = "held_out names a table already" if self.held_out is not None else "held_out_fraction is 0"
+            raise ValueError(
+                f"held_out_to 'everybody' releases counts of what held_out_fraction keeps out of training, and {why}; "
+                "set held_out_to to 'operator', or "
+                + ("leave held_out out" if self.held_out is not None else "held_out_fraction to 0.2, say")
+            )
+        if self.unit is not None and self.columns is None:
+            raise ValueError(
+                f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
+                "the records with fedsw.as_records(..., unit=...)"
+            )
+        if self.objects and self.family != "object":
+            raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
+        if self.read_off and self.columns is None:
+            raise ValueError("read_off is written by a run, about the columns that it found; leave it out")
+        if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
+            raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _read_by_its_source(self) -> Data:
+        drawn, source = self.drawn, f"of source {self.source!r}"
+        if not drawn and (name := self.changed("records", "test_records")):
+            raise ValueError(
+                f"{name} is for records drawn from a law, and those {source} are what they are: leave it out"
+            )
+        if (drawn or self.own) and self.changed("most_records"):
+            raise ValueError(
+                f"most_records is for named data sets that are not drawn, not for those {source}: leave it out"
+            )
+        if self.source != "synthetic" and (name := self.changed(*_LAW.values())):
+            raise ValueError(f"{name} is about the law of source 'synthetic', not {source}: leave it out")
+        if self.encoded is None and self.changed("encoder_epochs"):
+            raise ValueError("encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out")
+        if self.family in ("object", "module") and self.data_dir is not None:
+            raise ValueError(f"data_dir is where files are, and records {source} come from Python: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_images(self) -> Data:
+        images = self.source in SOURCES and SOURCES[self.source].images
+        if not images and (self.half or self.code is not None):
+            raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
+        if self.encoded is not None and (not self.half or self.code is not None):
+            raise ValueError("encoded takes the private half of a data set, without codes of classes: set half to true")
+        return self
+
+    @property
+    def family(self) -> str:
+        """Where records come from: a named data set, "files", "object" (of this process) or "module"."""
+        if self.source in SOURCES or self.source == "files":
+            return self.source
+        return OBJECT if self.source == OBJECT or is_held(self.source) else "module"
+
+    @property
+    def own(self) -> bool:
+        """Whether records are somebody's own, described by `columns`, and not a named data set."""
+        return self.source not in SOURCES
+
+    @property
+    def drawn(self) -> bool:
+        """Whether records are drawn from a law, as many as the settings say."""
+        return self.source in SOURCES and "records" in SOURCES[self.source].given.values()
+
+    @property
+    def held_out_released(self) -> bool:
+        """Whether counts and sums over records that are kept out of training leave, noised and charged."""
+        return self.held_out_to == "everybody"
+
+    @property
+    def occurring(self) -> str | None:
+        """What a list that was read off the records makes public, in words: "which classes and groups occur"."""
+        return f"which {' and '.join(sorted(self.read_off))} occur" if self.read_off else None
+
+    @property
+    def label(self) -> str:
+        """What the data is called in a report."""
+        if self.family != "object":
+            return self.source
+        return " and ".join(dict.fromkeys(held.kind for held in self.objects)) or "own"
+
+    @property
+    def shows_private_rows(self) -> bool:
+        """Whether metrics may be those of private records, un-noised: by the operator's own word."""
+        return self.held_out_overlap == "allow"
+
+
+class Partition(Section):
+    """How the records are spread over simulated clients: whatever decides that is told by how many each client has."""
+
+    scheme: Literal["iid", "group", "dirichlet"] = "iid"
+    concentration: PositiveFloat = 0.5
+    by: Literal["sensitive", "target"] = "sensitive"
+    seed: Seed = 0
+
+    @property
+    def tells(self) -> Literal["group", "label"] | None:
+        """What of a record its client is chosen by, so that each client's number of them tells it; None if nothing."""
+        if self.scheme == "iid":
+            return None
+        return "label" if self.scheme == "dirichlet" and self.by == "target" else "group"

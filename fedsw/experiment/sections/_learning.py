@@ -1,0 +1,302 @@
+"""What is learnt and how: rounds and steps, the objective and its clips, the model, clients, evaluation."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedsw.experiment.own_objects import is_reference
+from fedsw.experiment.penalty_names import PENALTIES, names_beside
+from fedsw.experiment.sections.section import (
+    Arguments,
+    ClipNorm,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Seed,
+    among,
+    at_most,
+)
+from fedsw.experiment.task_kinds import MODELS, task_names
+
+_OPTIMIZERS = ("sgd", "adam")
+_MOST_LAYERS = 100
+
+
+class Training(Section):
+    """Rounds, batches and the optimizer; everything here is fixed in advance.
+
+    `preset` "auto" leaves what is not written here, and in [clip], to rules that read public numbers alone
+    (`fedsw.experiment.preset_rules`); a run's own record has what they chose.
+
+    A round's batch takes `batch_fraction` of every group (rounded down, at least one record), or `batch_size`
+    records of every group where that is given.
+
+    `averaging` in (0, 1) releases the mean of that last fraction of the iterates (post-processing, free).
+    `decay` in (0, 1] lets the learning rate fall linearly to 0 over that last fraction of the rounds.
+    `momentum` is Adam's first coefficient too (0.9 where it is 0); `second_moment` its second.
+
+    `optimizer` is "sgd" or "adam" with the settings above, or any name of torch.optim ("AdamW", "RMSprop", ...) with
+    `learning_rate` and its own `optimizer_arguments`; `scheduler` is any name of torch.optim.lr_scheduler, with
+    `scheduler_arguments`, and moves once a round.
+
+    `released_norm` scales what a round released down to that l2 norm, where it is longer, before the step: it reads
+    nothing but the release (RLL, Appendix D.2).
+
+    `device` is where models run, ranks are found and contributions are added: one with float64.
+    """
+
+    preset: Literal["auto", "none"] = "none"
+    rounds: PositiveInt = 500
+    batch_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
+    batch_size: PositiveInt | None = None
+    optimizer: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] = "sgd"
+    optimizer_arguments: Arguments = {}
+    scheduler: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=60)] | None = None
+    scheduler_arguments: Arguments = {}
+    learning_rate: PositiveFloat = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    second_moment: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    released_norm: PositiveFloat | None = None
+    precision: Literal["float32", "float64"] = "float32"
+    micro_batch: PositiveInt = 65_536
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def rate_after(self, steps: int) -> float:
+        """Learning rate of the step after `steps`: constant, then linear to 0 over the last `decay` of the rounds."""
+        decaying = self.decay * self.rounds
+        left = self.rounds - steps
+        return self.learning_rate * (min(1.0, left / decaying) if decaying else 1.0)
+
+    def noise_kept(self) -> float:
+        """Standard deviation of the released parameters if every round's vector is noise of standard deviation 1.
+
+        That is with plain gradient descent, momentum, decay and averaging, where no gradient draws the parameters back;
+        0 for other optimizers and with a scheduler, which move by rules of their own.
+        """
+        import numpy as np  # settings are read where nothing computes
+
+        if self.optimizer != "sgd" or self.scheduler is not None:
+            return 0.0
+        first = self.rounds - math.ceil(self.averaging * self.rounds) + 1
+        kept = np.zeros((3, 3))  # covariance of momentum, parameters and their average
+        for step in range(1, self.rounds + 1):
+            rate, part = self.rate_after(step - 1), 1 / max(1, step - first + 1)
+            pushed = np.array([1.0, -rate, -part * rate])
+            carried = np.outer(pushed, [self.momentum, 0.0, 0.0]) + np.diag([0.0, 1.0, 1 - part])
+            carried[2, 1] = part
+            kept = carried @ kept @ carried.T + np.outer(pushed, pushed)
+        return math.sqrt(float(kept[2, 2]))
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _has_float64(cls, device: object) -> object:
+        if device == "mps":
+            raise ValueError(
+                "'mps' has no float64, in which everything that a guarantee rests on is added; use 'cpu' or 'cuda'"
+            )
+        return device
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> Training:
+        own = self.optimizer in _OPTIMIZERS
+        if own and self.optimizer_arguments:
+            raise ValueError(
+                f"optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
+                f"{self.optimizer!r} reads momentum and second_moment"
+            )
+        for name, default in (("momentum", 0.0), ("second_moment", 0.999)):
+            if not own and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}"
+                )
+        if "lr" in self.optimizer_arguments:
+            raise ValueError("optimizer_arguments sets lr; that is learning_rate: leave it out")
+        if self.scheduler_arguments and self.scheduler is None:
+            raise ValueError("scheduler_arguments are given and no scheduler; name one of torch.optim.lr_scheduler")
+        if self.scheduler is not None and self.decay:
+            raise ValueError(f"scheduler {self.scheduler!r} and decay both move the learning rate; keep one")
+        return self
+
+
+class Model(Section):
+    """The trained model and its initialisation seed (apart from sampling and noise).
+
+    `latent` is the dimension of a representation, of an autoencoder's latent space or of a generator's input;
+    `particles` the number of points of a flow. A `kind` "module:name" is a model of the user's own: a function or class
+    that is called with `arguments`, and with those of features, outputs, classes and seed that it takes by name.
+    `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
+
+    An "additive" model is a sum of functions of one declared column each: straight lines between so many `knots` of a
+    number (`knots` of a column says where they are), a value for every category, and one for a missing cell. `inputs`
+    "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
+    can be is 4.5 away.
+    """
+
+    kind: Annotated[str, among(lambda: MODELS, "a model")] = "logistic"
+    arguments: Arguments = {}
+    hidden: Annotated[tuple[PositiveInt, ...], at_most(_MOST_LAYERS, "layers")] = ()
+    latent: PositiveInt = 2
+    particles: PositiveInt = 1_000
+    code: PositiveFloat = 1.0
+    activation: Literal["relu", "tanh", "elu"] = "tanh"
+    knots: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
+    inputs: Literal["plain", "centred"] = "plain"
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _own_arguments(self) -> Model:
+        if self.arguments and not is_reference(self.kind):
+            raise ValueError(f"arguments are for a model of your own ('module:name'), not for kind {self.kind!r}")
+        return self
+
+
+class Also(Section):
+    """One more penalty beside an objective's own, with its weight, on the task's outputs or on outputs of its own.
+
+    `outputs` names one of the model's outputs, where it returns several by name, and `dimension` is how many columns
+    it has. `radius` and `jacobian` bound these outputs; without them the experiment's clip does. A penalty to a prior
+    compares with the uniform law on the ball of `prior_radius` about `centre`.
+    """
+
+    penalty: Annotated[str, among(names_beside, "a penalty")]
+    weight: Annotated[float, Field(ge=0, le=1)]
+    outputs: str | None = None
+    dimension: PositiveInt | None = None
+    radius: ClipNorm | None = None
+    jacobian: ClipNorm | None = None
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    prior_radius: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _whole(self) -> Also:
+        if (self.outputs is None) != (self.dimension is None):
+            raise ValueError("outputs and dimension belong together: which of the model's outputs, and its columns")
+        if (self.radius is None) != (self.jacobian is None):
+            raise ValueError("radius and jacobian belong together: the clip of these outputs")
+        return self
+
+
+class Objective(Section):
+    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
+
+    An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
+    its samples to the private records, and adaptation matches the private records' features to public ones'.
+    The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
+    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
+    "module:name" is one of the user's own: a class derived from `fedsw.Task`, made with `arguments`; a
+    `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching" or "module:name", a
+    class derived from `fedsw.Penalty` or an object of one.
+    """
+
+    task: Annotated[str, among(task_names, "a task")] = "classification"
+    arguments: Arguments = {}
+    penalty: Annotated[str, among(lambda: PENALTIES, "a penalty")] = "statistical-parity"
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    prior_radius: PositiveFloat = 1.0
+    protected: Literal["target", "both"] = "target"
+    also: Annotated[tuple[Also, ...], Field(max_length=64)] = ()
+
+    @model_validator(mode="after")
+    def _weights(self) -> Objective:
+        total = self.alpha + sum(each.weight for each in self.also)
+        if total > 1 + 1e-12:
+            raise ValueError(f"alpha and the weights of `also` add up to {total:g}; the task loss has the rest of 1")
+        return self
+
+    @model_validator(mode="after")
+    def _own_arguments(self) -> Objective:
+        if self.arguments and not is_reference(self.task):
+            raise ValueError(f"arguments are for a task of your own ('module:name'), not for task {self.task!r}")
+        return self
+
+
+class Clip(Section):
+    """Clipping: outputs to radius M about a fixed `centre`, Jacobians to L, loss gradients to C.
+
+    The centre is public and fixed in advance; the W2 gradient is translation invariant, so a radius about the
+    middle of the output range bounds the same gradient with half the noise (0.5 for probabilities).
+
+    `mode` is how a Jacobian is clipped: "spectral" by its spectral norm, "row" with every row to L/sqrt(d) (RLL, Remark
+    A.2), or "none" for the reference that neither clips nor projects, which only trust "none" can run.
+    """
+
+    output: ClipNorm = 1.0
+    jacobian: ClipNorm = 1.0
+    loss: ClipNorm = 5.0
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    mode: Literal["spectral", "row", "none"] = "spectral"
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing is clipped."""
+        return self.mode == "none"
+
+    @property
+    def of_jacobians(self) -> Literal["spectral", "row"]:
+        """How Jacobians are clipped; without clipping to a limit that none reaches."""
+        return "spectral" if self.mode == "none" else self.mode
+
+
+class Slicing(Section):
+    """Directions of the sliced distance; 1-D outputs use the single direction 1."""
+
+    directions: PositiveInt = 50
+    scheme: Literal["orthogonal", "iid"] = "orthogonal"
+    ties: Literal["shared", "stable"] = "shared"
+    seed: Seed = 0
+    memory_limit_mb: PositiveInt = 1024
+
+
+class Evaluation(Section):
+    """What held-out metrics are measured on: they should cost little beside the rounds that they are about.
+
+    With `mode` "auto" at most about `records` held-out records, a fixed public subsample in which every group and
+    class keeps its part (`evaluation.evaluator`), and, for distances of samples in more than `directions` dimensions,
+    that many directions; in fewer dimensions whole orthogonal blocks. "full" takes all records, and whole blocks. A
+    summary says what it was. Both numbers are for "auto".
+    """
+
+    mode: Literal["auto", "full"] = "auto"
+    records: PositiveInt = 2_000
+    directions: PositiveInt = 100
+
+    @model_validator(mode="after")
+    def _read_by_auto(self) -> Evaluation:
+        for name in ("records", "directions"):
+            if self.mode == "full" and self.changed(name):
+                raise ValueError(f"{name} is for mode 'auto', and mode 'full' takes all there are: leave one out")
+        return self
+
+
+class Federation(Section):
+    """Who takes part, in how many processes, and how long the server waits.
+
+    Attributes:
+        sites: processes that hold the clients, each a run of consecutive ones; None for what the engine does: one in
+            process, one for each core on Ray, one for each client elsewhere.
+        masks: of masked sums in one process: "real", a site for each client, so that all masks are added; "simulated",
+            one site and none, as without the setting; the noise of a sum has the same law. Several sites, Ray and real
+            processes always have masks.
+        threads: that a process computes with, or its machine's cores where these are fewer.
+        drop_out: the probability with which a simulated client is lost between the two exchanges of a round.
+    """
+
+    clients: PositiveInt = 4
+    sites: PositiveInt | None = None
+    masks: Literal["simulated", "real"] | None = None
+    drop_out: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    min_clients: PositiveInt | None = None
+    timeout: PositiveFloat = 120.0
+    max_attempts: PositiveInt = 3
+    threads: Annotated[int, Field(gt=0, le=1024, strict=True)] = 1
+
+    @property
+    def cores(self) -> int:
+        """How many threads a process computes with here: those that are asked for, or as many as it has cores."""
+        return min(self.threads, os.cpu_count() or 1)

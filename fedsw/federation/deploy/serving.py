@@ -1,0 +1,237 @@
+"""What a client says to its operator while it runs: that a run began here, and that it is over; each of them once."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import sqlite3
+import ssl
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedsw._tools.files import private_folder
+from fedsw.federation.deploy._processes import Processes, free_port
+from fedsw.federation.deploy.certificates import (
+    LOOPBACK,
+    ServerCertificates,
+    warn_of_expiry,
+    write_certificates,
+    write_node_key,
+)
+from fedsw.federation.deploy.executor import REFUSAL
+from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
+from fedsw.runs.participation import Participation, participations
+from fedsw.runs.report.account_screens import read_client_status, words_of_run
+
+
+class RunNotices:
+    """Sentences about the runs in a state folder, each said once; what is there already is not said again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said = {part.run: part.over for part in participations(folder)}
+
+    @property
+    def all_over(self) -> bool:
+        """Whether there was a run here, and every one is over."""
+        return bool(self._said) and all(self._said.values())
+
+    def fresh(self) -> list[str]:
+        """What happened since the last look."""
+        sentences: list[str] = []
+        for part in participations(self._folder):
+            before = self._said.get(part.run)
+            if before is None:
+                about = self._words(part)[0]
+                sentences.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
+            if part.over and not before:
+                rest = self._words(part)[1:]
+                sentences.append(
+                    f"the run {part.name!r} is over here: {'; '.join(rest)}. This client waits for the next run; "
+                    "Ctrl-C stops it"
+                )
+            self._said[part.run] = part.over
+        return sentences
+
+    def _words(self, part: Participation) -> list[str]:
+        """A run in sentences; a ledger that cannot be read is one of them, and stops nothing here."""
+        try:
+            return list(words_of_run(part, read_client_status(self._folder).ledgers))
+        except (ValueError, OSError, sqlite3.Error) as fault:
+            return [f"trust {part.trust}", f"its ledger cannot be read: {fault}"]
+
+
+PORT = 9092
+RETRY_SECONDS = 10.0
+_PROBE_SECONDS = 10.0
+_LOOK_SECONDS = 2.0
+
+
+def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
+    """Certificates and node keys of a federation: a folder for each machine with all that it needs and nothing more."""
+    server = private_folder(folder / "server")
+    certificates = write_certificates(server, [*hosts, *LOOPBACK])
+    admitted = private_folder(server / "nodes")
+    places = []
+    for client in range(clients):
+        place = private_folder(folder / f"client{client}")
+        public_key = write_node_key(place / "node.key")
+        (admitted / f"client{client}.pub").write_bytes(public_key.read_bytes())
+        for public in (certificates.authority, certificates.signing_public):
+            (place / public.name).write_bytes(public.read_bytes())
+        places.append(place)
+    return server, places
+
+
+@contextlib.contextmanager
+def serving(folder: Path, home: Path, *, port: int, stock: bool) -> Iterator[SuperLink]:
+    """A SuperLink on all interfaces that admits the keys in `folder`/nodes; stopped on the way out.
+
+    A key that is put there or taken away meanwhile is admitted or refused within seconds, without `stock`. The logs
+    are in `home`, Flower's folder.
+
+    Raises:
+        FileNotFoundError: if certificates or keys are missing. ValueError: if a certificate has ended.
+        RuntimeError: if it does not start.
+    """
+    certificates = ServerCertificates.of(folder)
+    for path in certificates:
+        if not path.is_file():
+            raise FileNotFoundError(f"no {path.name} in {folder}; `fedsw certs --host NAME --out DIR` makes it")
+    warn_of_expiry([certificates.authority, certificates.certificate])
+    keys = sorted((folder / "nodes").glob("*.pub"))
+    if not keys:
+        raise FileNotFoundError(f"no public key in {folder / 'nodes'}; without one every client would be refused")
+    with Processes(private_folder(private_folder(home) / "logs")) as processes:
+        link = SuperLink.start(processes, certificates, home, host="0.0.0.0", port=port, stock=stock)
+        link.register(keys)
+        with _following_keys(link, folder / "nodes"):
+            yield link
+
+
+@contextlib.contextmanager
+def _following_keys(link: SuperLink, folder: Path) -> Iterator[None]:
+    """Admit keys that are put into the folder meanwhile, and refuse those that are taken out, within seconds."""
+    over, before = threading.Event(), _keys_in(folder)
+
+    def follow() -> None:
+        known = before
+        while not over.wait(_LOOK_SECONDS):
+            if (keys := _keys_in(folder)) == known:
+                continue
+            try:
+                link.revoke_all_but(list(keys))
+                if fresh := [path for path, key in keys.items() if known.get(path) != key]:
+                    link.register(fresh)
+                known = keys
+            except RuntimeError as fault:  # tried again: the files still differ from what is known
+                warnings.warn(str(fault), stacklevel=1)
+
+    if link.stock:
+        yield
+        return
+    thread = threading.Thread(target=follow, name="node keys", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _keys_in(folder: Path) -> dict[Path, bytes]:
+    """The public keys in a folder by file; one that is just being taken away is left out."""
+    keys = {}
+    for path in sorted(folder.glob("*.pub")):
+        with contextlib.suppress(OSError):
+            keys[path] = path.read_bytes()
+    return keys
+
+
+def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable[[str], None]) -> None:
+    """Run a SuperNode and start it again whenever it ends, until this process is stopped.
+
+    A SuperLink takes a node that vanished without a word back only when its lease has run out, after 20 s, or a minute
+    with `stock`; so every end is followed by another attempt, and `say` gets the reason, once while it is the same.
+
+    Raises:
+        ValueError: if the authority's certificate has ended.
+        ConnectionError: if the SuperLink shows a certificate that the authority did not sign for its name.
+    """
+    warn_of_expiry([node.authority] if node.authority.is_file() else [])
+    news, before = None if node.state_dir is None else RunNotices(node.state_dir), ""
+    refusal = private_folder(home) / "refusal"
+    with Processes(None, {"FLWR_HOME": str(home), REFUSAL: str(refusal.resolve())}) as processes:
+        while True:
+            if fault := probe(node.superlink, node.authority):
+                why = (
+                    f"the SuperLink at {node.superlink} is out of reach ({fault}); an attempt follows every "
+                    f"{RETRY_SECONDS:g} s"
+                )
+                why += "; the runs that took part from here are over" if news is not None and news.all_over else ""
+            else:
+                port = free_port()
+                refusal.unlink(missing_ok=True)
+                process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
+                code = _followed(process, news, say)
+                said = refusal.read_text(encoding="utf-8") if refusal.exists() else f"it ended with code {code}"
+                why = f"{said}; an attempt follows every {RETRY_SECONDS:g} s"
+            if why != before:
+                say(why)
+            before = why
+            time.sleep(RETRY_SECONDS)
+
+
+def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Callable[[str], None]) -> int:
+    """Wait until a node's process ends, saying what its operator should know; returns its exit code."""
+    while True:
+        for sentence in [] if news is None else news.fresh():
+            say(sentence)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS)
+
+
+def probe(address: str, authority: Path) -> str | None:
+    """Why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
+
+    Through the proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host: as Flower's own requests go.
+
+    Raises:
+        ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
+    """
+    host, port = read_address(address)
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with contextlib.closing(_connection(host, port, context)) as connection:
+            connection.connect()
+            return None
+    except ssl.SSLCertVerificationError as untrusted:
+        raise ConnectionError(
+            f"the certificate of {address} is not to be trusted: {untrusted.verify_message}. Is {authority} the ca.crt "
+            f"that was made with this server's certificate, and is {host} one of its --host names? A proxy that looks "
+            "into TLS shows a certificate of its own: except the server from it"
+        ) from None
+    except OSError as fault:
+        return str(fault)
+
+
+def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+    """A connection to a server that is not made yet: straight, or in a tunnel through the proxy."""
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
+    if proxy is None:
+        return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
+    place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    tunnel = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=_PROBE_SECONDS, context=context)
+    allowed = {}
+    if place.username:
+        known = f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}"
+        allowed["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
+    tunnel.set_tunnel(host, port, headers=allowed)
+    return tunnel

@@ -1,0 +1,254 @@
+"""Engines of one machine, on Flower's semi-public names: in process, and Flower's simulation engine on Ray."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsw.federation import _wire as wire
+from fedsw.federation._origin import Carrier
+from fedsw.federation._wire import SERVER_NODE
+from fedsw.federation.messages import unmade
+from fedsw.federation.node.simulated import simulating
+
+_Any = TypeVar("_Any")
+
+
+def identify(run_id: int) -> None:
+    """Say which run and node messages made in this process belong to (the server's)."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, 1
+
+
+def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
+    """A fresh app context."""
+    return Context(run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={})
+
+
+def number(message: Message, message_id: str) -> None:
+    """Give a message its id, as Flower's own grids do."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def delivered(message: Message) -> Message:
+    """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
+    body, parts = _twin(message.content), unmade(message.content)
+    shallow = {key: _shallow(record) for key, record in message.content.items()} if parts is None else parts.twin()
+    body.__dict__["_data"] = shallow
+    letter = _twin(message)
+    letter.__dict__["_content"] = body
+    return letter
+
+
+def _shallow(record: Any) -> Any:
+    """A record of the same items; they were checked when the original took them."""
+    copied = _twin(record)
+    copied.__dict__["_data"] = record.__dict__["_data"].copy()
+    return copied
+
+
+def _twin(original: _Any) -> _Any:
+    """Another object of the same fields (`copy.copy` takes the long way of pickling)."""
+    twin = object.__new__(type(original))
+    twin.__dict__.update(original.__dict__)
+    return twin
+
+
+_FIRST_NODE = 1000
+_PULL_SECONDS = 0.5
+_IDLE_SECONDS = 10.0
+"""After which a thread that nobody asks anything ends, so that a grid that was forgotten leaves none behind."""
+
+
+class InProcessGrid(Carrier):
+    """Drives an unmodified ClientApp for every node of a simulated federation.
+
+    One worker thread answers messages in the order they were sent: deterministic, as fast as a call. A message is valid
+    for its time to live, from when it was sent: afterwards it is neither answered nor delivered. When a client takes
+    half of the time that the next message has left, the messages behind it go to a new worker: a hanging client costs
+    one time-out, never the run. Its thread is left to end when it does (a Python thread cannot be stopped).
+    """
+
+    def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
+        self.run_id = secrets.randbits(62)
+        self._app, self.run = client_app, Run.create_empty(run_id=self.run_id)
+        identify(self.run_id)
+        self._contexts = {
+            _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
+        }
+        self._state = threading.Condition()
+        self._queue: deque[_Sent] = deque()
+        self._replies: dict[str, _Sent] = {}
+        self._worker: _Worker | None = None
+        self._closed = False
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes; they are always online."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Queue messages; returns their ids in order."""
+        ids = []
+        with self._state:
+            now = time.monotonic()
+            self._replies = {i: reply for i, reply in self._replies.items() if now < reply.until}
+            for message in messages:
+                ids.append(secrets.token_hex(16))
+                number(message, ids[-1])
+                self._queue.append(_Sent(message, now + message.metadata.ttl))
+            if self._worker is None:
+                self._worker = _Worker(self)
+            self._state.notify_all()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that are there; waits a moment for all of them, so that callers need not poll hard."""
+        wanted, deadline = list(message_ids), time.monotonic() + _PULL_SECONDS
+        with self._state:
+            while not all(i in self._replies for i in wanted) and (now := time.monotonic()) < deadline:
+                if self._worker is not None and now >= self._relief():
+                    self._worker.relieved = True
+                    self._worker = _Worker(self)
+                self._state.wait(max(0.0, min(deadline, self._relief()) - now))
+            return [self._replies.pop(i).message for i in wanted if i in self._replies]
+
+    def close(self) -> None:
+        """Let the worker end, whatever waits; a hanging one is left behind as a daemon."""
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+
+    def _relief(self) -> float:
+        """When the messages that wait go to another worker; not before that, whatever the worker takes meanwhile."""
+        if self._worker is None or not self._queue:
+            return math.inf
+        since = self._worker.since or time.monotonic()
+        return (since + self._queue[0].until) / 2
+
+    def _answer(self, message: Message) -> Message:
+        try:
+            with simulating():
+                reply: object = self._app(delivered(message), self._contexts[message.metadata.dst_node_id])
+            if not isinstance(reply, Message):
+                raise TypeError(f"the client's app answered with a {type(reply).__name__}, not a message")
+            return reply
+        except Exception as failure:
+            return Message(Error(wire.APP_RAISED, f"{type(failure).__name__}: {failure}"), reply_to=message)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message on its way, and the moment from which nobody waits for it."""
+
+    message: Message
+    until: float
+
+
+class _Worker:
+    """A daemon thread that answers queued messages one by one until it is relieved or the grid closes.
+
+    `since` is when it began with the message at hand; None while there is none.
+    """
+
+    def __init__(self, grid: InProcessGrid) -> None:
+        self.relieved = False
+        self.since: float | None = None
+        self._grid = grid
+        threading.Thread(target=self._work, name="fedsw-clients", daemon=True).start()
+
+    def _work(self) -> None:
+        grid = self._grid
+        while (sent := self._next()) is not None:
+            reply = grid._answer(sent.message)
+            with grid._state:
+                self.since = None
+                if grid._closed or time.monotonic() >= sent.until:
+                    continue
+                number(reply, "r" + sent.message.metadata.message_id)
+                grid._replies[sent.message.metadata.message_id] = _Sent(reply, sent.until)
+                if not grid._queue:
+                    grid._state.notify_all()
+
+    def _next(self) -> _Sent | None:
+        """The next message that somebody waits for; None when there is nothing more to do here."""
+        grid = self._grid
+        with grid._state:
+            while True:
+                woken = grid._state.wait_for(lambda: grid._queue or grid._closed or self.relieved, _IDLE_SECONDS)
+                if self.relieved or grid._closed:
+                    return None
+                if not woken:
+                    grid._worker = None
+                    return None
+                sent, now = grid._queue.popleft(), time.monotonic()
+                if now < sent.until:
+                    self.since = now
+                    return sent
+
+
+def run(server_app: ServerApp, client_app: ClientApp, nodes: int, ledgers: Path) -> None:
+    """Run both apps in this process, with `nodes` simulated nodes whose clients keep their ledgers in a folder."""
+    grid = InProcessGrid(client_app, node_configs(nodes, ledgers))
+    try:
+        server_app(grid=grid, context=context(grid.run_id, SERVER_NODE, {}))
+    finally:
+        grid.close()
+
+
+def node_configs(nodes: int, ledgers: Path) -> list[dict[str, int | str]]:
+    """The configuration of each simulated node: with fewer of them than clients, each holds several."""
+    state = str(ledgers.resolve())
+    return [{"partition-id": node, "num-partitions": nodes, "state-dir": state} for node in range(nodes)]
+
+
+def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, device: str = "cpu") -> None:
+    """Run both apps on Flower's simulation engine (Ray actors), one CPU a node and its share of a GPU.
+
+    The server app runs in this process; a failure in it is raised here.
+
+    Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
+    their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
+    CPUs as its machines have; every machine needs the same fedsw at the same place.
+    """
+    import ray
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
+    try:
+        _run_simulation(
+            num_supernodes=nodes,
+            client_app=client_app,
+            server_app=server_app,
+            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)},
+                "init_args": own_machine,
+            },
+            app_dir=str(Path(__file__).resolve().parents[3]),
+        )
+    finally:
+        ray.shutdown()
+
+
+def _share(nodes: int, device: str) -> float:
+    """The part of a GPU that each node has: all of this machine's together, or one each in a cluster of machines."""
+    if device != "cuda":
+        return 0.0
+    if os.environ.get("RAY_ADDRESS"):
+        return 1.0
+    return min(1.0, torch.cuda.device_count() / nodes)

@@ -1,0 +1,307 @@
+"""Messages to Flower's records and back, as the fields of their classes say; the only place where either is done.
+
+Under the local trust models a node gets a request once for many clients, with the positions of those that are asked.
+Its reply holds what each of them would send alone, its records under its position, and says why a client sends nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import UserDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_type_hints
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedsw._tools.text import shown
+from fedsw.federation import _wire as wire
+from fedsw.federation.messages._arrays import bytes_in
+from fedsw.federation.messages._fields import PUBLIC, Field, Get, Limits, Malformed, Reals, Record
+from fedsw.federation.messages._lengths import Terms
+
+_RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
+    "model": ArrayRecord,
+    "prepared": ArrayRecord,
+    "arrays": ArrayRecord,
+    "config": ConfigRecord,
+    "metrics": MetricRecord,
+}
+_CALLED = {ArrayRecord: "array", ConfigRecord: "setting", MetricRecord: "metric"}
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Message:
+    """A message in one direction, a frozen dataclass; every attribute is annotated with what it is and its `Field`."""
+
+    nonce: ClassVar[Record | None] = None
+    """The record that holds a nonce, so that it equals no other (`fedsw.federation._wire`)."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
+
+
+Down = TypeVar("Down", bound=Message)
+Up = TypeVar("Up", bound=Message)
+
+
+@dataclass(frozen=True)
+class Exchange(Generic[Down, Up]):
+    """A message to clients, whose docstring says when it is sent, and their answer; and Flower's type of both."""
+
+    kind: str
+    down: type[Down]
+    up: type[Up]
+
+    @property
+    def action(self) -> str:
+        """The name under which Flower's ClientApp answers."""
+        return self.kind.partition(".")[2]
+
+
+M = TypeVar("M", bound=Message)
+_FIELDS: dict[type[Message], Mapping[str, Field]] = {}
+
+
+def fields_of(kind: type[Message]) -> Mapping[str, Field]:
+    """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`."""
+    if kind in _FIELDS:
+        return _FIELDS[kind]
+    found: dict[str, Field] = {}
+    for attribute, hint in get_type_hints(kind, include_extras=True).items():
+        if attribute == "nonce":
+            continue
+        said = getattr(hint, "__metadata__", ())
+        fields = [each for each in said if isinstance(each, Field)]
+        if len(fields) != 1:
+            raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
+        found[attribute] = replace(fields[0], about="".join(each for each in said if isinstance(each, str)))
+    if kind.nonce is not None:
+        about = "drawn afresh for every message, so that no record equals another"
+        found["nonce"] = Reals(wire.NONCE, PUBLIC, about=about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
+    _FIELDS[kind] = found
+    return found
+
+
+class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
+    """The records of a message, made when somebody looks at them: who decodes it in this process reads the parts.
+
+    What the `parts` hold is never changed.
+    """
+
+    def __init__(self, parts: Mapping[str, Mapping[str, Any]], nonce: Record | None) -> None:
+        self.parts, self.nonce = parts, nonce
+
+    @functools.cached_property
+    def data(self) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:  # type: ignore[override]
+        """All records, as they travel."""
+        fresh = {wire.NONCE: wire.nonce()}
+        return {
+            name: _record(name, {**part, **fresh} if name == self.nonce else part)
+            for name, part in ((name, self.parts[name]) for name in _RECORDS if name in self.parts)
+        }
+
+    def __getitem__(self, name: str) -> ArrayRecord | ConfigRecord | MetricRecord:
+        """A record; that there is none is known without them."""
+        if name not in self.parts and "data" not in vars(self):
+            raise KeyError(name)
+        return self.data[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the process as records."""
+        return dict, (self.data,)
+
+    def twin(self) -> Unmade:
+        """The same for a receiver: what it does with its records is not seen by anybody else."""
+        return Unmade({name: dict(part) for name, part in self.parts.items()}, self.nonce)
+
+
+def unmade(content: RecordDict) -> Unmade | None:
+    """What a message of this process is made of; None once somebody has looked at its records."""
+    held = vars(content)["_data"]
+    return held if isinstance(held, Unmade) and "data" not in vars(held) else None
+
+
+def bytes_of(content: RecordDict) -> int:
+    """Bytes of the arrays in a message."""
+    records = _parts(content)
+    return sum(bytes_in(each) for record in records.values() for each in record.values() if isinstance(each, Array))
+
+
+def _parts(content: RecordDict) -> Mapping[str, Mapping[str, Any]]:
+    """The records of a message, or what they will be made of."""
+    held = unmade(content)
+    return cast(Any, content) if held is None else held.parts
+
+
+def encode(message: Message, terms: Terms) -> RecordDict:
+    """Encode a message: all fields that the run's settings let travel, and an error for any other."""
+    parts: dict[str, Mapping[str, Any]] = {}
+    for attribute, field in fields_of(type(message)).items():
+        if attribute == "nonce":
+            continue
+        value = getattr(message, attribute)
+        if (value is not None) != field.present(terms):
+            found = "is missing" if value is None else "may not travel"
+            rule = "it always travels" if field.when is None else f"it travels {field.when.text}"
+            raise RuntimeError(f"{type(message).__name__}.{attribute} {found}: {rule}")
+        if value is None:
+            continue
+        put = field.put(value, terms)
+        parts[field.record] = put if isinstance(put, ArrayRecord) else {**parts.get(field.record, {}), **put}
+    content = RecordDict()
+    vars(content)["_data"] = Unmade(parts, message.nonce)
+    return content
+
+
+def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
+    """Decode a message, after a check of every key, type, shape and number in it.
+
+    Raises:
+        Malformed: naming the field, what came (unless it is secret) and what was expected.
+    """
+    records = _parts(content)
+    _refuse_undeclared(kind, records, terms)
+    values: dict[str, Any] = {}
+    for attribute, field in fields_of(kind).items():
+        if attribute == "nonce":
+            if records is content and field.record in records:
+                field.take(_getter(records, field), terms)
+            continue
+        values[attribute] = None
+        if not field.present(terms):
+            continue
+        try:
+            values[attribute] = value = field.take(_getter(records, field), terms)
+        except Malformed:
+            if not field.spare:
+                raise
+            continue
+        if bound := field.bound(value):
+            terms = terms.knowing(**bound)
+    return cast(M, cast(Any, kind)(**values))
+
+
+def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
+    """Decode one field of a message as `decode` does, and ignore the others."""
+    field = fields_of(kind)[attribute]
+    return field.take(_getter(cast(Any, content), field), terms)
+
+
+def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
+    """The keys that a message of a run has, by record."""
+    found: dict[str, set[str]] = {}
+    for field in fields_of(kind).values():
+        if field.present(terms):
+            found.setdefault(field.record, set()).update(field.keys(terms))
+    if kind.nonce is not None and found[kind.nonce] == {wire.NONCE}:
+        del found[kind.nonce]  # of a record that is not there
+    return {record: frozenset(keys) for record, keys in found.items()}
+
+
+def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, Any]], terms: Terms) -> None:
+    allowed = declared(kind, terms)
+    for name, record in records.items():
+        for key in record:
+            if key not in allowed.get(name, ()):
+                found = f"{name}[{str(key)[:40]!r}]"
+                raise Malformed(f"{found} came, which {kind.__name__} does not hold in this run", found)
+
+
+def _getter(records: Mapping[str, Mapping[str, Any]], field: Field) -> Get:
+    record, kind = records.get(field.record), _RECORDS[field.record]
+
+    def get(key: str) -> Any:
+        if not isinstance(record, (kind, dict)) or key not in record:
+            raise Malformed(f"no {_CALLED[kind]} {key!r} came", field.name)
+        return record[key]
+
+    return get
+
+
+def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRecord | MetricRecord:
+    if isinstance(content, ArrayRecord):
+        return content
+    if name in ("config", "metrics"):
+        return ConfigRecord(dict(content)) if name == "config" else MetricRecord(dict(content))
+    record = ArrayRecord()  # filled afterwards: its constructor looks at what kind of thing it got, at some length
+    for key, array in content.items():
+        record[key] = array
+    return record
+
+
+CLIENTS = "clients"
+"""The record of a request that says who is asked."""
+_POSITIONS, _FAULTS, _BETWEEN = "positions", "faults", "/"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a client's answer is missing: in words, and by Flower's code of its error if it sent one."""
+
+    reason: str
+    code: int | None = None
+
+
+def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
+    """A request, encoded once for all nodes, to the clients at some positions of a node, ascending."""
+    return RecordDict({**content, CLIENTS: ConfigRecord({_POSITIONS: [int(each) for each in positions]})})
+
+
+def opened(content: RecordDict, clients: int) -> tuple[RecordDict, list[int]]:
+    """A request, and which of the node's clients it is for, by ascending positions; else `Malformed`."""
+    record = content.get(CLIENTS)
+    positions = record.get(_POSITIONS) if isinstance(record, ConfigRecord) else None
+    asked = [each for each in positions if type(each) is int] if isinstance(positions, list) else []
+    if not asked or asked != positions or asked != sorted(set(asked)) or not 0 <= asked[0] <= asked[-1] < clients:
+        raise Malformed(
+            f"the request does not say for which of this node's {clients} clients it is", CLIENTS, positions
+        )
+    return RecordDict({name: held for name, held in content.items() if name != CLIENTS}), asked
+
+
+def packed(answers: Mapping[int, RecordDict | Fault]) -> RecordDict:
+    """A node's reply: what each of its clients sends, by position."""
+    found, faults = RecordDict(), dict[str, str | int | None]()
+    for position, answer in answers.items():
+        if isinstance(answer, Fault):
+            faults |= {f"{position}{_BETWEEN}reason": answer.reason, f"{position}{_BETWEEN}code": answer.code}
+            continue
+        for name, record in answer.items():
+            found[f"{position}{_BETWEEN}{name}"] = record
+    if faults:
+        found[_FAULTS] = ConfigRecord(faults)  # type: ignore[arg-type]
+    return found
+
+
+def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, RecordDict | Fault]:
+    """What each of the asked clients answered; a refusal in the server's words where there is nothing of it.
+
+    What came for clients that were not asked is not looked at.
+    """
+    answers: dict[int, RecordDict] = {}
+    for name, record in content.items():
+        position, between, own = name.partition(_BETWEEN)
+        if between and position.isdecimal() and len(position) < 20:
+            answers.setdefault(int(position), RecordDict())[own] = record
+    faults = content.get(_FAULTS)
+    return {each: answers.get(each) or _refusal(faults, each) for each in positions}
+
+
+def is_packed(content: RecordDict) -> bool:
+    """Whether a reply holds an answer of each of a node's clients (`packed`), and not one for all of them."""
+    return _FAULTS in content or any(name.partition(_BETWEEN)[0].isdecimal() for name in content)
+
+
+def answered_for(content: RecordDict, clients: int) -> list[int]:
+    """The positions of a node's clients that a reply holds something of; all of them where it is one answer for all."""
+    packed_for = {name.partition(_BETWEEN)[0] for name in content}
+    return [position for position in range(clients) if not is_packed(content) or str(position) in packed_for]
+
+
+def _refusal(faults: object, position: int) -> Fault:
+    held = faults if isinstance(faults, ConfigRecord) else {}
+    reason, code = held.get(f"{position}{_BETWEEN}reason"), held.get(f"{position}{_BETWEEN}code")
+    if isinstance(reason, str) and type(code) is int:
+        return Fault(shown(reason), code)
+    return Fault("its node sent no answer of it", 0)

@@ -1,0 +1,253 @@
+"""One field of a message: where it travels, what of it is believed, who may see it; settings and metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import Any, ClassVar, Literal, NoReturn
+
+from fedsw.federation.messages._lengths import Condition, Terms
+
+Record = Literal["config", "metrics", "model", "prepared", "arrays"]
+Get = Callable[[str], Any]
+"""The value of a key that came, or `Malformed`."""
+
+_LONGEST = 120  # letters of what came, in an error
+_LEAST_POWER = 20  # of two, from which a limit is written as one
+
+
+class Seen(Enum):
+    """Who may see a field."""
+
+    PUBLIC = "public"
+    RELEASED = "released"
+    NOISED = "noised"
+    SECRET = "secret"
+
+
+PUBLIC, RELEASED, NOISED, SECRET = Seen
+
+SEEN: Mapping[Seen, str] = {
+    PUBLIC: "settings, public sizes, or random numbers that follow from no record",
+    RELEASED: "the model: what earlier rounds released, noised in every trust model but `none`",
+    NOISED: "noised by the client, or made of such numbers alone; everybody may see it",
+    SECRET: "an un-noised function of records, or of which were drawn: for the server and this client only, which "
+    "keep it to themselves; no error quotes it",
+}
+
+
+class Malformed(ValueError):
+    """A message does not match the table of messages.
+
+    `value` is what came for the field `name`; None for what is secret, and where nothing came.
+    """
+
+    def __init__(self, reason: str, name: str, value: object = None) -> None:
+        super().__init__(reason)
+        self.name, self.value = name, value
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The values of a number that are accepted: from `least` to `most`."""
+
+    least: float = -math.inf
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        least = _number(self.least)
+        if self.least == self.most:
+            return least
+        if self.most == sys.float_info.max:
+            return f"from {least}, finite"
+        return f"from {least}" + (f" to {_number(self.most)}" if self.most < math.inf else "")
+
+
+@dataclass(frozen=True)
+class Field(ABC):
+    """A field of a message.
+
+    Attributes:
+        name: its key in its record.
+        seen: who may see it.
+        about: what it is, for the table: the text beside the field in an attribute's annotation.
+        record: of Flower's, that it is in.
+        when: whether it is there; None for always. It is None in the message where it is not.
+        spare: a message is taken without it if it is malformed: a diagnostic, on which nothing rests.
+    """
+
+    name: str
+    seen: Seen
+    _: KW_ONLY
+    about: str = ""
+    record: Record
+    when: Condition | None = None
+    spare: bool = False
+
+    def present(self, terms: Terms) -> bool:
+        """Whether the field is in the messages of a run."""
+        return self.when is None or self.when.holds(terms.agreed)
+
+    def keys(self, terms: Terms) -> tuple[str, ...]:
+        """Keys of the record that it takes."""
+        return (self.name,)
+
+    def bound(self, value: Any) -> Mapping[str, int]:
+        """Lengths that later fields of the message have because of it."""
+        return {}
+
+    @abstractmethod
+    def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
+        """What travels, by key."""
+
+    @abstractmethod
+    def take(self, get: Get, terms: Terms) -> Any:
+        """Decode the field's value from a received record; `Malformed` if it is not what the table says."""
+
+    def refuse(self, value: object, wanted: str) -> NoReturn:
+        """Raise the `Malformed` that names what came and what was expected; it does not quote a secret value."""
+        if self.seen is SECRET:
+            raise Malformed(f"{self.name} did not come as {wanted}", self.name)
+        raise Malformed(f"{self.name} came as {_short(value)}; expected {wanted}", self.name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Field):
+    """A text of at most so many letters, the whole of which matches a `pattern`, which `form` says in words."""
+
+    record: Record = "config"
+    most: int
+    pattern: str | None = None
+    form: str = ""
+
+    def put(self, value: str, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`; `Malformed` if it has not the form that the other side takes."""
+        self._require(value)
+        return {self.name: value}
+
+    def take(self, get: Get, terms: Terms) -> str:
+        """See `Field`."""
+        value = get(self.name)
+        self._require(value)
+        return str(value)
+
+    def _require(self, value: object) -> None:
+        if not isinstance(value, str):
+            self.refuse(value, "a text")
+        if len(value) > self.most:
+            self.refuse(f"a text of {len(value)} letters", f"at most {self.most}")
+        if self.pattern is not None and re.fullmatch(self.pattern, value) is None:
+            self.refuse(value, self.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Field):
+    """A number of one type, within the limits."""
+
+    kind: ClassVar[type[int] | type[float]]
+    called: ClassVar[str]
+    limits: Limits
+
+    def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: self.kind(value)}
+
+    def take(self, get: Get, terms: Terms) -> Any:
+        """See `Field`."""
+        value, limits = get(self.name), self.believed(terms)
+        if type(value) is self.kind and value in limits:
+            return value
+        self.refuse(value, f"a {self.called} {limits}")
+
+    def believed(self, terms: Terms) -> Limits:
+        """The limits in a run."""
+        return self.limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Number):
+    """A whole number; its size on the wire says its magnitude, so it is for public ones."""
+
+    kind, called = int, "whole number"
+    record: Record = "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real(Number):
+    """A number, of one size on the wire, with other limits in a run that adds no noise where it has some."""
+
+    kind, called = float, "float"
+    record: Record = "metrics"
+    without_noise: Limits | None = None
+
+    def believed(self, terms: Terms) -> Limits:
+        """See `Number`."""
+        return self.limits if self.without_noise is None or terms.noisy else self.without_noise
+
+
+class Numbers(Number):
+    """Several numbers, each within the limits."""
+
+    @abstractmethod
+    def counted(self, terms: Terms) -> int | None:
+        """How many there are; None for any number of them."""
+
+    def put(self, value: Iterable[Any], terms: Terms) -> Mapping[str, Any]:
+        """See `Field`."""
+        return {self.name: [self.kind(each) for each in value]}
+
+    def take(self, get: Get, terms: Terms) -> tuple[Any, ...]:
+        """See `Field`."""
+        values, count = get(self.name), self.counted(terms)
+        fits = isinstance(values, list) and count in (None, len(values))
+        if fits and all(type(each) is self.kind and each in self.limits for each in values):
+            return tuple(values)
+        self.refuse(values, f"{'' if count is None else f'{count} '}{self.called}s {self.limits}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wholes(Numbers):
+    """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
+
+    kind, called = int, "whole number"
+    record: Record = "config"
+    length: str
+
+    def counted(self, terms: Terms) -> int | None:
+        """See `Numbers`."""
+        return terms.sizes.get(self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reals(Numbers):
+    """Numbers, of one size on the wire, as many as `count`."""
+
+    kind, called = float, "float"
+    count: int
+
+    def counted(self, terms: Terms) -> int:
+        """See `Numbers`."""
+        return self.count
+
+
+def _number(value: float) -> str:
+    if not isinstance(value, int):
+        return f"{value:g}"
+    for below in (0, 1):
+        power = (value + below).bit_length() - 1
+        if power >= _LEAST_POWER and value + below == 2**power:
+            return f"2^{power}" + " - 1" * below
+    return str(value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,391 @@
+"""A client's own ledger: where it is, what it accounts for, who holds it open; and the account of its data set."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import tempfile
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedsw._tools import files
+from fedsw._tools.text import upward
+from fedsw.experiment import Experiment, accountant_of, mechanism_of
+from fedsw.experiment.compatibility import relation_of
+from fedsw.experiment.load import unprotected
+from fedsw.federation.node.simulated import is_simulated
+from fedsw.learning.moments.budget_split import GROUP
+from fedsw.learning.moments.moments_budget import run_with_split, with_held_out
+from fedsw.privacy.accountants import GAUSSIAN
+from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger, LedgerReplaced
+from fedsw.privacy.accounting.charges import as_steps
+from fedsw.privacy.accounting.journal import memory_of, remember, remembered
+from fedsw.privacy.accounting.lifetime import (
+    About,
+    Cost,
+    Counts,
+    DatasetAccount,
+    Reservation,
+    accounts_folder,
+    bind_again,
+    bound_in,
+    bound_to,
+    one_cost,
+    settle,
+    unbind,
+)
+from fedsw.privacy.accounting.lifetime.composing import counted
+from fedsw.privacy.relations import REPLACE_ONE
+
+ACCOUNT = "account"
+"""The key of a node's configuration that names the data set, and whose account is then kept on its machine."""
+ACCOUNTS = "accounts"
+"""The key that names the folder of accounts."""
+SHARED = "*"
+"""The data set's name on nodes that whoever wrote the experiment started: the one that the experiment gives."""
+
+
+def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:
+    """The account of a client's data set; None where its owner named none.
+
+    On a machine of the client's own its operator names the data set, and what the experiment says is the server's word.
+    In a simulation, and on a node of several clients, every client has an account of its own, with its number, within
+    that of the data set: what limits that limits them.
+    """
+    if is_simulated(node_config) or node_config.get(ACCOUNT) == SHARED:
+        data = experiment.data.account
+        return None if data is None else DatasetAccount.of_client(accounts_folder(), data, client)
+    if (named := node_config.get(ACCOUNT)) is None:
+        return None
+    folder = accounts_folder() if (kept := node_config.get(ACCOUNTS)) is None else Path(str(kept))
+    several = "num-clients" in node_config
+    return DatasetAccount.of_client(folder, str(named), client) if several else DatasetAccount(folder, str(named))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run costs one client's records at most, the account that they count in, and where their ledger is.
+
+    Of a run without noise ``answers`` is the file that is there once anything was answered; None where a simulated node
+    has it in memory, so that the run counts from its greeting on.
+    """
+
+    account: DatasetAccount
+    place: Path
+    cost: Counts | Cost
+    answers: Path | None = None
+
+
+def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
+    """Set aside what a run will cost the records of this node's clients at most, at the greeting: nothing is spent yet.
+
+    First, once, in the account of all clients' records, then in each client's own. The account and the run that a
+    ledger belongs to are written beside it before, so that `fedsw account settle` finds them whatever ends the process.
+    What was set aside for a run that was greeted before this one, and whose ledger never began, is given back:
+    greetings alone take nothing for good. Where one client has no room, nothing stays set aside for any.
+
+    Raises:
+        LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of a ledger.
+        ValueError: if a ledger is that of another run.
+    """
+    kind = f"{experiment.privacy.trust}, own ledger"
+    noisy, why = experiment.privacy.noisy, unprotected(experiment)
+    for client in clients:
+        client.account.require_newest(run, client.place)
+        if noisy or client.answers is not None:
+            bind_again(client.place, client.account, run, client.answers)
+    try:
+        if (within := clients[0].account.within) is not None:
+            together = Cost.of(part for client in clients for part in one_cost(client.cost).counted().parts)
+            folder = str(clients[0].place.parent.resolve())
+            within.reserve(run, together, About(experiment.name, kind, folder, why), among=True)
+        for client in clients:
+            about = About(experiment.name, kind, str(client.place.resolve()), why)
+            client.account.reserve(run, client.cost, about)
+            if not noisy and client.answers is None:  # there is no ledger, and whatever leaves has cost that much
+                client.account.settle(run, client.cost, None)
+    except BaseException:
+        if noisy or clients[0].answers is not None:
+            give_back(clients[0].place.parent)
+        raise
+
+
+def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:
+    """Raise BudgetExhausted for a release beyond what a run was planned to release, although epsilon may allow it.
+
+    Whoever could have more releases of one kind in place of others would choose between them by what came before, and
+    the composed profiles that epsilon is read off are those of fixed ones. Of planned ones it chooses the order alone.
+    """
+    if most is None:
+        return
+    planned, steps = one_cost(most).counted(), as_steps(charges, sigma, ledger.groups)
+    for group, taken in ledger.steps_by_group().items():
+        if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
+            raise BudgetExhausted(
+                f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
+                f"{group}; nothing was charged"
+            )
+
+
+def give_back(folder: Path) -> None:
+    """Give back what was set aside for ledgers in a folder that were never begun: the run was refused."""
+    for place in bound_in(folder):
+        if not place.exists() and remembered(place) is None:
+            settle(place)
+            unbind(place)
+
+
+STATE_VARIABLE = "FEDSW_STATE"
+REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
+_SAME_EPSILON = 1e-6  # relative: where it follows from a noise multiplier, the last digits are those of a machine
+
+_HANDLES = 4
+"""Open files of an open ledger: the database, its log, the log's index and the lock."""
+_OTHER_HANDLES = 224
+_MOST_LEDGERS = 2000
+_holding = threading.Lock()
+
+
+class _Kept:
+    """Ledgers of a folder that stay open between messages, least recently used first."""
+
+    def __init__(self) -> None:
+        self.ledgers: OrderedDict[Path, Ledger] = OrderedDict()
+        self._used = Counter[Path]()
+        self._places = 0
+
+    def take(self, path: Path) -> Ledger | None:
+        """A ledger that is open, for use until it is given back."""
+        with _holding:
+            found = self.ledgers.get(path)
+            if found is None or not found.is_open:  # one that the disk failed is closed
+                return None
+            self.ledgers.move_to_end(path)
+            self._used[path] += 1
+            return found
+
+    def give_back(self, path: Path) -> None:
+        """End the use of a ledger that was taken."""
+        with _holding:
+            self._used[path] -= 1
+
+    def make_room(self) -> None:
+        """Close the ledgers that were not used for longest, none that is in use, until one more may be open."""
+        with _holding:
+            self._places += 1
+            spare = len(self.ledgers) + self._places - most_open()
+            idle = [path for path in self.ledgers if not self._used[path]] if spare > 0 else []
+            closed = [self.ledgers.pop(path) for path in idle[:spare]]
+        for ledger in closed:
+            ledger.close()
+
+    def fill(self, path: Path, ledger: Ledger | None) -> None:
+        """Keep a ledger open in the room that was made for it; with None, nothing was opened."""
+        with _holding:
+            self._places -= 1
+            if ledger is not None:
+                self.ledgers[path] = ledger
+
+
+_held: dict[Path, _Kept] = {}
+
+
+def most_open() -> int:
+    """How many ledgers a process holds open: as many as its limit of open files allows, 200 where that is 1024."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = _MOST_LEDGERS if limit == resource.RLIM_INFINITY else (limit - _OTHER_HANDLES) // _HANDLES
+    return max(8, min(allowed, _MOST_LEDGERS))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a client's ledger accounts for: one run, and the guarantee that its records have in it."""
+
+    run: str
+    epsilon: float
+    delta: float
+    accountant: str
+    nominal: bool
+    groups: tuple[str, ...] = (GROUP,)
+    mechanism: str = GAUSSIAN
+    relation: str = REPLACE_ONE
+
+    @classmethod
+    def of(cls, experiment: Experiment, run: str, epsilon: float, delta: float) -> Promise:
+        """That of a client's records in a run, at an epsilon and a delta of its own."""
+        return cls(
+            run_with_split(run, experiment),
+            epsilon,
+            delta,
+            accountant_of(experiment),
+            experiment.seed is not None,
+            with_held_out((GROUP,), experiment),
+            mechanism_of(experiment),
+            relation_of(experiment),
+        )
+
+    def __str__(self) -> str:
+        guarantee = f"({upward(self.epsilon, 6)}, {upward(self.delta, 6)}) by {self.accountant} for {self.relation!r}"
+        return f"run {self.run[:12]!r} at {guarantee}{', nominal' if self.nominal else ''}"
+
+
+def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
+    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; refused where neither is set."""
+    named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
+    if not named:
+        raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")
+    return Path(str(named))
+
+
+def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:
+    """The file of a client's ledger; refused without a folder: after a start it would forget what was spent."""
+    return state_folder(node_config, client, "for its privacy ledger") / f"client-{client}.sqlite"
+
+
+def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
+    """Epsilon that a client's ledger has spent; 0 if there is no ledger yet. Read at the greeting.
+
+    A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
+
+    Raises:
+        RuntimeError: if it could not be written. LedgerDamaged, LedgerReplaced: if it is no newest copy of itself.
+        ValueError: if it accounts for something else.
+    """
+    try:
+        files.new_folder(path.parent)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as fault:
+        raise RuntimeError(
+            f"client {path.stem.removeprefix('client-')} cannot keep its privacy ledger in {path.parent} "
+            f"({fault.strerror}); {REMEDY}"
+        ) from None
+    with Ledger.open(path, read_only=True) if path.exists() else nullcontext() as ledger:
+        _require_remembered(path, ledger)
+        if ledger is None:
+            return 0.0
+        _require_same(path, ledger, promised(ledger.delta))
+        return ledger.epsilon()
+
+
+@contextmanager
+def held_open(folder: Path) -> Iterator[None]:
+    """Hold the ledgers of a folder open from one message to the next: opening one replays all of its rows.
+
+    Only where this process answers every message of the folder's clients: nobody else can write meanwhile. At most
+    `most_open` of them are held; beyond, those that were not used for longest are closed, and opened again when needed.
+    """
+    folder = folder.resolve()
+    _held[folder] = _Kept()
+    try:
+        yield
+    finally:
+        with _holding:
+            held = _held.pop(folder)
+        for ledger in held.ledgers.values():
+            ledger.close()
+
+
+@contextmanager
+def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
+    """A client's ledger, made if there is none: one writer at a time, by the file's lock.
+
+    Raises:
+        ValueError: if the file accounts for another run, or for another guarantee.
+        LedgerBusy: if another process holds it.
+    """
+    kept = _held.get(path.parent)
+    if kept is not None and (held := kept.take(path)) is not None:
+        try:
+            _require_same(path, held, promise)
+            yield held
+            remember(path, held.head())
+        finally:
+            kept.give_back(path)
+        return
+    if kept is not None:
+        kept.make_room()
+    ledger = None
+    try:
+        ledger = _open(path, promise)
+        _require_same(path, ledger, promise)
+        yield ledger
+        remember(path, ledger.head())
+    except BaseException:
+        if ledger is not None:
+            ledger.close()
+        if kept is not None:
+            kept.fill(path, None)
+        raise
+    if kept is not None and _held.get(path.parent) is kept:
+        kept.fill(path, ledger)
+    else:
+        ledger.close()
+
+
+def _open(path: Path, promise: Promise) -> Ledger:
+    """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused.
+
+    It asks its data set's account before it charges what was not set aside.
+    """
+    if path.exists():
+        ledger = Ledger.open(path)
+    else:
+        _require_remembered(path, None)
+        files.new_folder(path.parent)
+        ledger = Ledger.create(path, **asdict(promise))
+    try:
+        _require_remembered(path, ledger)
+        bound = bound_to(path)
+    except BaseException:
+        ledger.close()
+        raise
+    if bound is None:
+        return ledger
+    if bound.run != promise.run.partition(".")[0]:
+        ledger.close()
+        raise ValueError(
+            f"{path} counts in the account of data set {bound.account.data!r} as run {bound.run[:12]!r}, which was "
+            f"greeted here since, and this is {promise}; start the run again, each in a folder of its own: {REMEDY}"
+        )
+    ledger.limiter = Reservation(bound.account, bound.run)
+    return ledger
+
+
+def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
+    """Refuse a ledger that accounts for something else than this run's guarantee."""
+    kept = Promise(
+        ledger.run,
+        ledger.budget,
+        ledger.delta,
+        ledger.accountant,
+        ledger.nominal,
+        ledger.groups,
+        ledger.mechanism,
+        ledger.relation,
+    )
+    close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
+    if not close or replace(kept, epsilon=promise.epsilon) != promise:
+        raise ValueError(
+            f"{path} accounts for another run: it holds {kept} for {', '.join(ledger.groups)}, and this is {promise} "
+            f"for {', '.join(promise.groups)}. Give every run a folder of its own: {REMEDY}"
+        )
+
+
+def _require_remembered(path: Path, ledger: Ledger | None) -> None:
+    """Refuse a ledger that lacks the row remembered beside it, or is gone."""
+    head, beside = remembered(path), memory_of(path).name
+    if head is None:
+        return
+    if ledger is None:
+        raise LedgerReplaced(
+            f"{path} is gone, but {beside} remembers its release {head.sequence}; put the ledger back, nothing "
+            "more may be released without it"
+        )
+    ledger.require(head, beside)

@@ -1,0 +1,400 @@
+"""What every handler does: the node that was greeted, the request decoded, what its clients release, or why not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+
+from fedsw._tools.text import shown
+from fedsw.experiment import Experiment
+from fedsw.experiment.trust import answering
+from fedsw.federation import _wire as wire
+from fedsw.federation import messages
+from fedsw.federation.messages import Broadcast, Exchange, Terms
+from fedsw.federation.node import _own_ledger as account
+from fedsw.federation.node._answered import Answered
+from fedsw.federation.node._own_ledger import Promise, ledger_path, opened, require_planned
+from fedsw.federation.node._telling import WITHHELD, chain, may_be_told
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.limits import withholds_records
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.roster import NotInRoster
+from fedsw.federation.node.simulated import of_one_person
+from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger
+from fedsw.privacy.accounting.lifetime import Cost, Counts
+from fedsw.privacy.release import Bill, Paid, Part, pay_together
+
+STATE = "fedsw"
+COUNTED = "fedsw-counted"
+"""Where a node keeps for which experiment it has reported its sizes."""
+Down = TypeVar("Down", bound=messages.Message)
+Up = TypeVar("Up", bound=messages.Message)
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`.
+
+    Of a run with releases of several kinds `most` is what it is planned to release; see `account.require_planned`.
+    """
+
+    place: Path
+    promise: Promise
+    round: int
+    attempt: int
+    charges: Sequence[Charge]
+    sigma: float
+    parts: Sequence[Part]
+    most: Counts | Cost | None = None
+
+
+def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
+    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
+
+    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
+
+    Of each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    """
+    size = max(1, account.most_open() // 2)
+    return [each for start in range(0, len(dues), size) for each in _paid(dues[start : start + size])]
+
+
+def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
+    found: dict[int, Paid | Exception] = {}
+    uses: dict[int, AbstractContextManager[Ledger]] = {}
+    bills: dict[int, Bill] = {}
+    try:
+        for place, due in enumerate(dues):
+            use = opened(due.place, due.promise)
+            try:
+                ledger = use.__enter__()
+                uses[place] = use
+                ledger.require_fresh(due.round, due.attempt)
+                require_planned(ledger, due.most, due.charges, due.sigma)
+                bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+            except Exception as fault:
+                found[place] = fault
+        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+        paid = [place for place, said in found.items() if isinstance(said, Paid)]
+        _charged.update({dues[place].place: (_run(dues[place].promise.run), dues[place].round) for place in paid})
+    finally:
+        for place, used in uses.items():
+            try:
+                used.__exit__(None, None, None)
+            except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
+                found[place] = fault
+    return [found[place] for place in range(len(dues))]
+
+
+_charged: dict[Path, tuple[str, int]] = {}
+"""The run, and the last round of it, that each ledger was charged for in this process."""
+
+
+def _run(name: str) -> str:
+    """A run's name as the server gave it; a ledger's may say how records were split."""
+    return name.partition(".")[0]
+
+
+def require_charged(kind: str, message: Message, reply: Message, context: Context) -> None:
+    """Keep back what a client would release of a round that its own ledger has no row of: RuntimeError names both.
+
+    For trust models under which clients have ledgers: a handler that never asks the door releases nothing. Exchanges
+    that are no part of training ("query.…") release nothing anyhow.
+    """
+    if reply.has_error() or not kind.startswith("train."):
+        return
+    node = join_of(context)
+    privacy = node.task.experiment.privacy
+    if not (privacy.local and privacy.noisy):
+        return
+    asked = message.content.get("config")
+    round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
+    positions = messages.answered_for(reply.content, len(node.clients))
+    places = ledgers_of(node, context, positions).values()
+    missing = [place.stem for place in places if not _has_round(place, node.run, round_)]
+    if missing and (len(missing) == len(positions) or messages.is_packed(reply.content)):
+        raise RuntimeError(
+            f"something would leave in round {round_!r} under trust {privacy.trust!r}, and the ledger of "
+            f"{', '.join(missing)} has no row of it: whatever leaves goes through fedsw.privacy.release. Nothing left"
+        )
+
+
+def _has_round(place: Path, run: str, round_: object) -> bool:
+    if _charged.get(place) == (_run(run), round_):
+        return True
+    if not place.exists():
+        return False
+    with Ledger.open(place, read_only=True) as ledger:
+        return any(charged == round_ for charged, _ in ledger.attempts())
+
+
+Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]
+"""What the asked clients of a node release, by position, or why one releases nothing."""
+Handler = Callable[[Message, Context], Message]
+"""Answers a server's request at a client."""
+
+
+def each_pays(
+    due: Callable[[Node, Down, Path], Due], release: Callable[[Node, Down, Paid | None], Up]
+) -> Together[Down, Up]:
+    """What clients do that pay together, each from its own ledger (without noise nothing), and then release in turn."""
+
+    def together(node: Node, asked: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
+        found: dict[int, Up | Exception] = {}
+        dues: dict[int, Due] = {}
+        for position in positions if node.task.experiment.privacy.noisy else ():
+            try:
+                dues[position] = due(alone := node.alone(position), asked, ledger_of(alone, context))
+            except Exception as fault:  # of this client alone: the others answer
+                found[position] = fault
+        paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
+        for position in [each for each in positions if each not in found]:
+            said = paid.get(position)
+            try:
+                found[position] = said if isinstance(said, Exception) else release(node.alone(position), asked, said)
+            except Exception as fault:
+                found[position] = fault
+        return found
+
+    return together
+
+
+def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) -> Handler:
+    """What answers with the releases of the asked clients of a node, each by its own ledger and noise.
+
+    A node of one client answers as that client. A site packs what each of its clients would have answered.
+    """
+
+    def answer(message: Message, context: Context) -> Message:
+        node = greeted(exchange, context)
+        alone, content, positions = len(node.clients) == 1, message.content, [0]
+        if not alone:
+            content, positions = messages.opened(content, len(node.clients))
+        asked = asked_of(exchange, content, Terms.of(node.task))
+        _prepare(node, asked)
+        terms, found = Terms.of(node.task), together(node, asked, positions, context)
+        if alone and isinstance(found[0], Exception):
+            raise found[0]
+        answers = {position: _packable(found[position], terms, context) for position in positions}
+        note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
+        own = answers[0] if alone else messages.packed(answers)
+        assert isinstance(own, RecordDict)
+        return Message(own, reply_to=message)
+
+    return answer
+
+
+def _packable(answer: messages.Message | Exception, terms: Terms, context: Context) -> RecordDict | messages.Fault:
+    """A client's answer, or why it has none."""
+    if isinstance(answer, BudgetExhausted):
+        return messages.Fault(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
+    if isinstance(answer, Exception):
+        return messages.Fault(_told(answer, terms.agreed.experiment, context.node_config), wire.APP_RAISED)
+    return messages.encode(answer, terms)
+
+
+def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
+    """This node and the request of a trusted server, decoded."""
+    node = greeted(exchange, context)
+    asked = asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+    _prepare(node, asked)
+    return node, asked
+
+
+def fresh(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
+    """`node_of` where the answer is one that this node has not given before; else `AlreadyAnswered`, uncomputed."""
+    node, asked = node_of(exchange, message, context)
+    note(exchange, asked, node, context)
+    return node, asked
+
+
+def answered_by(node: Node, context: Context) -> Answered:
+    """What this node has answered in its run."""
+    return Answered.of(context.node_config, int(node.clients[0]), node.run, _state(f"{STATE}-answered", context))
+
+
+def note(exchange: Exchange[Down, Up], asked: Any, node: Node, context: Context) -> None:
+    """Write down that a request for an attempt is answered, before the answer leaves."""
+    answered_by(node, context).note(exchange.kind, asked.round, asked.attempt)
+
+
+def join_of(context: Context) -> Node:
+    """This node, as it was greeted; RuntimeError where it was not."""
+    if STATE not in context.state:
+        raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
+    state = state_of_node(context)
+    return join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
+
+
+def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
+    """This node, as it was greeted; a message of another trust model than the agreed one is refused."""
+    node = join_of(context)
+    agreed = node.task.experiment.privacy
+    if exchange.kind not in agreed.model.exchanges():
+        trusts = answering(exchange.kind)
+        of = "tasks of another kind" if agreed.trust in trusts else f"trust {' or '.join(trusts)}"
+        raise RuntimeError(f"this message belongs to {of}; this node agreed to {agreed.trust}")
+    return node
+
+
+def _prepare(node: Node, asked: messages.Message) -> None:
+    """Let the node's features go through the map that came with a request, where one did."""
+    prepared: Broadcast | None = getattr(asked, "prepared", None)
+    if prepared is not None:
+        node.prepare(prepared.tensor())
+
+
+def asked_of(exchange: Exchange[Down, Up], content: RecordDict, terms: Terms) -> Down:
+    """The server's request, decoded and checked; it is refused before anything private is read, or charged."""
+    try:
+        return messages.decode(exchange.down, content, terms)
+    except messages.Malformed as fault:
+        raise ValueError(f"{fault}. This client refuses {exchange.kind} and charged nothing") from None
+
+
+def answered(answer: messages.Message, node: Node, message: Message, **sizes: int) -> Message:
+    """The reply that carries an answer."""
+    return Message(messages.encode(answer, Terms.of(node.task, **sizes)), reply_to=message)
+
+
+def ledger_of(node: Node, context: Context) -> Path:
+    """The file of the ledger of the client that a node is alone with."""
+    return ledger_path(context.node_config, int(node.clients[0]))
+
+
+def ledgers_of(site: Node, context: Context, positions: Sequence[int]) -> dict[int, Path]:
+    """The files of the ledgers of some of a site's clients, by position."""
+    return {each: ledger_path(context.node_config, int(site.clients[each])) for each in positions}
+
+
+def state_of_node(context: Context) -> dict[str, Any]:
+    """What this node keeps between messages; Flower's record behaves like a dict of it."""
+    return cast(dict[str, Any], context.state[STATE])
+
+
+def state_of_site(context: Context) -> dict[str, Any]:
+    """What a node keeps of all of its clients between messages."""
+    return _state(f"{STATE}-site", context)
+
+
+def _state(name: str, context: Context) -> dict[str, Any]:
+    return cast(dict[str, Any], context.state.setdefault(name, ConfigRecord()))
+
+
+_log = logging.getLogger("fedsw.clients")
+
+HIDDEN = "[a path of this client]"
+"""What stands for a path in what is sent."""
+_OWN_PATHS = ("data-path", "data-dir", "state-dir", "schema", "accounts")
+_OF_ENVIRONMENT = ("FEDSW_DATA", "FEDSW_STATE", "FEDSW_ACCOUNTS", "FLWR_HOME", "HOME")
+_MOST_FILES = 10_000
+_MOST_READ = 20_000
+"""Letters of a reason that are looked at."""
+_WORD = r"[^\s'\"`,;:()\[\]<>|]"
+_ABSOLUTE = re.compile(rf"""(?P<quote>['"`])~?/.*?(?P=quote)|(?<![\w.:/~)])~?/(?!/){_WORD}+""")
+
+
+def refusing(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
+    """Answer; whatever keeps a node from it leaves as one error, as `reason_of` writes it.
+
+    The whole of it is in the node's own log. Of what did not come from fedsw a server that is not trusted learns
+    nothing: it may quote a record, whose it is not.
+    """
+    try:
+        reply = answering(message, context)
+    except Exception as fault:
+        said = _said_by_server(message)
+        code = wire.BUDGET_EXHAUSTED if isinstance(fault, BudgetExhausted) else wire.APP_RAISED
+        code = wire.NOT_IN_ROSTER if isinstance(fault, NotInRoster) else code
+        reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
+        told = _told(fault, _agreed_to(said, context), context.node_config, said)
+        if not of_one_person(context.node_config) or told == WITHHELD:
+            _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
+        return Message(Error(code, told), reply_to=message)
+    if not reply.has_error():
+        return reply
+    reason = str(reply.error.reason)
+    if not of_one_person(context.node_config):
+        _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
+    return Message(
+        Error(reply.error.code, reason_of(reason, context.node_config, said=_said_by_server(message))), reply_to=message
+    )
+
+
+def _told(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:
+    """What a server learns of an error, of an experiment that this node agreed to or was asked to agree to."""
+    if withholds_records(experiment, node_config) and not may_be_told(fault):
+        return WITHHELD
+    text = str(fault) if isinstance(fault, BudgetExhausted) else f"{type(fault).__name__}: {fault}"
+    return reason_of(text, node_config, tuple(chain(fault)), said=said)
+
+
+def _agreed_to(said: str, context: Context) -> Experiment | None:
+    """The experiment that records were read for: the one agreed to, else the one that a request asks for."""
+    settings = str(state_of_node(context)["experiment"]) if STATE in context.state else said
+    try:
+        return Experiment.model_validate_json(settings)
+    except ValueError:
+        return None
+
+
+def reason_of(
+    text: str, node_config: Mapping[str, Any], faults: tuple[BaseException, ...] = (), *, said: str = ""
+) -> str:
+    """A reason as it may be sent: at most 500 letters, and on a machine of the client's own without a path of it.
+
+    The files that the `faults` name are paths, whatever they look like; a path that the server `said` is no news to it.
+    """
+    if of_one_person(node_config):
+        return shown(text)
+    text = text[:_MOST_READ]
+    for path in sorted(_known_paths(node_config, faults), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(path)}(/{_WORD}*)?(?![\w/])", HIDDEN, text)
+
+    def hidden(found: re.Match[str]) -> str:
+        quote = found["quote"] or ""
+        path = found[0].strip(quote) if quote else found[0]
+        return found[0] if f'"{path}"' in said else f"{quote}{HIDDEN}{quote}"
+
+    return shown(_ABSOLUTE.sub(hidden, text))
+
+
+def _said_by_server(message: Message) -> str:
+    record = message.content.get("config") if message.has_content() else None
+    said = record.get("experiment") if isinstance(record, ConfigRecord) else None
+    return said if isinstance(said, str) else ""
+
+
+def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ...]) -> Iterator[str]:
+    """Paths of this machine that a reason may name; the longest that fits a place is the one that stands there."""
+    own = [str(node_config[key]) for key in _OWN_PATHS if node_config.get(key)]
+    named = [str(name) for fault in faults for name in _files_of(fault)]
+    for path in (*own, *named, *(os.environ.get(name, "") for name in _OF_ENVIRONMENT)):
+        whole = os.path.abspath(os.path.expanduser(path)) if path else ""
+        yield from (each for each in (path, whole, os.path.realpath(whole)) if _is_path(each))
+        yield from (name for name in (Path(path).name,) if _is_path(name))
+    for path in own:
+        for each in islice(Path(path).rglob("*"), _MOST_FILES):
+            yield from (name for name in (str(each), each.name) if _is_path(name))
+    yield from (path for path in (os.getcwd(), tempfile.gettempdir(), sys.prefix) if _is_path(path))
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can stand for a path in a sentence, and for nothing else."""
+    return len(text) > 1 and (os.sep in text or "." in text.strip("."))
+
+
+def _files_of(fault: BaseException) -> Iterator[str]:
+    if isinstance(fault, OSError):
+        yield from (os.fsdecode(name) for name in (fault.filename, fault.filename2) if isinstance(name, str | bytes))

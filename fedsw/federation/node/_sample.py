@@ -1,0 +1,118 @@
+"""Which units of a node are drawn: their strata, those kept out of training, samples of many clients at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw._tools.randomness import Stream, smallest_keys
+from fedsw.data import Records
+from fedsw.data.units import Units
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.learning.tasks.problem import Problem
+
+
+def require_units(experiment: Experiment, records: Records) -> None:
+    """Refuse records that do not say whose they are where the experiment's guarantee is that of units."""
+    if experiment.data.unit is not None and records.unit is None:
+        raise ExperimentError(
+            f"data.unit is {experiment.data.unit!r}, and these records were read without it; read them with "
+            "fedsw.as_records(..., unit=...)"
+        )
+
+
+def cells_of_units(task: Problem, records: Records) -> tuple[NDArray[np.int64], ...]:
+    """Numbers (n_j,) of the units of every cell j, in the objective's order; BadRecords if a unit is in several."""
+    units = Units.of(records)
+    if not units.declared:
+        return task.cells_of(records)
+    cells = task.objective.cell_of(records.sensitive, records.target)
+    units.require_alike(cells, "group or class", f"unit {task.experiment.data.unit!r}")
+    return task.cells_of(records.take(units.firsts))
+
+
+def held_back(
+    task: Problem, records: Records, owner: NDArray[np.int64], clients: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which rows (n,) are those of units that `data.held_out_fraction` keeps out of training.
+
+    Of every client and cell the fraction of its units, rounded down: those whose identifiers a keyed hash puts first,
+    the smaller one where two have the same, and where no unit is declared those at places that the key decides on. No
+    row of a unit has a say. The key is public, and follows from `data.seed`, the client and the cell: who is kept out
+    is the same in every process and after every restart, and for all neighbours of these records.
+
+    Source: docs/guarantees/units.md.
+    """
+    units, seed, fraction = Units.of(records), task.experiment.data.seed, task.experiment.data.held_out_fraction
+    held, back = owner[units.firsts], np.zeros(len(units), dtype=bool)
+    for number, cell in enumerate(cells_of_units(task, records)):
+        for place, client in enumerate(clients):
+            own = cell[held[cell] == place]
+            stream = Stream.seeded(seed, "held out", int(client), number)
+            keys = stream.words_of(units.names[own]) if units.declared else stream.words(len(own))
+            back[own[np.argsort(keys, kind="stable")[: math.floor(fraction * len(own))]]] = True
+    found = np.zeros(len(records), dtype=bool)
+    found[units.rows] = np.repeat(back, np.diff(units.starts))
+    return found
+
+
+Keys = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+"""Independent uniform keys of the records at some places of the cell."""
+
+_FEW = 16
+"""Clients up to which each is drawn by itself; above, sorting the keys of all of them together is quicker."""
+
+
+def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) -> NDArray[np.int64]:
+    """Places of a cell's records that are in the sample, client after client, ascending in each client.
+
+    Of client i, whose records are at places starts[i] to starts[i + 1] - 1, the counts[i] with the smallest keys are
+    taken. With independent uniform keys that is a uniform sample without replacement, independent of the others'.
+
+    The keys are asked once, for all records of the clients that are asked for any, in ascending order. Starts are
+    (S + 1,), counts (S,) secret; that a sample is possible is for the caller to check.
+    """
+    taking = np.flatnonzero(counts)
+    lengths = starts[taking + 1] - starts[taking]
+    places = _ranges(starts[taking], lengths)
+    found = keys(places)
+    ends = np.cumsum(lengths)
+    if len(taking) <= _FEW:
+        parts = [
+            places[begin:end][smallest_keys(found[begin:end], int(count))]
+            for begin, end, count in zip(ends - lengths, ends, counts[taking], strict=True)
+        ]
+        return np.concatenate(parts) if parts else places
+    client = np.repeat(np.arange(len(taking)), lengths)
+    few = _candidates(found, client, lengths, counts[taking])
+    order = few[np.lexsort((found[few], client[few]))]
+    held = np.bincount(client[few], minlength=len(taking))
+    rank = np.arange(len(few)) - np.repeat(np.cumsum(held) - held, held)
+    return places[np.sort(order[rank < np.repeat(counts[taking], held)])]
+
+
+def _candidates(
+    keys: NDArray[np.uint64], client: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Positions of keys among which each client's smallest are: those below six standard deviations above the mean.
+
+    All of them, should a client not have enough there: which happens by chance alone, whatever the records hold.
+    """
+    share = np.minimum((counts + 6.0 * np.sqrt(counts) + 1.0) / lengths, 1.0)
+    limit = np.where(share < 1.0, share * 2.0**64, 2.0**64 - 2.0**11).astype(np.uint64)
+    limit[share >= 1.0] = np.iinfo(np.uint64).max
+    few = np.flatnonzero(keys <= limit[client])
+    enough = np.bincount(client[few], minlength=len(lengths)) >= counts
+    if not bool(enough.all()):
+        few = np.arange(len(keys))
+    return few
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The whole numbers from every start on, as many as its length says, one run after the other."""
+    before = np.cumsum(lengths) - lengths
+    places: NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    return places

@@ -1,0 +1,205 @@
+"""Which records a node holds: parts of the experiment's data set, files of its own, or what a module gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
+from fedsw.data.columns.declaration import Columns, difference, read_columns
+from fedsw.data.units import require_one_client_each
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.own_records import client_records, numbered
+from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables
+from fedsw.federation.node._sample import held_back
+from fedsw.federation.node.simulated import is_simulated, with_substitutes
+from fedsw.learning.tasks.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The records of a node's clients, the client of each (n,), from 0, and the clients' numbers (S,), ascending."""
+
+    records: Records
+    owner: NDArray[np.int64]
+    clients: NDArray[np.int64]
+
+    def where(self, rows: NDArray[np.bool_]) -> Held:
+        """Some of the rows, (n,); the clients stay."""
+        return Held(self.records.take(rows), self.owner[rows], self.clients)
+
+
+def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[range, int]:
+    """The clients that a node holds, and how many there are in the federation.
+
+    The node's configuration says that it is number `partition-id` of `num-partitions` nodes. With as many nodes as
+    clients, or more, each holds one. With fewer, each holds a run of consecutive clients: it is a site. In a simulation
+    the experiment says how many clients there are. On a machine of its own a node holds one, unless its operator says
+    with `num-clients` that the federation has more: how its records are shared out is not for a server to choose.
+
+    Raises:
+        ExperimentError: for a missing key of its configuration, or an experiment with another number of clients.
+    """
+    try:
+        part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    except KeyError as missing:
+        raise ExperimentError(
+            f"this node's configuration has no {missing}; start it with --node-config 'partition-id=0 num-partitions=4'"
+        ) from None
+    clients = experiment.federation.clients
+    if not is_simulated(node_config):
+        agreed = int(node_config.get("num-clients", parts))
+        if "num-clients" in node_config and agreed != clients:
+            raise ExperimentError(
+                f"federation.clients is {clients}, and this node takes part in a federation of {agreed} (num-clients) "
+                "only"
+            )
+        clients = agreed
+    if parts >= clients:
+        return range(part, part + 1), parts
+    return range(part * clients // parts, (part + 1) * clients // parts), clients
+
+
+def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
+    """This node's private records, validated; see `held_records`."""
+    return held_records(task, node_config).records
+
+
+def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
+    """The records of all of this node's clients (`clients_of`) that they train on, validated.
+
+    Raises:
+        ExperimentError: for a missing key of its configuration.
+        ValueError: naming the client, for NaN or infinite values, or a part without records.
+        BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
+    """
+    found = _all_records(task, node_config)
+    if not task.experiment.data.held_out_fraction:
+        return found
+    return found.where(~held_back(task, found.records, found.owner, found.clients))
+
+
+def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
+    """The records of these clients that `data.held_out_fraction` keeps out of training; no round reads them."""
+    found = _all_records(task, node_config)
+    return found.where(held_back(task, found.records, found.owner, found.clients))
+
+
+def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
+    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
+    experiment, found = task.experiment, list[Records]()
+    clients, total = clients_of(experiment, node_config)
+    if experiment.data.source != "files" and not experiment.data.own:
+        held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
+        _validate(task, held)
+        return held
+    for client in clients:
+        if experiment.data.source == "files":
+            records, everybodys = _own_records(task, node_config, client, clients, total)
+        else:
+            source, columns = experiment.data.source, declared_columns(experiment)
+            alone, several = bool(node_config.get("own-data")), len(clients) > 1
+            records, everybodys = client_records(source, columns, client, total, alone=alone, several=several)
+        if everybodys:
+            return _part(records, experiment, clients, total)
+        found.append(records)
+    require_one_client_each([records.unit for records in found], clients, str(experiment.data.unit))
+    owner = np.repeat(np.arange(len(clients)), [len(records) for records in found])
+    whole = found[0] if len(found) == 1 else concatenate(found)
+    return Held(with_substitutes(whole), owner, np.arange(clients.start, clients.stop))
+
+
+def _part(everybody: Records, experiment: Experiment, clients: range, total: int) -> Held:
+    """The clients' part of everybody's records, in their order; all of them are not copied.
+
+    ExperimentError where they would be dealt to more clients than take part: a part of them would be in no run.
+    """
+    if total > (asked := experiment.federation.clients):
+        raise ExperimentError(
+            f"federation.clients is {asked}, and this node is one of {total} (num-partitions): the records would be "
+            f"dealt to {total} clients, and those of {total - asked} left out. Start every node with "
+            f"--num-partitions {asked}, or set federation.clients to {total}"
+        )
+    owner = owners(everybody, experiment.partition, total)
+    numbers = np.arange(clients.start, clients.stop)
+    if len(clients) == total:
+        return Held(with_substitutes(everybody), owner, numbers)
+    rows = np.flatnonzero((owner >= clients.start) & (owner < clients.stop))
+    return Held(with_substitutes(everybody.take(rows)), owner[rows] - clients.start, numbers)
+
+
+def _validate(task: Problem, held: Held) -> None:
+    """Check all records at once; a fault is looked for again client by client, to name whose it is."""
+    if len(held.clients) == 1:
+        return task.validate(held.records, name=f"client {held.clients[0]}")
+    try:
+        task.validate(held.records, name=f"clients {held.clients[0]} to {held.clients[-1]}")
+    except ValueError:
+        for place, client in enumerate(held.clients):
+            task.validate(held.records.take(np.flatnonzero(held.owner == place)), name=f"client {client}")
+        raise
+
+
+def _own_records(
+    task: Problem, node_config: Mapping[str, Any], client: int, clients: range, total: int
+) -> tuple[Records, bool]:
+    """Records of a file of one of this node's clients, or everybody's, of which each holds a part; and which they are.
+
+    `data-path`, a file, and `data-dir`, a folder, of the node's configuration name what is its own, and nothing else is
+    then looked at. A simulation has neither: there the experiment's data.data_dir holds one file that is split among
+    the clients. Where there are several files the folder has one for each client, named by its number.
+
+    Ids interleave those of all clients, so that no two records of a federation share one.
+    """
+    alone, columns = len(clients) == 1, declared_columns(task.experiment)
+    if named := node_config.get("data-path"):
+        if not alone:
+            raise ExperimentError(
+                f"this node holds several clients, {client} among them, and its data-path {named} is one file; start "
+                "it with --data-dir, a folder with a folder for each client in it, named by the client's number"
+            )
+        return _own_table(Path(str(named)), task, columns, client, total), False
+    if folder := node_config.get("data-dir"):
+        own = Path(str(folder)) if alone else Path(str(folder)) / str(client)
+        return _own_table(find_table(own), task, columns, client, total), False
+    if task.experiment.data.data_dir is None:
+        raise ExperimentError(
+            "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
+            "'data-path=\"/its/file\"', or set data.data_dir for a simulation"
+        )
+    shared = Path(task.experiment.data.data_dir).expanduser()
+    if tables_in(shared):
+        return shared_tables([find_table(shared)], columns)[0], True
+    tables = shared_tables([find_table(shared / str(each)) for each in clients], columns)
+    return numbered(tables[clients.index(client)], client, total), False
+
+
+def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:
+    """A file that only this node has; not the one that the server measures on, if both are on one machine.
+
+    The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.
+    """
+    held_out = task.experiment.data.held_out
+    if held_out is not None and same_file(Path(held_out).expanduser(), path):
+        raise ExperimentError(
+            f"data.held_out {held_out} is client {part}'s own file: metrics of private records would be published "
+            "without noise. Name a file of other records, or leave data.held_out out"
+        )
+    return read_table(path, columns, first_id=part, step=parts)
+
+
+def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -> None:
+    """Refuse an experiment that declares other columns than this node's `schema`, a TOML file; without one, nothing."""
+    named = node_config.get("schema")
+    if named is None:
+        return
+    own = read_columns(Path(str(named)))
+    if columns is None:
+        raise ExperimentError(f"this node takes part with the columns of {named}; the experiment has no data.columns")
+    if found := difference(own, columns):
+        raise ExperimentError(f"this node takes part with the columns of {named}; in the experiment, {found}")

@@ -1,0 +1,405 @@
+"""A whole run over a grid: greet, plan, rounds, releases, and what stays on disk whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from flwr.serverapp import Grid
+
+from fedsw._tools.settings import Unaccounted
+from fedsw._tools.text import upward
+from fedsw.experiment import accountant_of, mechanism_of
+from fedsw.experiment.compatibility import relation_of
+from fedsw.experiment.preset_rules import left_open
+from fedsw.experiment.sources import load_class_names, require_one_client_each
+from fedsw.federation._origin import signing
+from fedsw.federation.exchange.availability import Availability, Spending
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.participants import gather
+from fedsw.federation.server._from_sketch import Synthesiser
+from fedsw.federation.server._lost import take_up
+from fedsw.federation.server.job import Job, budgeted
+from fedsw.federation.server.releases_once import measure_kept, prepared, release_moments, said_of, unprepared
+from fedsw.federation.server.settling import settled_among
+from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.trust_model import OneRelease, Prepared, Served, Side, served
+from fedsw.learning.models import flatten
+from fedsw.learning.moments.moments_budget import FIRST, require_moments, with_held_out
+from fedsw.learning.tasks.divergence import stopped_diverged
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted, Ledger
+from fedsw.privacy.accounting.selection import Selection
+from fedsw.privacy.relations import require_relation
+from fedsw.runs import checkpoint, recovery, telemetry
+from fedsw.runs.accounts import Budgeted
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.observer import Ending, Witness
+from fedsw.runs.releases import Releases, of_stage
+from fedsw.runs.run_files import SKETCH, Names, names_of, total_seconds
+from fedsw.runs.steps_taken import Trainer, signal_to_noise
+
+__all__ = ["Job", "federate"]
+
+ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
+"""How a run ends that was to release its moments alone; the rest of its budget is not spent."""
+
+
+@dataclass
+class _Run:
+    """A run whose clients have joined and whose plan is made; nothing of it is spent yet.
+
+    `lost` says who could not be understood at the greeting, `new` that its folder has no settings yet. The `seconds`
+    are of processes before this one, and `about` is what the summary says beside the rounds.
+    """
+
+    job: Job
+    name: str
+    directory: RunDirectory
+    task: Problem
+    trust: Served
+    plan: Plan
+    context: Context
+    side: Side
+    trainer: Trainer
+    evaluator: Evaluator
+    selection: Selection | None
+    lost: Sequence[str]
+    new: bool
+    started: float
+    seconds: float = 0.0
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> int:
+        return sum(len(site.clients) for site in self.context.sites)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.context.ledger
+
+
+def federate(grid: Grid, job: Job) -> dict[str, Any]:
+    """Run (or resume) a job on a grid; returns the summary, which is also in the job's directory.
+
+    Everything that can be refused is refused before the ledger exists. Afterwards a failure keeps the checkpoint,
+    the ledger and the metrics, writes a summary that names the fault, and is raised.
+
+    FederationError when clients are missing or refuse; ValueError for a bad experiment or bad records; LedgerReplaced
+    if the folder is older than what the clients, or the account of the data set, remember of it.
+    """
+    require_one_client_each(job.experiment)
+    run = _joined(grid, job)
+    path = run.directory.path
+    with (
+        recovery.explaining_storage(path),
+        recovery.held(path),
+        budgeted(run.plan, path, run.name, resume=job.resume) as budget,
+        telemetry.logging_to(path) as log,
+    ):
+        state = _taken_up(run, budget)
+        with run.side:
+            _begin(run, state, log)
+            try:
+                stopped, held_out = _carried_on(run, log)
+            except BaseException as failure:
+                why = describe_failure(failure)
+                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
+                    _conclude(run, why, HeldOut(), log, accounted=not isinstance(failure, Unaccounted))
+                if isinstance(job.observer, Ending):
+                    with contextlib.suppress(Exception):  # as would an observer's own
+                        job.observer.broke_off(why)
+                raise
+            if (account := budget.settle()) is not None:
+                run.about["account"] = account
+            summary = _conclude(run, stopped, held_out, log)
+    job.observer.finished(summary)
+    return summary
+
+
+def _joined(grid: Grid, job: Job) -> _Run:
+    """Greet the clients and make the plan: all that is refused before anything is spent is refused here."""
+    started, directory, traffic = time.monotonic(), RunDirectory(job.directory), Traffic()
+    torch.set_num_threads(job.experiment.federation.cores)
+    name = directory.name()
+    grid = signing(grid, name)
+    new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
+    job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
+    task = Problem.from_experiment(job.experiment)
+    require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
+    trainer = Trainer(flatten(task.build_model()), job.experiment.training)
+    sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
+    trust = served(job.experiment)
+    plan = trust.plan(task, sites)
+    _require_said(plan)
+    selection = directory.read_selection() if job.resume else job.selection
+    if selection is not None:
+        plan = replace(plan, epsilon=selection.epsilon)
+    availability = Availability(grid, task, sites, name, traffic, Spending())
+    context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
+    return _Run(
+        job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
+        Evaluator(task, job.metrics), selection, lost, new, started,
+    )  # fmt: skip
+
+
+def _require_said(plan: Plan) -> None:
+    """Refuse a plan of another accountant, noise or neighbours than what is said of the run: ValueError."""
+    experiment = plan.task.experiment
+    require_relation("this run's plan", plan.relation, relation_of(experiment))
+    for what, planned, said in (
+        ("accountant", plan.accountant, accountant_of(experiment)),
+        ("mechanism", plan.mechanism, mechanism_of(experiment)),
+    ):
+        if planned != said:
+            raise ValueError(
+                f"the plan of trust {experiment.privacy.trust!r} has the {what} {planned!r}, and the trust model says "
+                f"{said!r}: one place says it (TrustModel.{what}). Nothing was spent"
+            )
+
+
+def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
+    """The state to go on from, with the run's lock held; its ledger is there afterwards, under a trusted server."""
+    job, directory, context = run.job, run.directory, run.context
+    state = None
+    if job.resume:
+        state, history = checkpoint.load(directory.path), directory.read_metrics()
+        last = history[-1] if history else {}
+        context.traffic.down += int(last.get("bytes_down", 0))
+        context.traffic.up += int(last.get("bytes_up", 0))
+        run.seconds = max(directory.seconds(), total_seconds(directory.path))
+    if run.new:
+        directory.write_config(job.experiment, job.engine, run.selection)
+    directory.keep_name(run.name)
+    if not run.trust.local:
+        context.ledger = _ledger(directory, run.plan, state, run.selection, resume=job.resume)
+        directory.forgotten = job.engine == "inprocess"
+    budget.limit(run.ledger)
+    if job.resume:
+        context.availability.spending.recall(_reported_before(directory))
+    context.availability.hear_clients()
+    with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
+        if run.ledger is not None:
+            refused.callback(run.ledger.close)
+        if job.resume and not run.trust.sketched:
+            recovery.require_no_gap(directory, state, run.ledger)
+        take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
+        refused.pop_all()
+    context.earlier = _earlier(run)
+    return state
+
+
+def _earlier(run: _Run) -> frozenset[int]:
+    """Rounds of which something had arrived before; attempts of a ledger are numbered after."""
+    if run.ledger is not None:
+        run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
+        return frozenset()
+    if run.trust.sketched:
+        stages = range(1, 1 + len(run.job.experiment.sketch.shares))
+        known = {number for number in stages if (run.directory.path / of_stage(SKETCH, number)).exists()}
+    else:
+        known = {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
+    return frozenset((run.context.releases.rounds() - {FIRST}) or known)
+
+
+def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:
+    """Keep what was promised, and tell the observer that the run begins, with its ledger open."""
+    _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
+    described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
+    run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
+    known = {name: described[name] for name in ("rounds", "clients", "epsilon", "delta")}
+    about = {"run": described["name"], "engine": run.job.engine, "resumed": run.job.resume, **known}
+    log.info("run begins", extra=telemetry.event("run begins", **about))
+    for who in run.lost:
+        log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
+    if run.job.resume and not run.trust.sketched:
+        if state is not None:
+            run.trainer.restore(state)
+        run.directory.read_metrics(through=run.trainer.steps)
+
+
+def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+    """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
+    job, task, directory = run.job, run.task, run.directory
+    if run.trust.sketched:
+        method = cast(OneRelease, run.side)
+        synthesiser = Synthesiser(job, task, method, run.evaluator, directory, run.context, log)
+        stopped, held_out, run.about["sketch"] = synthesiser.run()
+        return stopped, held_out
+    stopped = _open(run, log) or _train(run, log)
+    released = unprepared(run.plan.task, run.trainer.model)
+    model = task.prepared(task.build_model(), released)
+    directory.write_model(model)
+    held_out = run.evaluator.write_outputs(model, directory)
+    if job.experiment.data.held_out_released and (why := _diverged(run)):
+        held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")
+    elif job.experiment.data.held_out_released and stopped != ALONE:
+        held_out, more = measure_kept(
+            run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
+        )
+        run.about |= more
+    return stopped, held_out
+
+
+def _conclude(
+    run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger, *, accounted: bool = True
+) -> dict[str, Any]:
+    side, ledger, directory = run.side, run.ledger, run.directory
+    summary = summarise(
+        run.job.experiment,
+        run.plan,
+        engine=run.job.engine,
+        clients=run.clients,
+        stopped=stopped,
+        released=side.released_rounds(),
+        spent=side.epsilon() if ledger is None else ledger.replay(),  # to the last digit what is on disk
+        spent_by_client=side.epsilon_by_client(),
+        held_out=held_out,
+        seconds=run.seconds + time.monotonic() - run.started,
+        begun=directory.begun(),
+        selection=run.selection,
+        traffic=run.context.traffic,
+        history=directory.read_metrics(),
+        accounted=accounted,
+    )
+    summary |= run.about
+    summary["ledger"] = None if ledger is None else asdict(ledger.head())
+    directory.write_summary(summary)
+    word = str(summary["status"]).split(":")[0].split(" ")[0]  # the others may quote a client
+    sequence = summary["ledger"] and summary["ledger"]["sequence"]
+    ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
+    log.info("run ended", extra=ended)
+    return summary
+
+
+def _train(run: _Run, log: logging.Logger) -> str:
+    """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
+    job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
+    planned = job.experiment.training.rounds
+    if stopped := _stopped(run):
+        return stopped
+    witness = job.observer if isinstance(job.observer, Witness) else None  # a look at a protocol takes its time
+    with checkpoint.Checkpoints(
+        directory.path, trainer.step, trainer.state, lambda: None if ledger is None else ledger.head()
+    ) as checkpoints:
+        for round_ in range(trainer.steps + 1, planned + 1):
+            recovery.require_space(directory.path, checkpoints.size)
+            try:
+                released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
+            except BudgetExhausted as exhausted:
+                return f"stopped before round {round_}: {exhausted}"
+            if witness is not None:
+                witness.released(round_, trainer.theta.clone(), released)
+            checkpoints.take(round_, released.vector)
+            own = {
+                "sigma": released.sigma,
+                "snr": signal_to_noise(released.vector, released.sigma),
+                "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+            }
+            attempt, spent, clients = released.attempt, released.spent, released.clients
+            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, own)
+            if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
+                record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
+            if job.experiment.unsafe_metrics and released.training_loss is not None:
+                record["training_loss"] = released.training_loss
+            directory.append_metrics(record)
+            log.info("round released", extra=logged(record))
+            job.observer.round_done(record)
+            if stopped := _stopped(run):
+                return stopped
+    return "completed"
+
+
+def _diverged(run: _Run) -> str | None:
+    """Why the model learns no more, by what was released and made-up inputs; None while it may."""
+    return run.plan.task.diverged(run.trainer.theta)
+
+
+def _stopped(run: _Run) -> str:
+    """How a run ends whose model has diverged; "" for any other.
+
+    The best of several runs goes on to its planned end: that another one stopped would tell of what is not paid for.
+    """
+    trainer, planned = run.trainer, run.job.experiment.training.rounds
+    if run.selection is not None or (why := _diverged(run)) is None:
+        return ""
+    spent = run.side.epsilon() if run.ledger is None else run.ledger.epsilon()
+    words = {"spent": upward(spent, 5), "promised": upward(run.plan.epsilon, 6)}
+    return stopped_diverged(why, round_=trainer.steps, planned=planned, **words)
+
+
+def _open(run: _Run, log: logging.Logger) -> str:
+    """Release moments where the run does, and let plan, side and trainer go on from them; or why it stops there."""
+    if not run.job.experiment.privacy.moments:
+        return ""
+    try:
+        moments = release_moments(run.context, lambda: run.trust.sides.moments(run.context), run.directory, log)
+    except BudgetExhausted as exhausted:
+        return f"stopped before round 1: {exhausted}"
+    asked, (ready, start) = run.plan, prepared(run.plan, moments)
+    cast(Prepared, run.side).prepare(ready)  # no other has rounds that follow moments
+    alone = run.directory.stops_after_moments(resumed=run.job.resume)
+    if not run.trainer.steps:
+        run.trainer = Trainer(start, run.job.experiment.training)
+    run.plan, run.about["moments"] = ready, said_of(asked, moments)
+    return ALONE if alone else ""
+
+
+def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
+    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
+    if not (resume and directory.plan.exists()):
+        groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
+        columns = plan.task.experiment.data.columns
+        named = Names(plan.task.groups, load_class_names(plan.task.experiment), plan.task.positive)
+        names = named if columns is None else names_of(columns)
+        content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
+        directory.write_plan(content)
+    if ledger is not None:
+        promised, by = (ledger.budget, ledger.delta), directory.ledger
+    else:
+        promised, by = directory.read_promise(), directory.plan
+    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
+
+
+def _ledger(
+    directory: RunDirectory,
+    plan: Plan,
+    state: checkpoint.Checkpoint | None,
+    selection: Selection | None,
+    *,
+    resume: bool,
+) -> Ledger:
+    """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
+    device = plan.task.accounting_device
+    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
+        return found
+    return Ledger.create(
+        directory.ledger,
+        groups=with_held_out(plan.task.objective.cells, plan.task.experiment),
+        delta=plan.delta,
+        epsilon=plan.epsilon,
+        accountant=plan.accountant,
+        mechanism=plan.mechanism,
+        relation=plan.relation,
+        nominal=plan.nominal,
+        selection=selection,
+        device=device,
+    )
+
+
+def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
+    """The epsilon that each client has reported, from all files with it: the summary covers failed attempts too."""
+    tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
+    tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
+    reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+    return [*reported, Releases(directory.releases).epsilons()]

@@ -1,0 +1,239 @@
+"""A run whose records leave once, as a sketch: the exchange, then a generator by the code of one machine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.experiment import ExperimentError
+from fedsw.federation.server.job import Job
+from fedsw.federation.server.summary import line_of, logged
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.trust_model import OneRelease
+from fedsw.learning.models import flatten
+from fedsw.learning.models.labelled import generate, proportions_of
+from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
+from fedsw.learning.sketches.from_settings import Stage, classifier_of, marks_of, table_of
+from fedsw.learning.sketches.learnt import Lessons, flat_bytes, taught
+from fedsw.learning.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
+from fedsw.learning.sketches.sketch_law import Sketcher
+from fedsw.learning.sketches.table_counts import Pairs
+from fedsw.learning.sketches.trees import choose, next_pairs
+from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted
+from fedsw.runs import recovery
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
+from fedsw.runs.run_files import GENERATOR
+
+_JUDGED = 4000
+"""Samples whose distance to the sketch the summary states."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A stage that was released, with its law drawn."""
+
+    stored: StoredSketch
+    sketcher: Sketcher
+
+
+@dataclass
+class Synthesiser:
+    """A run on a sketch: the exchange of every stage, and the generator that learns from them.
+
+    Guarantee: only the exchange, by `method`, reads records. All that follows is post-processing: steps, batches,
+    BatchNorm and how often it is resumed cost nothing.
+    """
+
+    job: Job
+    task: Problem
+    method: OneRelease
+    evaluator: Evaluator
+    directory: RunDirectory
+    context: Context
+    log: logging.Logger
+
+    def __post_init__(self) -> None:
+        self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
+        self._released = list[_Stage]()
+
+    def run(self) -> tuple[str, HeldOut, dict[str, Any]]:
+        """Release the sketch, or take the one that the run has; train the generator from where it is; store it.
+
+        Returns how the run ended, in words, its held-out metrics, and what the summary says of the sketch.
+        """
+        for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
+            stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
+            if number > 1:
+                weights = self._learnt(number)
+                stage = Stage(number, flat_bytes(weights))
+            try:
+                stored = self._obtained(stage, weights)
+            except BudgetExhausted as exhausted:
+                if number == 1:
+                    return f"stopped before the sketch: {exhausted}", HeldOut(), {}
+                stopped = f"stopped before stage {number} of the sketch: {exhausted}"
+                break
+            self._released.append(_Stage(stored, sketcher_of(self.task, stage)))
+            self._fitted()
+        else:
+            stopped = "completed"
+        chosen = self._chosen()
+        self.directory.write_model(self._network)
+        held_out = self.evaluator.write_outputs(self._network, self.directory)
+        return stopped, held_out, self._described() | self._restarted() | chosen
+
+    def _fitted(self) -> None:
+        """Let the generator go on with all stages that are released."""
+        first, last, number = self._released[0], self._released[-1].stored, len(self._released)
+        before = (number - 1) * self.job.experiment.training.rounds
+
+        def done(progress: Progress) -> None:
+            own = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
+            round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
+            record = line_of(self.method, self.context.traffic, round_, attempt, spent, clients, own)
+            record["held_out"] = self.evaluator.metrics_of(progress.network)
+            self.directory.append_metrics(record)
+            self.log.info("round released", extra=logged(record))
+            self.job.observer.round_done(record)
+
+        weights, proportions = _independent(self.task, first.stored.sketch)
+        fit_generator(
+            first.stored.sketch,
+            self._network,
+            settings_of(self.task),
+            sketcher=first.sketcher,
+            later=[(each.stored.sketch, each.sketcher) for each in self._released[1:]],
+            weights=weights,
+            proportions=proportions,
+            restarts=() if number > 1 else self._restarts,
+            observer=done,
+            every=self.job.experiment.evaluate_every,
+            checkpoint=self.directory.path / of_stage(GENERATOR, number),
+        )
+
+    def _restarted(self) -> dict[str, Any]:
+        """What the summary says of restarts: the squared distances that decided, and which went on, from 1."""
+        if not self._restarts:
+            return {}
+        tried = tried_in(self.directory.path / GENERATOR)
+        return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
+
+    def _chosen(self) -> dict[str, Any]:
+        """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
+        if not isinstance(self._network, TableGenerator) or self.task.experiment.sketch.crossed != "all":
+            return {}
+        sketches = [each.stored.sketch for each in self._released]
+        _, proportions = _independent(self.task, sketches[0])
+        wanted = self.task.experiment.sketch.generator
+        sketchers = [each.sketcher for each in self._released]
+        chosen = choose(sketches, self._network, wanted=wanted, sketchers=sketchers, proportions=proportions)
+        return {"generator": {**asdict(chosen), "wanted": wanted}}
+
+    def _learnt(self, number: int) -> Tensor:
+        """What a stage measures (z,), from disk, or learnt: pairs of columns, or weights of a taught classifier."""
+        found, experiment = stored_classifier(self.directory, number), self.task.experiment
+        if found is not None:
+            return found
+        sketch = experiment.sketch
+        if (coded := table_of(experiment)) is not None:
+            count = sketch.stages[number - 2].tables
+            found = marks_of(next_pairs([each.stored.sketch for each in self._released], count), len(coded))
+        else:
+            untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
+            groups = len(self.task.shape.groups) if sketch.groups else 1
+            pupil = untrained.to(next(self._network.parameters()))
+            classifier = taught(pupil, self._network, proportions_of(self._network), groups, Lessons())
+            found = flatten(classifier).detach().cpu().to(torch.float64)
+        keep_classifier(self.directory, number, found)
+        return found
+
+    def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
+        """A stage's sketch: a stored one, unless it grows (`sketch-local`) and no later stage was learnt from it."""
+        law, number = law_of_problem(self.task, stage), stage.number
+        stored = stored_sketch(self.directory, law, number) if self.job.resume else None
+        used = stored_classifier(self.directory, number + 1) is not None
+        if stored is not None and (used or not self.method.grows):
+            return stored
+        recovery.require_space(self.directory.path, 8 * law.cells * (sketcher_of(self.task, stage).coordinates + 1))
+        outcome = self.context.require_charged(number, self.method.round(number, weights))
+        value = outcome.vector.reshape(law.cells, -1)
+        if stored is not None and torch.equal(stored.sketch.value, value):
+            return stored
+        assert outcome.sigma is not None
+        sketch = NoisedSketch(law, value, outcome.sigma, int(self.method.records.sum()))
+        found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
+        keep(self.directory, found, number, (number - 1) * self.job.experiment.training.rounds)
+        return found
+
+    def _described(self) -> dict[str, Any]:
+        """What the summary says of the sketch of the first stage, and how far from each the samples are."""
+        sketch = self._released[0].stored.sketch
+        features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
+        first, *later = [_measured(each, features, cells) for each in self._released]
+        return {
+            **first,
+            "records_by_client": {str(client): held for client, held in self.method.records_by_client.items()},
+            "cells": sketch.law.cells,
+            "bits_per_number": bits_per_number(sketch.law, sketch.records),
+            **({"later": later} if later else {}),
+        }
+
+
+def restarts_of(task: Problem) -> list[nn.Module]:
+    """The generator from the initial weights of the next seeds: with the first, as many as `sketch.restarts`."""
+    spec, count = task.experiment.model, task.experiment.sketch.restarts
+    seeds = [spec.model_copy(update={"seed": spec.seed + number}) for number in range(1, count)]
+    made = [
+        replace(task, experiment=task.experiment.model_copy(update={"model": each})).build_model() for each in seeds
+    ]
+    if made and torch.equal(flatten(made[0]), flatten(task.build_model())):
+        raise ExperimentError(
+            f"sketch.restarts is {count}, and model.kind {spec.kind!r} begins with the same weights under every "
+            "model.seed, so that there is nothing to choose between: leave restarts out, or name what makes a network"
+        )
+    return made
+
+
+def settings_of(task: Problem) -> FitSettings:
+    """How the generator of an experiment is trained: its steps are `training.rounds`."""
+    sketch = task.experiment.sketch
+    return FitSettings(
+        task.experiment.training.rounds,
+        sketch.batch,
+        sketch.seed,
+        sketch.learning_rate,
+        sketch.fraction,
+        sketch.averaging,
+    )
+
+
+def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Tensor | None]:
+    """How cells weigh in the loss, and how often they are generated, where labels are not to depend on the group."""
+    if not task.experiment.sketch.independent:
+        return None, None
+    law = sketch.law
+    proportions = independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
+    return reweighed(sketch.proportions, proportions), proportions
+
+
+def _measured(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
+    """What the summary says of a stage, and how far from it samples (n, p) of cells (n,) are."""
+    sketch = each.stored.sketch
+    (part, *_) = sketch.law.parts
+    return {
+        **({"pairs": part.chosen} if isinstance(part, Pairs) and part.chosen else {}),
+        "records": sketch.records,
+        "clients": each.stored.clients,
+        "coordinates": sketch.coordinates,
+        "sigma": sketch.sigma,
+        "distance": sketch_distance(sketch, features, cells, sketcher=each.sketcher),
+    }

@@ -1,0 +1,178 @@
+"""What clients answered in a run and its folder does not know: a backup was restored, or a copy is resumed.
+
+Source: docs/guarantees/attempts.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.node._answered import LAST
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.moments.moments_budget import (
+    FIRST,
+    held_out_budget,
+    idle,
+    moments_budget,
+    moments_layout,
+    tally_of,
+)
+from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
+from fedsw.runs.accounts import Budgeted
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.record import command_to_charge
+from fedsw.runs.telemetry import event
+
+_log = logging.getLogger("fedsw.server")
+
+Attempt = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What the nodes of a run say they have answered in it before.
+
+    Attempts of which some exchange was answered were begun, and finished if it was the last: without that nothing of
+    one is released. For each attempt, `by` has the first client of every node that says so.
+    """
+
+    begun: frozenset[Attempt]
+    finished: frozenset[Attempt]
+    by: Mapping[Attempt, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sites: Sequence[Site]) -> Remembered:
+        """What all nodes say together."""
+        rows = np.concatenate([site.answered for site in sites]).tolist()
+        by: dict[Attempt, tuple[int, ...]] = {}
+        for site in sites:
+            for attempt in {(round_, attempt) for round_, attempt, _ in site.answered.tolist()}:
+                by[attempt] = (*by.get(attempt, ()), int(site.clients[0]))
+        return cls(
+            frozenset((round_, attempt) for round_, attempt, _ in rows),
+            frozenset((round_, attempt) for round_, attempt, stage in rows if stage == LAST),
+            by,
+        )
+
+
+def lost_attempts(
+    remembered: Remembered, charged: Iterable[Attempt], begun: Iterable[Attempt], rounds: int, first: int = 1
+) -> list[Attempt]:
+    """Attempts that may have been released, and that a run's folder neither charged nor gave up.
+
+    Guarantee: with every attempt of the run that released something either among those charged or among these, if the
+    folder is that of one instant and one of the nodes remembers the attempt.
+
+    Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 where moments are
+    released before the rounds. Of a round before the last one answered, the last attempt is the one that was released:
+    it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
+    """
+    charged, begun = set(charged), set(begun)
+    numbers = remembered.begun | begun
+    found = set(remembered.finished - charged - begun)
+    newest = max((round_ for round_, _ in numbers if round_ <= rounds), default=0)
+    last = {round_: attempt for round_, attempt in sorted(numbers) if first <= round_ < newest}
+    found |= (set(last.items()) & remembered.finished) - charged
+    known = {round_ for round_, _ in charged | found}
+    for missing in set(range(first, newest)) - known:
+        found |= {(missing, 1 + max((attempt for round_, attempt in numbers if round_ == missing), default=-1))}
+    return sorted(found)
+
+
+def take_up(
+    directory: RunDirectory, plan: Plan, ledger: Ledger | None, sites: Sequence[Site], budget: Budgeted, *, resume: bool
+) -> None:
+    """Number attempts after all that clients answered, and account for those that this folder does not know.
+
+    Under local trust there is no ledger here: clients charged what they answered to their own. LedgerReplaced if the
+    folder is older than what clients answered, and its operator did not agree that this is charged
+    (`RunDirectory.agree_to_charge`); nothing was charged.
+    """
+    remembered = Remembered.of(sites)
+    begun = directory.begun_attempts()
+    directory.know_attempts(remembered.begun)
+    if ledger is None or not resume:
+        return
+    charged = {(entry.round, entry.attempt) for entry in ledger.entries()}
+    experiment = plan.task.experiment
+    first = FIRST if experiment.privacy.moments else 1
+    lost = lost_attempts(remembered, charged, begun, experiment.training.rounds, first)
+    agreed = directory.agreed_to_charge
+    if lost and not agreed:
+        raise LedgerReplaced(_refusal(directory, lost, remembered, len(sites)))
+    for attempt in lost:
+        directory.keep_attempt(*attempt)
+        _charge(plan, ledger, sites, attempt)
+    if lost:
+        directory.accept_gap(max(round_ for round_, _ in lost))  # whose rounds are made again
+        _log.warning("%d attempts that this folder did not know are charged", len(lost), extra=event("lost charged"))
+    if agreed:
+        budget.take_over(ledger)
+        directory.forget_agreement()
+
+
+def _refusal(directory: RunDirectory, lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str:
+    round_, attempt = lost[-1]
+    more = f" and {len(lost) - 1} more attempts" if len(lost) > 1 else ""
+    return (
+        f"the folder {directory.path} is older than what the clients of its run answered: round {round_}, attempt "
+        f"{attempt}{more} are not in its ledger{_said_by(lost, remembered, nodes)}. A backup was restored, or a copy "
+        "of the run is resumed, and these rounds may have been released. Go on in the folder that was used last; if it "
+        f"is lost, `{command_to_charge(directory.path)}` charges them at the plan's full cost, and goes on with what "
+        "is left"
+    )
+
+
+def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str:
+    """Which clients say so, where it is not all of them: one that says it alone may be wrong, or lie."""
+    by = sorted({client for attempt in lost for client in remembered.by.get(attempt, ())})
+    if not by or len(by) == nodes:
+        return ""
+    who = f"client {by[0]}" if len(by) == 1 else f"clients {', '.join(map(str, by))}"
+    return f", as {who} of {nodes} nodes say{'s' if len(by) == 1 else ''} (to go on without, take its key away first)"
+
+
+def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
+    """Charge an attempt for the most that it may have cost: its batch, and who was in it, are not known."""
+    experiment, cells = plan.task.experiment, plan.task.objective.cells
+    tally = tally_of(plan.task)
+    if tally is not None and attempt[0] > experiment.training.rounds:
+        kept = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
+        ledger.charge_lost(*attempt, kept.charges(cells, experiment), kept.sigma)
+        return
+    if attempt[0] == FIRST and (layout := moments_layout(plan.task)) is not None:
+        moments = moments_budget(layout, plan.moments)
+        ledger.charge_lost(*attempt, moments.charges(cells, experiment), moments.sigma)
+        return
+    rates, sensitivity = largest_rates(plan, sites), 1.0
+    for entry in ledger.entries():  # rounds before may have had other clients, or other records
+        if entry.round > FIRST and entry.group in rates and entry.sensitivity > 0:
+            rates[entry.group] = max(rates[entry.group], entry.sampling_rate)
+            if entry.sigma > 0:
+                sensitivity = max(sensitivity, plan.multiplier * entry.sensitivity / entry.sigma)
+    charges = [Charge(cell, rate, sensitivity) for cell, rate in rates.items()]
+    ledger.charge_lost(*attempt, [*charges, *idle(experiment)], plan.multiplier)
+
+
+def largest_rates(plan: Plan, sites: Sequence[Site]) -> dict[str, float]:
+    """The largest sampling rate of each cell in an attempt of the plan, whoever of its clients was away."""
+    experiment, cells = plan.task.experiment, plan.task.objective.cells
+    if experiment.privacy.sketch:
+        return dict.fromkeys(cells, 1.0)
+    training, federation = experiment.training, experiment.federation
+    sizes = np.concatenate([site.sizes for site in sites])
+    least = np.sort(sizes, axis=0)[: federation.min_clients or federation.clients].sum(axis=0)
+    found = {}
+    for cell, rate, size in zip(cells, plan.rates, least.tolist(), strict=True):
+        if training.batch_size is not None:
+            found[cell] = max(rate, training.batch_size / max(size, training.batch_size))
+            continue
+        alone = 1 / max(size, 1)  # one record of the cell is drawn where the fraction of it is less
+        found[cell] = max(rate, training.batch_fraction, alone if size * training.batch_fraction < 1 else 0.0)
+    return found

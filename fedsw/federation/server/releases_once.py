@@ -1,0 +1,142 @@
+"""What a run releases once besides its rounds: moments before the first, sums over kept records after the last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.settings import FederationError, Unaccounted
+from fedsw.experiment.sources import load_class_names
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.trust_model import OnceSide
+from fedsw.learning.models import flatten
+from fedsw.learning.moments.moments_budget import FIRST, moments_layout, tally_of
+from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
+from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted
+from fedsw.runs import recovery
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation.evaluator import HeldOut
+from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of, keep, kept
+from fedsw.runs.releases import kept_moments
+from fedsw.runs.run_files import MOMENTS, write_json
+from fedsw.runs.telemetry import event
+
+
+def release_moments(
+    context: Context, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
+) -> Moments:
+    """The moments of a run: those that it has, or those that it asks for now and then has."""
+    plan = context.plan
+    found = kept_moments(plan.task, directory)
+    if found is not None:
+        return found
+    layout = moments_layout(plan.task)
+    assert layout is not None
+    asking = method()
+    recovery.require_space(directory.path, 32 * layout.cells * layout.width)
+    theta = torch.zeros(plan.task.parameters, dtype=torch.float64)
+    outcome = context.require_charged(FIRST, asking.round(FIRST, theta))
+    assert outcome.sigma is not None
+    values = outcome.vector.reshape(layout.cells, layout.width)
+    records = tuple(asking.records.tolist())
+    found = Moments(layout, values, outcome.sigma, records)
+    content = {
+        "values": values.tolist(),
+        "sigma": outcome.sigma,
+        "records": list(records),
+        "clients": outcome.clients,
+        "attempt": outcome.attempt,
+        "epsilon": outcome.spent,
+        "counted": layout.constant / layout.bound,
+    }
+    write_json(directory.path / MOMENTS, content)
+    lines = event("moments released", attempt=outcome.attempt, clients=outcome.clients, epsilon=outcome.spent)
+    log.info("moments of all records released", extra=lines)
+    return found
+
+
+def unprepared(task: Problem, theta: Tensor) -> Tensor:
+    """The parameters (r,) with which the model answers for features as they are, as with `theta` for prepared ones."""
+    if task.preparation is None:
+        return theta
+    model = task.prepared(task.build_model().double(), theta)
+    return flatten(folded(model, Preparation.of_flat(task.preparation.flat(), task.features)))
+
+
+def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
+    """The plan of the rounds that follow, and the parameters (r,) that they begin with: post-processing."""
+    task = plan.task
+    preparation = prepare(task, moments)
+    ready = plan.under(preparation)
+    return ready, started(ready.task, preparation, moments, task.build_model())
+
+
+def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
+    """What a summary says of released moments: a constant's worth, and columns that use little of their bounds.
+
+    All of it is read off the release, with the interval that its noise gives.
+    """
+    experiment, constant = plan.task.experiment, constant_of(moments)
+    names = load_class_names(experiment) if moments.layout.classes else ()
+    columns, coding = experiment.data.columns, plan.task.coding
+    line = None if coding is None else coding.line
+    score = asdict(constant.score)
+    if plan.task.units is not None:  # a squared error, in the units of what is predicted
+        score = {name: value * plan.task.units[1] ** 2 for name, value in score.items()}
+    return {
+        "share": experiment.privacy.moments,
+        "sigma": moments.sigma,
+        "records": moments.count,
+        "constant": score,
+        "means": [asdict(each) for each in constant.means],
+        "classes": list(names),
+        "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns, line)],
+    }
+
+
+def measure_kept(
+    context: Context,
+    method: Callable[[], OnceSide],
+    theta: Tensor,
+    steps: int,
+    directory: RunDirectory,
+    log: logging.Logger,
+) -> tuple[HeldOut, dict[str, Any]]:
+    """Metrics of the released model, and what the summary says of the release.
+
+    A run that has the release takes it. One that cannot get it has no metrics and says why: the model stays.
+
+    The released model (r,) is that of so many steps; the exchange has the number of the next planned one.
+    """
+    task, found = context.plan.task, kept(directory)
+    tally = tally_of(task)
+    assert tally is not None
+    if found is None:
+        asking = method()
+        recovery.require_space(directory.path, 32 * tally.groups * tally.width)
+        try:
+            round_ = task.experiment.training.rounds + 1
+            outcome = context.require_charged(round_, asking.round(round_, theta))
+        except Unaccounted:
+            raise
+        except (FederationError, BudgetExhausted) as fault:
+            said = fault.recorded if isinstance(fault, FederationError) else str(fault)
+            log.warning("nothing of kept records was released: %s", fault, extra=event("nothing released"))
+            return HeldOut(missing=f"nothing is known of the records that clients kept out of training: {said}"), {}
+        assert outcome.sigma is not None
+        values = outcome.vector.reshape(tally.groups, tally.width).numpy()
+        found = Tallied(
+            values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, round=steps
+        )
+        keep(directory, found)
+        lines = event("kept records released", attempt=found.attempt, clients=found.clients, epsilon=found.spent)
+        log.info("counts and sums over kept records released", extra=lines)
+    return held_out_of(task, tally, found), {"held_out_release": found.said()}

@@ -1,0 +1,188 @@
+"""From settings that are "auto" to an experiment with every setting: what a run begins with and puts on record.
+
+What is read of the records is their number, which is public; for the shares of a sketch's stages not even that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+from flwr.serverapp import Grid
+
+from fedsw.data.units import Units
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, read_delta
+from fedsw.experiment import own_records as own
+from fedsw.experiment.preset_rules import KNOTS, Numbers, Squares, chosen, left_open
+from fedsw.experiment.sections import Model
+from fedsw.experiment.sources import (
+    declared_columns,
+    load_dataset,
+    require_one_client_each,
+    shared_tables,
+    visible_tables,
+)
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.trust import trust_model
+from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.exchange.participants import public_sizes
+from fedsw.learning.moments.moments_sum import layout_of
+from fedsw.learning.moments.preparation import foldable
+from fedsw.learning.objectives import Clip
+from fedsw.learning.tasks.measures import chosen_shares
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.mechanisms import gaussian_sigma
+
+_NOTHING = 1e-12
+_NOT_AT_HAND = "the records are not at hand here: give their number, --records N, or --data-dir DIR"
+_ELSEWHERE = (
+    "{} is 'auto', which chooses by the number of records, and nobody here can count them: write what "
+    "`fedsw plan EXPERIMENT --records N` shows into the experiment, N being the number of records of all clients, and "
+    "leave preset out"
+)
+
+
+def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
+    """The experiment with what rules choose from the numbers, or the records at hand; itself if nothing is open."""
+    if not left_open(experiment):
+        return experiment
+    if experiment.privacy.sketch:
+        return _with_shares(experiment)
+    found = chosen(numbers or numbers_of(experiment), experiment)
+    raw = experiment.model_dump()
+    for section, values in found.items():
+        raw[section] |= values
+    return parse_experiment(raw)
+
+
+def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
+    """The experiment that clients and server train: what `training.preset` chooses is chosen by the clients' sizes.
+
+    Where nothing is left to choose, nobody is asked, nor for the shares of a sketch's stages. So a run that goes on has
+    the settings that it began with. Raises as `gather`.
+    """
+    if not left_open(experiment):
+        return experiment
+    if experiment.privacy.sketch:
+        return _with_shares(experiment)
+    problem = Problem.from_experiment(experiment)
+    sizes = public_sizes(grid, problem, run, traffic)
+    return settled(experiment, numbers_of(experiment, sizes, problem))
+
+
+def _with_shares(experiment: Experiment) -> Experiment:
+    """A sketch whose stages say what part of the budget they get."""
+    _, *later = chosen_shares(Problem.from_experiment(experiment))
+    stages = [
+        stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)
+    ]
+    return experiment.model_copy(update={"sketch": experiment.sketch.model_copy(update={"stages": tuple(stages)})})
+
+
+def numbers_of(
+    experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
+) -> Numbers:
+    """The public numbers that the rules read, of records by group of all clients together, or of those at hand."""
+    sizes = sizes_at_hand(experiment) if by_group is None else by_group
+    made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
+    goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
+    return Numbers(
+        count,
+        made.parameters,
+        multiplier_of_one(experiment, count),
+        loss=max(0.0, 1 - goal.alpha - sum(each.weight for each in goal.also)),
+        penalty=_penalty(made, [*sizes.values()]),
+        parts=round(trust.summed(experiment) ** 2) if trust.local else 1,
+        squares=squares_of(made),
+        hats=_hats(experiment),
+        may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
+    )
+
+
+def _hats(experiment: Experiment) -> dict[int, Squares]:
+    """What moments of additive models would sum, by knots, where there may be one; of public columns alone."""
+    spec, data, asked = experiment.model, experiment.data, left_open(experiment).get("model", ())
+    if data.columns is None or data.row_norm is not None or "knots" not in asked:
+        return {}
+    if any(not feature.categories and feature.reader.bounds(feature) is None for feature in data.columns.features):
+        return {}
+    alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
+    found = {}
+    for knots in KNOTS:
+        model = Model(kind="additive", knots=knots, seed=spec.seed)
+        squares = _squares_at(experiment.model_copy(update={"model": model, **alike}))
+        if squares is not None:
+            found[knots] = squares
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _squares_at(experiment: Experiment) -> Squares | None:
+    """What its moments would sum; the same whatever the budget, which a plan tries many of."""
+    return squares_of(Problem.from_experiment(experiment))
+
+
+def squares_of(problem: Problem) -> Squares | None:
+    """What a release of moments would sum, in public numbers; None where none can be released or used."""
+    layout = layout_of(problem)
+    if layout is None or not foldable(problem.build_model(), problem.features):
+        return None
+    spec, classes = problem.experiment.model, problem.classes if layout.classes else 0
+    knots = spec.knots if model_kind(spec.kind).columns else 0
+    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells, classes, knots)
+
+
+def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
+    """How far a record moves the penalties' gradient, Jacobians clipped to 1 and outputs to 1/2.
+
+    Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
+    """
+    cells = len(problem.objective.cells) // len(sizes)
+    unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
+    spread = [max(1, size // cells) for size in sizes]
+    return max(each.value for each in unit.sensitivities(spread * cells, problem.planned_spreads()))
+
+
+def multiplier_of_one(experiment: Experiment, records: int) -> float:
+    """The noise multiplier of one release of all records that spends the whole budget; 0 without noise.
+
+    The number of records may be supposed, as in a search for how many would be enough.
+    """
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return 0.0
+    if privacy.epsilon is None:
+        assert privacy.noise_multiplier is not None
+        return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
+    return gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
+
+
+def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
+    """Private records to train on of every group, of all clients together, which are public.
+
+    Where records say whose they are persons are counted: how many rows a person has is not public.
+
+    Raises:
+        ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.
+    """
+    spec = experiment.data
+    if not spec.own:
+        dataset = load_dataset(experiment)
+        return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])
+    require_one_client_each(experiment)
+    columns = declared_columns(experiment)
+    tables = shared_tables(visible_tables(experiment), columns)
+    held = own.in_this_process(spec.source)
+    parts = list(held.parts) if held is not None else tables
+    if not parts:
+        name = "training.preset" if experiment.training.preset == "auto" else "privacy.moments"
+        raise ExperimentError(_ELSEWHERE.format(name) if left_open(experiment) else _NOT_AT_HAND)
+    groups, kept = len(columns.groups), 1 - spec.held_out_fraction
+    counts = [part.sensitive[Units.of(part).firsts].bincount(minlength=groups).tolist() for part in parts]
+    return _by_group(columns.groups, [[math.ceil(kept * count) for count in each] for each in counts])
+
+
+def _by_group(groups: tuple[str, ...], counts: list[list[int]]) -> dict[str, int]:
+    return {name: sum(each[place] for each in counts) for place, name in enumerate(groups)}

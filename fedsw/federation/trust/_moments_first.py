@@ -1,0 +1,61 @@
+"""The moments of all records, before the first round: what is summed, and what its release costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw._tools.randomness import Stream
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.sums_once import Sum, records_of
+from fedsw.learning.moments.moments_budget import PART, Shares, SumBudget, moments_budget, moments_layout
+from fedsw.learning.moments.moments_sum import STEP, sums_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.sensitivity import SLACK
+
+
+class MomentSum(Sum):
+    """The moments of all records, by cell, in a run that releases them."""
+
+    part, purpose, step = PART, "moment", STEP
+
+    def __init__(self, task: Problem) -> None:
+        super().__init__(task)
+        layout = moments_layout(task)
+        if layout is None:
+            raise RuntimeError(
+                "moments were asked for, and this node agreed to a run that releases none (privacy.moments)"
+            )
+        self._layout = layout
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._layout.cells, self._layout.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (blocks, width)."""
+        return sums_of(node.task, self._layout, records_of(node, positions, stream))
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return moments_budget(self._layout, shared().moments)
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return SLACK * records
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (blocks, width), records of every cell, (c,)."""
+        records = records if self._layout.cells > 1 else records.sum(keepdims=True)
+        return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"

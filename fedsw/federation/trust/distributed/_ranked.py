@@ -1,0 +1,234 @@
+"""What masked tables rank: the outputs of every penalty, in cells of its own, laid out in one vector of counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import histograms as tables
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives.histograms import Part
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.public_side import Learner, public_side_of
+from fedsw.mathematics.transport.sliced import project
+from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A penalty whose ranks come from tables, one of each of its cells; `owners` are the strata's cells in it."""
+
+    number: int
+    part: Part
+    columns: slice
+    clip: Clip
+    owners: tuple[int, ...]
+
+    def sizes(self, batch: Sequence[int]) -> list[int]:
+        """Records of each of its cells, of those of every stratum."""
+        found = [0] * len(self.part.cells)
+        for owner, size in zip(self.owners, batch, strict=True):
+            found[owner] += size
+        return found
+
+
+def ranked_by(task: Problem) -> tuple[Ranked, ...]:
+    """All penalties of a run."""
+    objective, strata = task.objective, range(len(task.objective.cells))
+    parts = objective.parts if isinstance(objective, Composite) else (objective,)
+    found = []
+    for number, (part, compared) in enumerate(zip(parts, task.compared, strict=True)):
+        if not isinstance(part, Objective | Matching):
+            raise TypeError(f"a {type(part).__name__} has no ranks that noised tables could give")
+        owners = tuple(part.owner(stratum) for stratum in strata)
+        found.append(Ranked(number, part, compared.columns, compared.clip, owners))
+    return tuple(found)
+
+
+def compares(task: Problem) -> bool:
+    """Whether an attempt has tables: something is compared."""
+    return task.objective.alpha > 0
+
+
+def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
+    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
+    return tables.table_sensitivity(sum(each.shape[1] for each in directions))
+
+
+def sensitivity_of_contributions(
+    task: Problem, batch: Sequence[int], spreads: Sequence[float], stratum: int
+) -> Sensitivity:
+    """How far a replaced record of a stratum moves the contributions, given all noised tables of its attempt.
+
+    Guarantee: the record's own terms alone move, the task's and one of every penalty: 2 (C w + sum L_p max ||q_p||).
+    Proof: docs/guarantees/distributed-tasks.md.
+    """
+    total = sum(batch)
+    found = total * task.objective.task_weight(total) * loss_sensitivity(task.clip.loss, total)
+    for ranked, spread in zip(ranked_by(task), spreads, strict=True):
+        cell, sizes = ranked.owners[stratum], ranked.sizes(batch)
+        found += tables.pulled_sensitivity(ranked.part, sizes, ranked.clip, cell=cell, spread=spread)
+    return found
+
+
+@dataclass(frozen=True)
+class TableErrors:
+    """Mean squares of the errors that tables bring to the gradient, at mu = 1.
+
+    That of noise is for each bin, and grows with their number; that of binning falls with its square.
+    """
+
+    noise: float
+    binning: float
+
+
+def table_errors(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> TableErrors:
+    """The errors that tables of B bins bring to the gradient, on so many directions of every penalty.
+
+    Noise moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by that over
+    n, and slot means by the width of the other side times as much. Bins move slot means by w / sqrt(12), w = 2 A / B,
+    for each of the two sides that has bins. Either moves the gradient by at most 2 alpha W L / sqrt(k) times that for
+    every cell, of which a part is taken. For two cells of n records their sum is least at B ~ (n / sigma)^(2/3).
+    """
+    noise = binning = 0.0
+    for ranked, k in zip(ranked_by(task), directions, strict=True):
+        part, sizes, clip = ranked.part, ranked.sizes(batch), ranked.clip
+        pairs = [(0, 0, 1.0)] if isinstance(part, Matching) else list(part.pairs)
+        weights = [sum(w for i, j, w in pairs if cell in (i, j)) for cell in range(len(sizes))]
+        ranks = [1 / size**2 for size in sizes]
+        for i, j, weight in pairs:
+            if i != j:  # a public side's ranks have no noise
+                ranks[i] += weight / weights[i] / sizes[j] ** 2
+                ranks[j] += weight / weights[j] / sizes[i] ** 2
+        reach = part.radius if isinstance(part, Matching) else clip.output
+        unit = _ALIGNED * 4 * part.alpha * clip.jacobian * reach
+        sides = 1 if isinstance(part, Matching) else 2
+        noise += sum(directions) / (3 * k) * sum((unit * w) ** 2 * rank for w, rank in zip(weights, ranks, strict=True))
+        binning += _UNEVEN * sides / (12 * k) * sum((unit * w) ** 2 for w in weights)
+    return TableErrors(noise, binning)
+
+
+_ALIGNED = 0.25
+"""How much of a table's error comes together in the gradient: all of it only if all Jacobians point one way."""
+_UNEVEN = 0.1
+"""How much of that the width of bins keeps, of the mean square: the errors of a bin's records add up to nearly 0."""
+
+
+def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
+    """How many numbers all tables of an attempt with these directions, each (d, k), have."""
+    counts = [len(r.part.cells) * each.shape[1] for r, each in zip(ranked_by(task), directions, strict=True)]
+    return bins * sum(counts)
+
+
+def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor], bins: int) -> Tensor:
+    """All histograms of a batch, WITHOUT NOISE, one after the other, flat, float64.
+
+    Outputs (n, columns) are stratum after stratum, so many `drawn` of each, each penalty's in its ball.
+    """
+    found = []
+    for ranked, theta in zip(ranked_by(task), directions, strict=True):
+        cell = torch.tensor(ranked.owners).repeat_interleave(torch.tensor(drawn))
+        own, cells = outputs[:, ranked.columns], len(ranked.part.cells)
+        found.append(tables.histograms_by(own, cell, cells, theta, ranked.clip.output, bins).reshape(-1))
+    return torch.cat(found)
+
+
+def cotangents(
+    task: Problem,
+    outputs: Tensor,
+    drawn: Sequence[int],
+    batch: Sequence[int],
+    directions: Sequence[Tensor],
+    bins: int,
+    means: Tensor,
+) -> Tensor:
+    """Cotangents (n, columns) of a site's outputs, each of its own record and the tables; see `histograms.cotangents`.
+
+    The `batch` is that of all clients, by stratum; slot means, in the order of `counted`, are whatever the server says.
+    ValueError if they are not as many as the tables have numbers.
+    """
+    q = torch.zeros(outputs.shape, dtype=torch.float64)
+    edges = [0, *torch.tensor(drawn).cumsum(0).tolist()]
+    for ranked, theta, table in _by_penalty(task, directions, bins, means):
+        sizes = ranked.sizes(batch)
+        for stratum, owner in enumerate(ranked.owners):
+            rows = slice(edges[stratum], edges[stratum + 1])
+            q[rows, ranked.columns] = tables.cotangents(
+                outputs[rows, ranked.columns],
+                theta,
+                table[owner],
+                ranked.part,
+                cell=owner,
+                size=sizes[owner],
+                radius=ranked.clip.output,
+            )
+    return q
+
+
+class Ranks:
+    """What the server makes of noised tables, all of it post-processing: slot means, and a public side's gradient."""
+
+    def __init__(self, task: Problem) -> None:
+        self._task = task
+        matching = task.objective if isinstance(task.objective, Matching) else None
+        prior = matching is not None and matching.other_side == "prior"
+        self._prior = public_side_of(task) if prior else None
+        self._learner = None if matching is None or prior else Learner(task)
+
+    def of(
+        self,
+        counts: Tensor,
+        batch: Sequence[int],
+        directions: Sequence[Tensor],
+        bins: int,
+        theta: Tensor,
+        round_: int,
+        attempt: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Slot means in the order of the noised counts, and the gradient (r,) of a public side that has parameters.
+        The noised sum of all sites' `counted` is of a batch with so many records of every stratum.
+        """
+        means, moved = [], None
+        for ranked, own, table in _by_penalty(self._task, directions, bins, counts):
+            sizes, radius = ranked.sizes(batch), ranked.clip.output
+            cells = [tables.monotone(each, size) for each, size in zip(table, sizes, strict=True)]
+            if not isinstance(ranked.part, Matching):
+                means += tables.matched(cells, ranked.part, radius)
+                continue
+            sample = self._sample(ranked, theta, sizes[0], round_, attempt)
+            seen, pulled = tables.matched_to_sample(cells[0], sample, own, radius)
+            means.append(seen)
+            if self._learner is not None:
+                scale = 1.0 if ranked.part.other_side == "domain" else ranked.part.alpha  # a domain's learner weighs
+                moved = self._learner.gradient(scale * pulled)
+        return torch.cat([each.reshape(-1) for each in means]), moved
+
+    def _sample(self, ranked: Ranked, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+        """The public side's outputs (m, d), on the host."""
+        if self._learner is not None:
+            points = self._learner.points(theta, count, round_, attempt)
+            assert isinstance(ranked.part, Matching)
+            return project(points, ranked.clip.output) if ranked.part.other_side == "domain" else points
+        if self._prior is not None:
+            return self._prior.sample(theta, count, round_, attempt).cpu()
+        return self._task.prior_sample(ranked.number, count, round_, attempt).cpu()
+
+
+def _by_penalty(
+    task: Problem, directions: Sequence[Tensor], bins: int, flat: Tensor
+) -> list[tuple[Ranked, Tensor, Tensor]]:
+    """Every penalty with its directions and its tables (cells, k, bins)."""
+    shapes = [(len(r.part.cells), each.shape[1], bins) for r, each in zip(ranked_by(task), directions, strict=True)]
+    if len(flat) != sum(map(math.prod, shapes)):
+        raise ValueError(f"{len(flat)} numbers of tables came for {sum(map(math.prod, shapes))}")
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [
+        (ranked, theta, part.reshape(shape))
+        for ranked, theta, part, shape in zip(ranked_by(task), directions, parts, shapes, strict=True)
+    ]

@@ -1,0 +1,261 @@
+"""Trust model `distributed` at the server: it adds up masked numbers, and learns nothing but their sum."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedsw._tools.settings import FederationError
+from fedsw.federation import _wire as wire
+from fedsw.federation import messages
+from fedsw.federation.exchange.availability import named
+from fedsw.federation.exchange.participants import Present, Site, totals, whole
+from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
+from fedsw.federation.messages._masked_sums import (
+    MaskedNumbers,
+    MaskedSumAsked,
+    MaskedTableAsked,
+    Ready,
+    ReadyAsked,
+)
+from fedsw.federation.node.roster import site_declined
+from fedsw.federation.trust.context import AtClients, Collector, Context
+from fedsw.federation.trust.distributed import _ranked as ranked
+from fedsw.federation.trust.distributed.attempt_cost import (
+    Agreed,
+    Attempt,
+    attempt_of,
+    delta_of,
+    failing,
+    noise_of,
+    planned_shares,
+)
+from fedsw.federation.trust.distributed.members import Cohort, Party, own_counts, rate_of
+from fedsw.federation.trust.round_plan import Plan, column_sums, prepared_by
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted
+from fedsw.privacy.masks import summed
+from fedsw.runs.observer import Outcome
+
+
+def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+    """What is fixed before the first round, where all clients take part; every client works out the same."""
+    experiment, fraction = task.experiment, task.experiment.training.batch_fraction
+    present = whole(sites)
+    sizes = totals(present)
+    batch = column_sums(own_counts(site.sizes, fraction) for site in sites)
+    for cell, total in zip(task.objective.cells, batch, strict=True):
+        if total == 0:
+            raise FederationError(
+                f"no record of group {cell} would be in a batch: {fraction:g} of every client's records rounds to 0. "
+                "Raise training.batch_fraction"
+            )
+    delta = delta_of(experiment, sum(sizes))
+    shared = planned_shares(experiment, delta)
+    directions = task.all_directions(0, 0)
+    noise = noise_of(task, batch, delta, spreads=task.planned_spreads(), directions=directions)
+    return Plan.of(
+        task,
+        sizes=sizes,
+        batch=batch,
+        rates=(rate_of(fraction),) * len(sizes),
+        delta=delta,
+        epsilon=shared.epsilon,
+        multiplier=shared.rounds,
+        sensitivities=(noise.joint,) * len(sizes),
+        moments=shared.moments,
+    )
+
+
+Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | None]
+"""One masked sum of an attempt: of an exchange, its request, the step of the grid, and how many numbers."""
+
+
+class _Asking(Collector):
+    """Asks sites; and knows whether one was lost because its own ledger allows no more."""
+
+    exhausted = False
+
+    def __init__(self, context: Context, *, kept: str) -> None:
+        super().__init__(context, kept=kept)
+        self.declined: dict[int, int] = {}
+        """Nodes that declined a sum because of another site, and that site, by its first client."""
+
+    def lose(self, site: Site, fault: Fault) -> None:
+        """Count a site as lost, unless it is there and declines because of another one: who of both, is settled."""
+        if fault.code == wire.NOT_IN_ROSTER and (other := site_declined(fault.reason)) is not None:
+            self.declined[site.node] = other
+            return
+        self.exhausted |= fault.code == wire.BUDGET_EXHAUSTED
+        super().lose(site, fault)
+
+
+class MaskedSums(AtClients, ABC):
+    """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
+
+    An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
+    by every site that had answered; so whoever it fails on sits out afterwards (`Suspensions`).
+    """
+
+    _charged = False
+    """Whether sites have answered a sum of the attempt at hand, and so were charged for it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
+
+    @abstractmethod
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        """What an attempt of a cohort comes to; None if one of its sites was lost."""
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """See `Side`."""
+        for attempt, present in self._collector.attempts(round_):
+            outcome = self._attempt(round_, attempt, theta, [each for each in present if each.count])
+            if outcome is not None:
+                self._rounds.add(round_)
+                return outcome
+            if self._collector.exhausted:
+                raise BudgetExhausted(
+                    "a client's ledger allows no further attempt. Attempts that failed were charged, too: "
+                    "local.failing says how many the budget is for"
+                )
+        raise self._collector.gave_up(round_)
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
+        cohort, self._charged = self._cohort(round_, attempt, present), False
+        if cohort is None:
+            return None
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present, round_))
+
+    def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
+        """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
+        terms = [Terms.of(self._task, S=len(each.here)) for each in present]
+        answers: Mapping[int, Ready] = self._collector.ask(
+            messages.READY, present, [ReadyAsked(round_, attempt)] * len(present), terms
+        )
+        if len(answers) < len(present):
+            return None
+        parties = [_party(each, answers[each.site.node]) for each in present]
+        return Cohort(records=self._plan.records, parties=parties)
+
+    def _sum(
+        self,
+        present: Sequence[Present],
+        round_: int,
+        kind: Exchange[Any, MaskedNumbers],
+        asked: Message,
+        step: float,
+        length: int,
+    ) -> Tensor | None:
+        """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
+        self._collector.declined.clear()
+        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
+        answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
+        self._charged |= bool(answers)
+        if len(answers) < len(present):
+            declined = self._collector.declined
+            missing = [each.site for each in present if each.site.node not in answers]
+            self._suspend(round_, [site for site in missing if site.node not in declined])
+            self._exclude([each.site for each in present], declined)
+            return None
+        return summed((answers[each.site.node].values.numpy().view(np.uint64) for each in present), step)
+
+    def _suspend(self, round_: int, failed: Sequence[Site]) -> None:
+        """Let the sites that an attempt failed on sit out, if others were charged for it."""
+        if not self._charged or self._collector.exhausted:
+            return
+        planned, sites = failing(self._task.experiment), len(self._context.sites)
+        for site in failed:
+            self._context.suspensions.fail(site, round_, planned=planned, sites=sites)
+
+    def _exclude(self, sites: Sequence[Site], declined: Mapping[int, int]) -> None:
+        """Go on without a site that most others have not in their rosters; or without those that alone have it not."""
+        excluded: dict[int, str] = {}
+        for stranger in sorted(set(declined.values())):
+            by = [site for site in sites if declined.get(site.node) == stranger]
+            there = [site for site in sites if int(site.clients[0]) == stranger]
+            if there and 2 * len(by) > len(sites) - 1:
+                who = ", ".join(named(site)[0].lower() + named(site)[1:] for site in by)
+                excluded[there[0].node] = f"the rosters of {who} have not its key for masks, or other clients"
+            else:
+                for site in by:
+                    excluded[site.node] = f"its roster has not the site of client {stranger}, which others' have"
+        for site in sites:
+            if (why := excluded.get(site.node)) is not None:
+                self._context.suspensions.exclude(site, f"{why}. Operators compare the digests of their rosters")
+
+    def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
+        """Take note of what a site's ledgers have spent; why its answer does not count."""
+        assert answer.epsilon is not None
+        try:
+            for client, epsilon, here in zip(each.site.clients, answer.epsilon.tolist(), each.here, strict=True):
+                if here:
+                    self._spending.hear(int(client), epsilon)
+        except FederationError as fault:
+            return str(fault)
+        return None
+
+
+class MaskedRounds(MaskedSums):
+    """Rounds of one or two masked sums."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._ranks = ranked.Ranks(context.plan.task)
+
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
+        self._plan, self._task = plan, plan.task
+
+    def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
+        task = self._task
+        directions = task.all_directions(round_, attempt)
+        agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
+        clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
+        if ranked.compares(task):
+            table = MaskedTableAsked(model, round_, attempt, text, prepared_by(self._plan))
+            length = ranked.length_of(task, directions, agreed.bins)
+            counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
+            if counts is None:
+                return None
+            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            means = Broadcast.of(found, Terms.of(task))
+        if not task.private_parameters:
+            assert moved is not None
+            return Outcome(moved, None, self.epsilon(), attempt, clients)
+        last = MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan))
+        step = agreed.shares("contribution")[0].step
+        vector = sites(messages.MASKED_SUM, last, step, task.parameters)
+        if vector is None:
+            return None
+        vector = vector if moved is None else vector + moved
+        return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        return self._ranks.of(counts, agreed.batch, agreed.directions, agreed.bins, theta, round_, attempt)
+
+
+def summed_scale(agreed: Agreed) -> float:
+    """Standard deviation of the noise in the sum that a charge is read with: that of all clients, honest or not."""
+    return agreed.sigma * math.sqrt(sum(agreed.clients) / agreed.honest)
+
+
+def _party(each: Present, answer: Ready) -> Party:
+    here = np.flatnonzero(each.here)
+    return Party(
+        site=int(each.site.clients[0]),
+        key=answer.key,
+        nonce=answer.fresh,
+        clients=each.site.clients[here].tolist(),
+        sizes=each.site.sizes[here].tolist(),
+    )

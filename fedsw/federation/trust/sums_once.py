@@ -1,0 +1,289 @@
+"""Sums over records that are released once: how they leave, exact for a trusted server or noised at each client."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.app import Context as Memory
+from flwr.app import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw._tools.randomness import Stream
+from fedsw.data import Records
+from fedsw.federation.exchange.participants import Member, Present, Site
+from fedsw.federation.messages import AnyExchange, Broadcast, Terms
+from fedsw.federation.messages._exact_sums import ExactSums
+from fedsw.federation.messages._noised import Noised
+from fedsw.federation.node._replies import Due, Handler, answer_together, answered, each_pays, fresh
+from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust._own_guarantees import LocalMethod
+from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.trust_model import served
+from fedsw.learning.moments import budget_split as split
+from fedsw.learning.moments.budget_split import GROUP
+from fedsw.learning.moments.moments_budget import Shares, SumBudget
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
+from fedsw.runs.observer import Outcome
+from fedsw.runs.releases import Releases
+
+
+class Sum(ABC):
+    """A sum over all records of a run, or over those that are kept out of training, in whole steps.
+
+    Whole steps add up exactly, so that a sum does not depend on how records are spread over clients and sites. Where a
+    unit is declared one row of each is in it, drawn at random.
+
+    A payment calls it its ``part``; the secret streams of its rows and its noise are called by its ``purpose``; the
+    numbers are whole multiples of its ``step``; the weights that records go through, if any, are the field ``weights``
+    of a request. The ``sizes`` are lengths of a client's answer that the task does not say, and ``known`` is what a
+    mask knows of a request for it, beside what it knows of every one.
+    """
+
+    part: ClassVar[str]
+    purpose: ClassVar[str]
+    step: ClassVar[float]
+    weights: ClassVar[str] = ""
+    sizes: Mapping[str, int] = {}
+    known: Mapping[str, bytes] = {}
+
+    def __init__(self, task: Problem) -> None:
+        self.task = task
+
+    @classmethod
+    def asked(cls, task: Problem, request: Any) -> Self:
+        """What a request asks for; RuntimeError in a run that releases nothing of the kind."""
+        weights: Broadcast | None = getattr(request, cls.weights, None)
+        return cls.at(task, request.round, torch.zeros(0) if weights is None else weights.tensor())
+
+    @classmethod
+    @abstractmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """What a server asks for in a round, at the model (r,), or through a classifier of these weights (z,)."""
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """What a request for it has beside the attempt and who is asked."""
+        return {}
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Blocks, and numbers of each."""
+
+    @abstractmethod
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """The sum over all records of a node's clients at some positions, (blocks, width) int64, WITHOUT NOISE.
+
+        The `stream` decides on the rows of units; secret, but in a seeded run.
+        """
+
+    @abstractmethod
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """What its release costs, or an attempt of so many that are planned, of a budget that rounds share."""
+
+    @abstractmethod
+    def most(self, records: int) -> float:
+        """The most that a coordinate of the sum over so many records of training can be."""
+
+    @abstractmethod
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """Why a sum (blocks, width) is none of so many records (blocks,); None if it can be one. Never quotes it."""
+
+    def counted(self, site: Site) -> NDArray[np.int64]:
+        """Records of each client of a site that are in the sum, by cell or group, (S, c)."""
+        return site.sizes
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """Records of some clients that are in the sum, by cell or group, (c,)."""
+        rows = [self.counted(site)[np.isin(site.clients, list(clients))] for site in sites]
+        total: NDArray[np.int64] = np.concatenate(rows).sum(axis=0)
+        return total
+
+    def numbered(self, round_: int, attempt: int) -> tuple[int, int]:
+        """The round and the attempt that a client's own ledger knows its release by."""
+        return round_, attempt
+
+    def stream(self, node: Node, round_: int, attempt: int, purpose: str) -> Stream:
+        """A client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
+        seed = node.task.experiment.seed
+        if seed is None:
+            return Stream.secure()
+        return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
+
+    def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+        """The sum of all sites, to be noised once by a server that they trust."""
+        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.budget(plan.delta, plan.shares)
+        charges = budget.charges(plan.strata, self.task.experiment)
+        return Bounded(steps.double() * self.step, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """A site's sums, in whole steps, and which of its clients are in them, (S,)."""
+
+    site: Site
+    steps: Tensor
+    there: NDArray[np.bool_]
+
+
+def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
+    """The records of a node's clients at some positions; of units, a row each, drawn anew."""
+    if len(positions) == len(node.clients):
+        return node.everybody(stream)
+    units = [node.units_of(position) for position in positions]
+    return node.rows_of(np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64), stream)
+
+
+def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
+    """What answers a trusted server with the exact sum over the records of the clients that are asked and not lost."""
+
+    def answer(message: Message, context: Memory) -> Message:
+        node, asked = fresh(exchange, message, context)
+        lost = node.lost(asked.round, asked.attempt)
+        positions = [int(each) for each in np.flatnonzero(asked.asked.numpy()) if each not in lost]
+        stream = Stream(batch_key(node.task, asked.round, asked.attempt))
+        steps = kind.asked(node.task, asked).steps(node, positions, stream)
+        return answered(exchange.up(steps, torch.from_numpy(lost)), node, message)
+
+    return answer
+
+
+def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
+    """How a client's own budget is shared, for sums that have a share of it."""
+
+    def shared() -> Shares:
+        experiment = node.task.experiment
+        divided = split.budget_of(experiment, node.sizes, delta)
+        return Shares(divided.moments, divided.multiplier, served(experiment).sides.epsilon(node, delta))
+
+    return shared
+
+
+def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
+    """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
+    delta, experiment = node.delta(federation), node.task.experiment
+    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
+    charges = budget.charges((GROUP,), experiment)
+    most = served(experiment).most(node, delta)
+    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
+
+
+def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:
+    """The sum over all of a client's records, with noise of its own, once; of units, a row each.
+
+    Guarantee: with all else that the run releases, the client's own (epsilon, delta), for the replacement of one of its
+    records, against everybody, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
+    """
+    numbered = total.numbered(round_, attempt)
+    steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
+    delta = node.delta(federation)
+    bounded = Bounded(steps.double() * total.step, total.budget(delta, _shares_of(node, delta)).sensitivity)
+    return release_paid(bounded, paid, total.part, total.stream(node, *numbered, f"{total.purpose} noise"))
+
+
+def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
+    """What answers with the sum over a client's records, noised by itself, charged to its own ledger."""
+
+    def due(node: Node, asked: Any, place: Path) -> Due:
+        return own_due(kind.asked(node.task, asked), node, place, asked.round, asked.attempt, asked.records)
+
+    def release(node: Node, asked: Any, paid: Paid | None) -> Noised:
+        assert paid is not None
+        total = kind.asked(node.task, asked)
+        found = own_release(total, node, asked.round, asked.attempt, asked.records, paid)
+        noised: Noised = exchange.up(found.spent, found.value, found.sigma)
+        return noised
+
+    return answer_together(exchange, each_pays(due, release))
+
+
+class TrustedSums(AtServer):
+    """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
+
+    Who does not answer is not in the sums: nothing was released or charged for an attempt before all that answer are
+    enough, so an attempt with too few is made again. After `round`, ``records`` are those in the sum, by cell or group.
+    """
+
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
+        super().__init__(context)
+        self._exchange, self._kind = exchange, kind
+        self._collector = Collector(context, kept="The ledger is kept")
+        self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once."""
+        plan = self._context.plan
+        total = self._kind.at(plan.task, round_, theta)
+        attempt, found = self._collected(total, round_)
+        bounded = total.bounded(found, plan, round_, attempt)
+        multiplier = total.budget(plan.delta, plan.shares).multiplier
+        released = release(bounded, replace(plan, multiplier=multiplier), self._ledger)
+        clients = [int(client) for each in found for client in each.site.clients[each.there]]
+        self.records = total.records(self._context.sites, clients)
+        return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))
+
+    def _collected(self, total: Sum, round_: int) -> tuple[int, list[SiteSums]]:
+        """The attempt, and the sums of all sites that answered as they may, in client order."""
+        for attempt, present in self._collector.attempts(round_):
+            asked = [each for each in present if each.count]
+            terms = [Terms.of(total.task, S=len(each.here), **total.sizes) for each in asked]
+            flags = [torch.from_numpy(each.here.astype(np.int64)) for each in asked]
+            requests = [self._exchange.down(round=round_, attempt=attempt, asked=own, **total.sent) for own in flags]
+            found: dict[int, SiteSums] = {}
+
+            def wrong(each: Present, answer: ExactSums, found: dict[int, SiteSums] = found) -> str | None:
+                if (there := who_is_in(each, answer)) is None:
+                    return "unreadable answer: its lost clients are none of its clients"
+                if (why := total.fault(answer.steps, total.counted(each.site)[there].sum(axis=0))) is None:
+                    found[each.site.node] = SiteSums(each.site, answer.steps, there)
+                return why
+
+            self._collector.ask(self._exchange, asked, requests, terms, wrong)
+            if sum(int(each.there.sum()) for each in found.values()) >= self._collector.least:
+                return attempt, [each for each in found.values() if bool(each.there.any())]
+        raise self._collector.gave_up(round_)
+
+
+class LocalSums(LocalMethod):
+    """Every client sends a sum that it has noised itself, once; those that came are added up.
+
+    The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
+
+    With `grows`, who is missing is asked whenever the run goes on, so that late clients can be added.
+    """
+
+    grows: ClassVar[bool] = False
+
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
+        super().__init__(context)
+        self._exchanged, self._kind = exchange, kind
+        self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def stored(self, round_: int) -> Releases:
+        """What clients released in a round."""
+        return self._context.releases
+
+    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)
+        asked = self._exchanged.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
+        terms = Terms.of(self._task, **total.sizes)
+
+        def arrays(answer: Noised) -> Mapping[str, Tensor]:
+            return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
+
+        self._collect(self._exchanged, round_, members, asked, lambda member: terms, arrays, releases, late=self.grows)
+        found = releases.read()
+        value = torch.stack([own["noised"] for own in found]).sum(dim=0)
+        sigma = math.hypot(*(float(own["sigma"]) for own in found))
+        self.records = total.records(self._sites, releases.clients)
+        return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(releases.clients))

@@ -1,0 +1,247 @@
+"""Public maps of one record's inputs, in front of a model: hats of every column, or columns about their middle.
+
+Each is made of declared columns alone, has no parameter to train, and codes a record without a look at another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature
+from fedsw.data.columns.values import number_text
+
+LENGTH = 4.5
+"""The most that a record's inputs reach from the middle of their bounds, in front of a model that takes them so."""
+_DECADES = 1000.0
+"""Bounds from 0 to this or more have knots that grow by `_FACTOR`; so do positive ones this square root apart."""
+_FACTOR = math.sqrt(10.0)
+
+
+class Coding(nn.Module):
+    """A public map of inputs (n, p), as columns are encoded, to the numbers (n, w) that a model takes.
+
+    Attributes:
+        width: w.
+        names: of the w numbers.
+        middle: (w,), what the numbers of records lie about; ``reach`` is the squared distance from it to which moments
+            cut them.
+        line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset.
+        offset: (p,).
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        middle: NDArray[np.float64],
+        reach: float,
+        line: NDArray[np.float64],
+        offset: NDArray[np.float64],
+    ) -> None:
+        super().__init__()
+        self.names, self.middle, self.reach, self.line, self.offset = names, middle, reach, line, offset
+
+    @property
+    def width(self) -> int:
+        """How many numbers a record becomes."""
+        return len(self.names)
+
+    def inputs(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Inputs (n, p) that these numbers (n, w) are of, or would be."""
+        found: NDArray[np.float64] = numbers @ self.line + self.offset
+        return found
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One number that a column becomes: 1 where its input, number ``source``, is ``knot``, less the further it is away.
+
+    It falls to 0 at 1/``rising`` below and 1/``falling`` above the knot, and stays 1 on a side where this is 0. It is 0
+    in a record whose input number ``absent`` is 1. A record that has this unit alone has the inputs ``line``.
+    """
+
+    name: str
+    source: int
+    knot: float
+    rising: float
+    falling: float
+    absent: int
+    line: tuple[tuple[int, float], ...]
+
+
+class Hats(Coding):
+    """Every column as shares of its knots or categories, which add up to 1, over the square root of their number.
+
+    A number between two knots is coded by its nearness to each (piecewise linear hat functions), one beyond the
+    first or the last as that knot; a category by 1 in its own place; a missing cell by 1 in a place of its own. A
+    linear model of these is an additive model: a sum of functions of one column each, straight between its knots.
+
+    Guarantee: a record's numbers have norm 1 at most, whatever its inputs hold: what is not finite counts as 0, shares
+    are cut to [0, 1], and what is longer than 1 is divided by its length.
+    """
+
+    source: Tensor
+    absent: Tensor
+    knot: Tensor
+    rising: Tensor
+    falling: Tensor
+
+    def __init__(self, columns: Columns, knots: int) -> None:
+        features = [feature for feature in columns.features for _ in feature.columns]
+        by_column = [*_units_by_column(columns, knots)]
+        units = [unit for own in by_column for unit in own]
+        scale = 1 / math.sqrt(len(by_column))
+        line = np.zeros((len(units), columns.inputs))
+        for row, unit in enumerate(units):
+            for column, value in unit.line:
+                line[row, column] = value / scale
+        middle = np.array([scale / len(own) for own in by_column for _ in own])
+        reaches = [_reach_of(feature, own, knots) for feature, own in zip(features, by_column, strict=True)]
+        reach = sum(reaches) / len(by_column)
+        super().__init__(tuple(unit.name for unit in units), middle, reach, line, np.zeros(columns.inputs))
+        self.scale = scale
+        self.by_column = tuple(len(own) for own in by_column)
+        self.may_lack = any(feature.missing for feature in features)
+        for name in ("source", "absent", "knot", "rising", "falling"):
+            values = np.array([getattr(unit, name) for unit in units])
+            self.register_buffer(name, torch.from_numpy(values), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Numbers (n, w) of inputs (n, p)."""
+        known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
+        knot, rising, falling = (each.to(known.dtype) for each in (self.knot, self.rising, self.falling))
+        below = known.index_select(1, self.source).sub_(knot)
+        above = (below * -falling).add_(1.0)
+        shares = torch.minimum(below.mul_(rising).add_(1.0), above).clamp_(0.0, 1.0).mul_(self.scale)
+        if self.may_lack:
+            none = torch.zeros_like(known[:, :1])
+            shares = shares * (1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
+        lengths: Tensor = torch.linalg.vector_norm(shares, dim=1, keepdim=True)
+        return shares / lengths.clamp(min=1.0)
+
+
+class Centred(Coding):
+    """Inputs about the middle of their bounds, scaled so that the farthest that these allow is LENGTH away."""
+
+    centre: Tensor
+
+    def __init__(self, columns: Columns) -> None:
+        centre = np.array([number for feature in columns.features for number in middle_of(feature)])
+        reach = sum(most_of(feature) for feature in columns.features)
+        scale, width = LENGTH / math.sqrt(reach), len(centre)
+        super().__init__(columns.feature_names, np.zeros(width), LENGTH**2, np.eye(width) / scale, centre)
+        self.scale = scale
+        self.register_buffer("centre", torch.from_numpy(centre.astype(np.float32)), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Numbers (n, p) of inputs (n, p); what is not finite counts as 0."""
+        known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
+        return (known - self.centre.to(known.dtype)) * self.scale
+
+
+def middle_of(feature: Feature) -> tuple[float, ...]:
+    """The middle of every input of a column: of a number in its bounds, of indicators as if all were as frequent."""
+    missing = (0.5,) if feature.missing else ()
+    if feature.categories:
+        return (1 / len(feature.categories),) * len(feature.categories) + missing
+    return (0.5 if feature.in_unit else 0.0,) * (feature.count or 1) + missing
+
+
+def most_of(feature: Feature) -> float:
+    """What a column adds at most to the squared distance from its middle; 1 for each number without bounds."""
+    missing = 0.25 if feature.missing else 0.0
+    if feature.categories:
+        return 1 - 1 / len(feature.categories) + missing
+    return (0.25 if feature.in_unit else 1.0) * (feature.count or 1) + missing
+
+
+def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
+    """The knots of a column of numbers, in its own units: the declared ones, or so many in its bounds.
+
+    They are equally far apart; where the bounds span decades they grow by a factor, from 0 or from the lower bound.
+    Whole numbers of no more values have a knot each.
+    """
+    if feature.knots:
+        return feature.knots
+    if (limits := feature.reader.bounds(feature)) is None:
+        raise ValueError(f"column {feature.name!r} has no bounds, and knots lie between them: declare low and high")
+    low, high = limits
+    if _has_a_knot_each(feature, knots):
+        return tuple(float(value) for value in range(int(low), int(high) + 1))
+    if low == 0 and high >= _DECADES and feature.since is None:
+        return (0.0, *(high / _FACTOR**power for power in reversed(range(knots - 1))))
+    if low > 0 and high >= low * math.sqrt(_DECADES) and feature.since is None:
+        return (low, *(low * (high / low) ** (place / (knots - 1)) for place in range(1, knots - 1)), high)
+    return (low, *(low + (high - low) * place / (knots - 1) for place in range(1, knots - 1)), high)
+
+
+def _units_by_column(columns: Columns, knots: int) -> Iterator[list[Unit]]:
+    """The units of every column, in the order of the inputs."""
+    place, nowhere = 0, columns.inputs
+    for feature in columns.features:
+        missing = place + feature.inputs - 1 if feature.missing else nowhere
+        for at, name in enumerate(feature.columns):
+            if feature.categories:
+                units = [
+                    Unit(f"{name}={category}", place + code, 1.0, 1.0, 0.0, missing, ((place + code, 1.0),))
+                    for code, category in enumerate(feature.categories)
+                ]
+            else:
+                units = _of_number(feature, name, place + at, missing, knots)
+            if feature.missing:
+                line = ((missing, 1.0), *_filled(feature, place))
+                units.append(Unit(f"{name} is missing", missing, 1.0, 1.0, 0.0, nowhere, line))
+            yield units
+        place += feature.inputs
+
+
+def _of_number(feature: Feature, name: str, source: int, missing: int, knots: int) -> list[Unit]:
+    values = knots_of(feature, knots)
+    encoded = [_encoded(feature, value) for value in values]
+    steps = [1 / (above - below) for below, above in pairwise(encoded)]
+    return [
+        Unit(
+            f"{name} at {number_text(float(f'{value:.4g}'))}", source, knot, rising, falling, missing, ((source, knot),)
+        )
+        for value, knot, rising, falling in zip(values, encoded, (0.0, *steps), (*steps, 0.0), strict=True)
+    ]
+
+
+def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:
+    """The squared distance of a column's shares from their middle: the mean over a number's bounds, or at its knots.
+
+    Who is further away is cut to it in moments, as records of plain numbers are.
+    """
+    at_knots = bool(feature.categories) or _has_a_knot_each(feature, knots)
+    return (1.0 if at_knots else 2 / 3) - 1 / len(units)
+
+
+def _has_a_knot_each(feature: Feature, knots: int) -> bool:
+    """Whether every number of a column is a knot: where they are whole, and no more than these."""
+    limits = feature.reader.bounds(feature)
+    if feature.knots or limits is None or not feature.reader.whole:
+        return False
+    low, high = limits
+    return high - low <= knots - 1 and low == int(low) and high == int(high)
+
+
+def _encoded(feature: Feature, value: float) -> float:
+    """A number as the column's input has it."""
+    return float(feature.reader.inputs(np.array([value]), feature)[0, 0])
+
+
+def _filled(feature: Feature, place: int) -> tuple[tuple[int, float], ...]:
+    """The inputs that stand for a missing cell of a column whose inputs begin at a place."""
+    if (fill := feature.filled_category) is not None:
+        return ((place + fill, 1.0),)
+    if feature.categories or not isinstance(feature.fill, int | float):
+        return ()
+    return ((place, _encoded(feature, float(feature.fill))),)

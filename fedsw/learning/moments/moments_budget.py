@@ -1,0 +1,235 @@
+"""What a release besides the rounds costs, and what it leaves of the budget for them.
+
+Moments before the rounds cost all records of training; sums over records that were kept out, these records alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
+from fedsw.experiment.trust import names_of, trust_model
+from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
+from fedsw.learning.moments.preparation import foldable
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Tally
+from fedsw.privacy import plan as plans
+from fedsw.privacy.accounting import Charge, Step, lifetime
+from fedsw.privacy.accounting.lifetime import Cost, Counts
+from fedsw.privacy.release import Part
+from fedsw.privacy.sensitivity import SLACK, Sensitivity
+
+FIRST = 0
+"""The round that the release of moments has in ledgers and messages; rounds of training begin at 1."""
+
+PART = "moments"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A budget in two parts: noise multipliers of moments, released first, and of every round; epsilon of both.
+
+    The first is 0 where nothing of moments is released, both without noise.
+    """
+
+    moments: float
+    rounds: float
+    epsilon: float
+
+
+def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
+    """What an account sets aside for attempts at moments with that noise multiplier; nothing where there is none."""
+    return lifetime.planned(Step(1.0, 1 / multiplier), attempts) if multiplier else {}
+
+
+@dataclass(frozen=True)
+class SumBudget:
+    """One release of a sum over all records: how far a replaced one moves it, and sigma over that (0 without noise)."""
+
+    name: str
+    sensitivity: Sensitivity
+    multiplier: float
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in every number."""
+        return self.multiplier * self.sensitivity.value
+
+    @property
+    def part(self) -> Part:
+        """The part that this pays for."""
+        return Part.of(self.name, self.sensitivity, self.sigma)
+
+    def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
+        """What it costs every group that is trained on: all of its records, once."""
+        return [*(Charge(group, 1.0, self.sensitivity.value) for group in groups), *idle(experiment)]
+
+
+def shares(
+    experiment: Experiment,
+    *,
+    rate: float,
+    delta: float,
+    device: torch.device | str = "cpu",
+    rounds: int | None = None,
+    attempts: int = 1,
+) -> Shares:
+    """How an experiment's budget is shared between its moments and its rounds.
+
+    With `epsilon` given, moments get `privacy.moments` of mu^2, where mu is that of one Gaussian release with the whole
+    budget; what is left is found by composing the rounds with that release numerically. With `noise_multiplier` given
+    it is the rounds', and moments get the same part of both together. Attempts that fail are counted among `rounds`;
+    each of the `attempts` at moments costs its part of the share.
+
+    Guarantee: one release of moments and all rounds, at these noise multipliers and this sampling rate, together
+    satisfy (epsilon, delta) for the replacement of one record.
+
+    ValueError for an epsilon or a delta that cannot be reached.
+
+    Source: docs/guarantees/moments.md.
+    """
+    privacy, share = experiment.privacy, float(experiment.privacy.moments)
+    many = experiment.training.rounds if rounds is None else rounds
+    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    settled = functools.partial(plans.calibrated, delta=delta, device=device, **by)
+    asked = (privacy.epsilon, privacy.noise_multiplier)
+    if not share or not privacy.noisy:
+        return Shares(0.0, *settled(*asked, rate=rate, rounds=many))
+    if privacy.noise_multiplier is None:
+        first = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0] / math.sqrt(share / attempts)
+    else:
+        _, alone = settled(*asked, rate=rate, rounds=many)
+        if math.isinf(alone):
+            raise ValueError(
+                f"{many} rounds at privacy.noise_multiplier = {privacy.noise_multiplier:g} spend an infinite epsilon, "
+                "of which moments have no part: use a larger noise_multiplier"
+            )
+        first = settled(alone, None, rate=1.0, rounds=1)[0] * math.sqrt((1 - share) / share * attempts)
+    beside = ((Step(1.0, 1 / first), attempts),)
+    return Shares(first, *settled(*asked, rate=rate, rounds=many, beside=beside))
+
+
+def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
+    """The release of moments.
+
+    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other
+    (`fedsw.learning.moments.moments_sum.Layout.moved`).
+    """
+    return SumBudget(PART, SLACK * Sensitivity(layout.moved, "moments"), multiplier)
+
+
+def require_moments(problem: Problem, *, alone: bool = False) -> None:
+    """Check that the moments that an experiment asks for can be released and used; `alone` if it is to stop then."""
+    experiment = problem.experiment
+    if not experiment.privacy.moments:
+        if alone:
+            raise ExperimentError(
+                "moments alone are asked for, and privacy.moments is 0 here: noise would hide them, or nothing asks "
+                "for them; set a share of the budget, as in privacy.moments=0.1"
+            )
+        return
+    if experiment.privacy.moments == "auto":  # what chooses a share leaves moments out where there can be none
+        return
+    trust = experiment.privacy.trust
+    reason = ""
+    if not trust_model(trust).gradients:
+        reason = f"are released under privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {trust!r}"
+    elif layout_of(problem) is None:
+        reason = (
+            f"are of at most {MOST_FEATURES} inputs with a class or numbers to predict, and penalties between groups "
+            f"alone; here are {problem.features} inputs and objective.task {experiment.objective.task!r}"
+        )
+    elif not foldable(problem.build_model(), problem.features):
+        reason = f"go into a first linear layer that takes the inputs; model.kind {experiment.model.kind!r} has none"
+    if reason:
+        raise ExperimentError(
+            f"privacy.moments is {experiment.privacy.moments:g}, and moments {reason}: set privacy.moments to 0"
+        )
+
+
+def moments_layout(problem: Problem) -> Layout | None:
+    """What is summed before the rounds; None in an experiment that releases no moments."""
+    return layout_of(problem) if problem.experiment.privacy.moments else None
+
+
+HELD_OUT = "held out"
+"""The group of a ledger that holds the records which were kept out of training; no record is in another, too."""
+
+TALLY_PART = "tally"
+PUBLIC = ("how many records of each group are kept out of training",)
+
+
+def tally_of(task: Problem) -> Tally | None:
+    """What is released of kept records; None in an experiment that releases nothing of them."""
+    return task.task.tally(task.shape) if task.experiment.data.held_out_released else None
+
+
+@dataclass(frozen=True)
+class HeldOutBudget(SumBudget):
+    """One release of a sum over all kept records, in so many attempts."""
+
+    attempts: int = 1
+
+    def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
+        """What it costs: every kept record, once; those of the other groups nothing."""
+        own = Charge(HELD_OUT, 1.0, self.sensitivity.value)
+        return [*(Charge(group, 0.0, 0.0) for group in groups), own]
+
+    def planned(self) -> Counts:
+        """What an account sets aside for it."""
+        if not self.multiplier:
+            return lifetime.NO_NOISE
+        return lifetime.planned(Step(1.0, 1 / self.multiplier), self.attempts)
+
+
+def held_out_budget(
+    experiment: Experiment, tally: Tally, epsilon: float, delta: float, attempts: int = 1
+) -> HeldOutBudget:
+    """The release of kept records, in so many attempts, at the run's own (epsilon, delta): training meets none of them.
+
+    Guarantee: training reads none of the kept records, and this reads no others. So whoever sees both sees, of any one
+    record, a release of (epsilon, delta) and nothing else: for the replacement of one record within its group, the run
+    keeps (epsilon, delta) as a whole.
+
+    Source: docs/guarantees/units.md.
+    """
+    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, **by)
+    sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
+    return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)
+
+
+def idle(experiment: Experiment) -> list[Charge]:
+    """What a round of training costs the kept records: nothing; a ledger wants it said where it has their group."""
+    return [Charge(HELD_OUT, 0.0, 0.0)] if experiment.data.held_out_released else []
+
+
+def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
+    """The groups of a run's ledger."""
+    return (*groups, HELD_OUT) if experiment.data.held_out_released else tuple(groups)
+
+
+def run_with_split(run: str, experiment: Experiment) -> str:
+    """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
+
+    A server that nobody trusts could else go on with a run under another split, and have records counted that were
+    trained on: each part would stay within its epsilon, and one record would have paid both.
+    """
+    if not experiment.data.held_out_released:
+        return run
+    deciding = experiment.model_dump_json(include={"data", "objective", "partition", "federation"})
+    return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
+
+
+def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
+    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
+    if (tally := tally_of(task)) is None:
+        return training
+    budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)
+    return Cost.of([training, budget.planned()])

@@ -1,0 +1,351 @@
+"""What is read off released moments: a public linear map in front of a model, and where its training starts."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsw._tools.randomness import Stream
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.learning import models
+from fedsw.learning.moments.released_moments import Moments
+from fedsw.learning.tasks.problem import Problem
+
+LEAST_EIGENVALUE = 1e-6
+"""Of a covariance, as a part of the average: no direction is stretched as if it varied less."""
+
+LEAST_VARIANCE = 1e-10
+USUAL_STEEPNESS = 0.2
+MOST_STRETCHED = 8.0
+LEAST_RESIDUAL = 0.02
+"""What a regression is taken to miss at least, of targets in [0, 1]."""
+
+SHAKEN = 0.35
+"""Standard deviation that the noise of all rounds may give a classifier's output before its sigmoid: more of it turns
+answers about, where a class is rare most of all."""
+
+SHAKEN_ERROR = 0.15
+"""The same of a number that is predicted, as a part of the target's standard deviation."""
+
+_TRIED = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """A fixed public map of inputs: x becomes (x - centre) matrix, before a model sees it.
+
+    ``centre`` (p,) and ``matrix`` (p, p) are float64; ``scale`` is what clips are multiplied by: the typical norm of a
+    record's input with a 1 for the bias, times, for a regression, the typical gradient of its error in the outputs.
+    """
+
+    centre: Tensor
+    matrix: Tensor
+    scale: float
+
+    def flat(self) -> Tensor:
+        """One vector (p + p*p + 1,) float64: centre, matrix by rows, scale."""
+        return torch.cat([self.centre, self.matrix.reshape(-1), torch.tensor([self.scale], dtype=torch.float64)])
+
+    @staticmethod
+    def length(features: int) -> int:
+        """How many numbers `flat` has."""
+        return features + features**2 + 1
+
+    @staticmethod
+    def of_flat(vector: Tensor, features: int) -> Preparation:
+        """The preparation behind `flat`; ValueError if the vector (v,) is none."""
+        length = Preparation.length(features)
+        if tuple(vector.shape) != (length,):
+            raise ValueError(
+                f"a preparation of {features} inputs has {length} numbers; this one has shape {tuple(vector.shape)}"
+            )
+        if not bool(torch.isfinite(vector).all()):
+            raise ValueError("a preparation has a number that is not finite")
+        vector = vector.detach().to("cpu", torch.float64)
+        scale = float(vector[-1])
+        if not scale > 0:
+            raise ValueError(f"a preparation's scale is {scale}; it is positive")
+        return Preparation(vector[:features].clone(), vector[features:-1].reshape(features, features).clone(), scale)
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Inputs (n, p) as a prepared model takes them, in their own precision and on their device."""
+        centre, matrix = (each.to(inputs.device, inputs.dtype) for each in (self.centre, self.matrix))
+        return (inputs - centre) @ matrix
+
+
+def prepare(problem: Problem, moments: Moments) -> Preparation:
+    """The preparation that moments give: inputs about their mean, whitened as far as noise lets them be seen.
+
+    Eigenvalues of the covariance are cut at 0 and lambda is added (`Moments.hidden`), so that directions that the noise
+    hides are scaled alike and not blown up. All are then stretched by one factor, so that one learning rate fits where
+    noise hides much, and, in front of a linear model, where the sigmoid is flat; less, with shorter gradients, where
+    the noise of the rounds would shake the outputs. A step's length goes with the square of the factor.
+    """
+    whitening = whitening_of(moments)
+    varied = max(float(np.trace(whitening @ moments.covariance @ whitening)), 1e-3 * moments.layout.features)
+    stretch = min((moments.layout.features / varied) ** (1 / 3), MOST_STRETCHED)
+    linear = model_kind(problem.experiment.model.kind).linear
+    if linear:
+        stretch *= min(max(1.0, math.sqrt(USUAL_STEEPNESS / _steepness(moments))), MOST_STRETCHED)
+    square = min(stretch**2 * varied, 100.0 * moments.layout.features)
+    scale = math.sqrt(1 + square) * (1.0 if moments.layout.classes else _gradient(moments, whitening))
+    calm = _calming(square, scale * noise_of_rounds(problem, moments), _most_shaken(moments)) if linear else 1.0
+    matrix = torch.from_numpy(calm * stretch * whitening)
+    return Preparation(torch.from_numpy(moments.mean.copy()), matrix, calm * scale)
+
+
+def noise_of_rounds(problem: Problem, moments: Moments) -> float:
+    """Standard deviation that the noise of all rounds, by the moments' own, gives each parameter, about."""
+    experiment, share = problem.experiment, float(problem.experiment.privacy.moments)
+    if not moments.sigma or not 0 < share < 1:
+        return 0.0
+    whole = moments.sigma / moments.layout.moved * math.sqrt(share / (1 - share) * experiment.training.rounds)
+    moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
+    return experiment.training.noise_kept() * whole * max(each.value for each in moved)
+
+
+def _calming(square: float, noise: float, most: float) -> float:
+    """The largest c <= 1 that shakes outputs by at most `most`, which is c noise sqrt(1 + c^2 square)."""
+    if noise * math.sqrt(1 + square) <= most:
+        return 1.0
+    return math.sqrt((math.sqrt(1 + 4 * square * (most / noise) ** 2) - 1) / (2 * square))
+
+
+def _most_shaken(moments: Moments) -> float:
+    if moments.layout.classes:
+        return SHAKEN
+    deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), LEAST_RESIDUAL**2))
+    means = moments.target_mean
+    steep = math.sqrt(float(np.mean((means * (1 - means)) ** 2)))
+    return SHAKEN_ERROR * deviation / max(steep, LEAST_RESIDUAL)
+
+
+def _steepness(moments: Moments) -> float:
+    """Mean second derivative of the loss in the outputs at the constant that fits best."""
+    means = moments.target_mean
+    steep = means * (1 - means)
+    return float(np.mean(steep if moments.layout.classes else np.maximum(2 * steep**2, 1e-4)))
+
+
+def _gradient(moments: Moments, whitening: NDArray[np.float64]) -> float:
+    """Typical norm of the gradient of squared errors in the outputs, under a sigmoid."""
+    steep = moments.target_mean * (1 - moments.target_mean)
+    return 2 * residual_of(moments, whitening) * max(float(np.sqrt(np.mean(steep**2))), LEAST_RESIDUAL)
+
+
+def whitening_of(moments: Moments) -> NDArray[np.float64]:
+    """The symmetric matrix (p, p) that makes the covariance within classes about 1 where noise does not hide it."""
+    values, vectors = np.linalg.eigh(moments.within)
+    values = np.maximum(values, 0.0)
+    added = max(moments.hidden, LEAST_EIGENVALUE * float(values.mean()), LEAST_VARIANCE)
+    whitening: NDArray[np.float64] = (vectors / np.sqrt(values + added)) @ vectors.T
+    return whitening
+
+
+def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
+    """What least squares miss, by root of the mean square over records, given the matrix (p, p) of `whitening_of`."""
+    slopes = _slopes(moments, whitening)
+    explained = 2 * np.sum(slopes * (whitening @ moments.cross)) - np.sum(
+        slopes * (whitening @ moments.covariance @ whitening @ slopes)
+    )
+    left = float(np.trace(moments.target_covariance)) - max(0.0, float(explained))
+    least = max(
+        LEAST_RESIDUAL**2 * moments.layout.targets, moments.noise_of_squares * math.sqrt(moments.layout.targets)
+    )
+    return math.sqrt(min(max(left, least), float(moments.layout.targets)))
+
+
+def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Regularised least squares in prepared inputs, (p, t): what the noise alone could have made is taken away."""
+    # The square of the whitening is the inverse of (covariance + lambda); shrunk by James and Stein's factor.
+    slopes = whitening @ moments.cross
+    return _shrunk(slopes, moments.noise_of_products * float(np.linalg.norm(whitening)))
+
+
+def _shrunk(vectors: NDArray[np.float64], noise: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns (p, t) times max(0, 1 - noise^2/norm^2), where `noise` is the norm that noise alone gives each."""
+    squares = np.sum(vectors**2, axis=0)
+    shrunk: NDArray[np.float64] = vectors * np.maximum(0.0, 1 - np.square(noise) / np.maximum(squares, 1e-300))
+    return shrunk
+
+
+def started(problem: Problem, preparation: Preparation, moments: Moments, model: nn.Module) -> Tensor:
+    """Flat parameters (r,) of a model that takes prepared inputs, as `fedsw.learning.models.flatten` orders them.
+
+    A linear model starts at the closed form: least squares under a sigmoid for numbers, the discriminant of a pooled
+    covariance for classes. Of a network the last layer's bias gives the mean target, or the classes' shares, for inputs
+    that are normal; where the outputs do not come from such a layer it stays as it is. The model itself is not changed.
+    """
+    model = copy.deepcopy(model)
+    layout = moments.layout
+    last, outputs = _last_layer(model, layout.features), 1 if layout.classes and layout.targets == 2 else layout.targets
+    if last is None or last.out_features != outputs:
+        return models.flatten(model)
+    with torch.no_grad():
+        if last.in_features == layout.features and _first_layer(model, last.in_features) is last:
+            slopes, constants = closed_form(moments, preparation)
+            last.weight.copy_(torch.from_numpy(slopes.T.copy()))
+            last.bias.copy_(torch.from_numpy(constants))
+        else:
+            inputs = _made_up(layout.features, model)
+            last.bias.add_(torch.from_numpy(constant_outputs(moments)).to(last.bias) - model(inputs).mean(dim=0))
+    return models.flatten(model)
+
+
+def constant_outputs(moments: Moments) -> NDArray[np.float64]:
+    """Outputs (d,) before the last sigmoid or softmax that give the mean target or the classes' shares."""
+    means = moments.target_mean
+    if not moments.layout.classes:
+        return _logit(means)
+    logarithms = np.log(means)
+    return logarithms[1:] - logarithms[:1] if len(means) == 2 else logarithms
+
+
+def closed_form(moments: Moments, preparation: Preparation) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Slopes (p, d) and constants (d,) of a linear model in prepared inputs, before the last sigmoid or softmax."""
+    whitening = whitening_of(moments)
+    find = _discriminant if moments.layout.classes else _least_squares
+    slopes, constants = find(moments, whitening)
+    return np.linalg.solve(preparation.matrix.numpy(), whitening @ slopes), constants
+
+
+def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of classes with one covariance, whose inverse is the square of the whitening: log-odds, up to a common term."""
+    shares = moments.target_mean
+    noise = moments.noise_of_products * np.linalg.norm(matrix) / shares
+    means = _shrunk((moments.class_shifts @ matrix).T, noise)
+    constants = np.log(shares) - 0.5 * np.sum(means**2, axis=0)
+    if len(shares) == 2:
+        return means[:, 1:] - means[:, :1], constants[1:] - constants[:1]
+    return means, constants
+
+
+def _least_squares(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of numbers under a sigmoid: slopes of least squares over its mean steepness (Brillinger 1982), by target."""
+    slopes = _slopes(moments, matrix)
+    varied = matrix @ moments.covariance @ matrix
+    means, constants = moments.target_mean, np.zeros(slopes.shape[1])
+    for target in range(slopes.shape[1]):
+        spread = math.sqrt(max(0.0, float(slopes[:, target] @ varied @ slopes[:, target])))
+        constants[target], steepness = _under_sigmoid(float(means[target]), spread)
+        slopes[:, target] /= steepness
+    return slopes, constants
+
+
+_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+_NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
+
+
+def _under_sigmoid(mean: float, spread: float) -> tuple[float, float]:
+    """Constant b and mean steepness s with E g(b + N) = mean and s^2 Var N = spread^2, for normal N and a sigmoid g."""
+    constant = float(_logit(np.array([mean]))[0])
+    steepness = max(mean * (1 - mean), 0.02)
+    for _ in range(50):
+        values = 1 / (1 + np.exp(-(constant + spread / steepness * _NODES)))
+        steep = float(_NODE_WEIGHTS @ (values * (1 - values)))
+        constant += 0.5 * (mean - float(_NODE_WEIGHTS @ values)) / max(steep, 0.02)
+        steepness = 0.5 * (steepness + max(steep, 0.02))
+    return min(max(constant, -5.0), 5.0), steepness
+
+
+def _logit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    inside = np.clip(values, 0.01, 0.99)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def foldable(model: nn.Module, features: int) -> bool:
+    """Whether a preparation can be folded into the model's first layer: tried on made-up inputs and a made-up one."""
+    first = _first_layer(model, features)
+    if first is None:
+        return False
+    made_up = Stream.seeded(0, "made-up preparation").normals(features + features**2)
+    matrix = np.eye(features) + 0.3 / math.sqrt(features) * made_up[features:].reshape(features, features)
+    tried = Preparation(torch.from_numpy(made_up[:features].copy()), torch.from_numpy(matrix), 1.0)
+    double = copy.deepcopy(model).double()
+    inputs = _made_up(features, double)
+    try:
+        with torch.no_grad():
+            wanted, found = double(tried.apply(inputs)), folded(double, tried)(inputs)
+    except (RuntimeError, ValueError, TypeError):
+        return False
+    return _same(wanted, found)
+
+
+def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
+    """A copy of a `foldable` model of prepared inputs for raw ones: (x - m) P W' + b = x (W P')' + b - m P W'."""
+    features = len(preparation.centre)
+    model = copy.deepcopy(model)
+    first = _first_layer(model, features)
+    if first is None:
+        raise ValueError(
+            f"{type(model).__name__} has no linear layer with a bias that takes its {features} inputs as they come; a "
+            "preparation cannot be folded into it"
+        )
+    with torch.no_grad():
+        weight = first.weight.double().cpu() @ preparation.matrix.T
+        bias = first.bias.double().cpu() - weight @ preparation.centre
+        first.weight.copy_(weight)
+        first.bias.copy_(bias)
+    return model
+
+
+def _first_layer(model: nn.Module, features: int) -> nn.Linear | None:
+    """The linear layer with a bias that alone takes the inputs as they come; None if there is none."""
+    inputs = _made_up(features, model)
+    calls, _ = _calls(model, inputs)
+    taken = [
+        layer
+        for layer, given, _ in calls
+        if given and isinstance(given[0], Tensor) and given[0].shape == inputs.shape and torch.equal(given[0], inputs)
+    ]
+    layers = [layer for layer in taken if isinstance(layer, nn.Linear)]
+    return layers[0] if len(taken) == len(layers) == 1 and layers[0].bias is not None else None
+
+
+def _calls(
+    model: nn.Module, inputs: Tensor
+) -> tuple[list[tuple[nn.Module, tuple[object, ...], object]], object | None]:
+    """What every layer takes and returns of the inputs, and the model returns; nothing where it does not take them."""
+    seen: list[tuple[nn.Module, tuple[object, ...], object]] = []
+    leaves = [module for module in model.modules() if not list(module.children())]
+    hooks = [module.register_forward_hook(lambda *call: seen.append(call)) for module in leaves]
+    try:
+        with torch.no_grad():
+            return seen, model(inputs)
+    except (RuntimeError, ValueError, TypeError):
+        return [], None
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _last_layer(model: nn.Module, features: int) -> nn.Linear | None:
+    """The linear layer with a trained bias that the outputs are those of, as they come; None if there is none."""
+    calls, returned = _calls(model, _made_up(features, model))
+    for module, _, found in calls:
+        if isinstance(module, nn.Linear) and found is returned and module.bias is not None:
+            return module if module.bias.requires_grad and module.weight.requires_grad else None
+    return None
+
+
+def _made_up(features: int, model: nn.Module) -> Tensor:
+    """Made-up normal inputs (16, p) in the model's precision, on its device."""
+    kind = next(model.parameters(), torch.empty(0))
+    drawn = Stream.seeded(0, "made-up inputs").normals(_TRIED * features).reshape(_TRIED, features)
+    return torch.from_numpy(drawn).to(kind.device, kind.dtype)
+
+
+def _same(wanted: object, found: object) -> bool:
+    if isinstance(wanted, Tensor) and isinstance(found, Tensor):
+        return wanted.shape == found.shape and bool(torch.allclose(wanted, found, rtol=1e-8, atol=1e-8))
+    if isinstance(wanted, tuple) and isinstance(found, tuple):
+        return len(wanted) == len(found) and all(map(_same, wanted, found))
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return wanted.keys() == found.keys() and all(_same(wanted[name], found[name]) for name in wanted)
+    return False

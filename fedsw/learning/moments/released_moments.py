@@ -1,0 +1,244 @@
+"""Moments as they were released, and what is read off them: means, covariances, bounds that columns use, constants."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.data.columns.declaration import Columns
+from fedsw.learning.moments.moments_sum import STEP, Layout
+
+LEVEL = 0.95
+LITTLE = 0.25
+"""A column that uses less of its bounds is worth a word."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments as they were released, or exact ones; whatever is read off them is post-processing.
+
+    ``values`` (blocks, w) float64 are sums in the units of `Layout.vectors`, with noise of deviation ``sigma`` in each,
+    0 for exact ones; ``records`` is the public number of each cell, whether it has a block of its own or not.
+    """
+
+    layout: Layout
+    values: Tensor
+    sigma: float
+    records: tuple[int, ...]
+
+    @classmethod
+    def exact(cls, layout: Layout, totals: Tensor, records: tuple[int, ...]) -> Moments:
+        """Moments without noise from sums in whole steps (cells, w) int64."""
+        return cls(layout, totals.double() * STEP, 0.0, records)
+
+    @property
+    def count(self) -> int:
+        """n, the number of records."""
+        return sum(self.records)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in the mean square of an input over all records."""
+        return self.sigma * math.sqrt(self.layout.cells) * self.layout.bound**2 / max(1, self.count)
+
+    @property
+    def noise_of_targets(self) -> float:
+        """Standard deviation of the noise in the mean of a target, or in the share of a class."""
+        return self.noise / math.sqrt(2) / (self.layout.constant * self.layout.emphasis)
+
+    @property
+    def noise_of_inputs(self) -> float:
+        """Standard deviation of the noise in the mean of an input."""
+        return self.noise / math.sqrt(2) / self.layout.constant
+
+    @property
+    def noise_of_products(self) -> float:
+        """Standard deviation of the noise in the mean of an input times a target."""
+        return self.noise / math.sqrt(2) / self.layout.emphasis
+
+    @property
+    def noise_of_squares(self) -> float:
+        """Standard deviation of the noise in the mean square of a target."""
+        return self.noise / self.layout.emphasis**2
+
+    @property
+    def hidden(self) -> float:
+        """lambda: half the largest eigenvalue that noise alone gives a matrix of mean products, noise * sqrt(2D)."""
+        return self.noise * math.sqrt(self.layout.side / 2)
+
+    def block(self, cell: int) -> NDArray[np.float64]:
+        """Sums of products of (1, x - c, y - d) over a cell's records, (D, D); symmetric."""
+        return self.layout.matrix(self.values[cell])
+
+    @functools.cached_property
+    def products(self) -> NDArray[np.float64]:
+        """Means of products of (1, x - c, y - d) over all records, (D, D); the first is 1."""
+        products: NDArray[np.float64] = self.layout.matrix(self.values.sum(0)) / max(1, self.count)
+        products *= np.outer(self.layout.rounded, self.layout.rounded)
+        products[0, 0] = 1.0
+        return products
+
+    @property
+    def _inputs(self) -> slice:
+        return slice(1, 1 + self.layout.features)
+
+    @property
+    def _predicted(self) -> slice:
+        return slice(1 + self.layout.features, self.layout.side)
+
+    @functools.cached_property
+    def shift(self) -> NDArray[np.float64]:
+        """Mean of x - c, (p,)."""
+        return self.products[0, self._inputs]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the inputs, (p,)."""
+        mean: NDArray[np.float64] = self.shift + np.array(self.layout.centre)
+        return mean
+
+    @functools.cached_property
+    def target_mean(self) -> NDArray[np.float64]:
+        """Mean of the targets, (t,); of classes their shares, which are at least a little and have sum 1."""
+        mean = self.products[0, self._predicted] + self.layout.middle
+        if not self.layout.classes:
+            return np.clip(mean, 0.0, 1.0)
+        least = min(max(self.noise_of_targets, 1 / max(1, self.count)), 0.5 / self.layout.targets)
+        shares: NDArray[np.float64] = np.maximum(mean, least)
+        shares /= shares.sum()
+        return shares
+
+    @functools.cached_property
+    def covariance(self) -> NDArray[np.float64]:
+        """Of the inputs, (p, p); noised, so it may have eigenvalues below 0."""
+        return self.products[self._inputs, self._inputs] - np.outer(self.shift, self.shift)
+
+    @functools.cached_property
+    def cross(self) -> NDArray[np.float64]:
+        """Covariance of inputs and targets, (p, t)."""
+        predicted = self.products[0, self._predicted]
+        return self.products[self._inputs, self._predicted] - np.outer(self.shift, predicted)
+
+    @functools.cached_property
+    def target_covariance(self) -> NDArray[np.float64]:
+        """Of the targets, (t, t)."""
+        predicted = self.products[0, self._predicted]
+        return self.products[self._predicted, self._predicted] - np.outer(predicted, predicted)
+
+    @functools.cached_property
+    def class_shifts(self) -> NDArray[np.float64]:
+        """Mean of the inputs in every class less the mean of all, (classes, p)."""
+        return self.cross.T / self.target_mean[:, None]
+
+    @functools.cached_property
+    def within(self) -> NDArray[np.float64]:
+        """Covariance (p, p) of the inputs within classes, pooled over them; of a regression that of all."""
+        if not self.layout.classes:
+            return self.covariance
+        return self.covariance - self.class_shifts.T @ (self.class_shifts * self.target_mean[:, None])
+
+    def shares_of(self, cell: int) -> NDArray[np.float64]:
+        """Means of the targets (t,) among a block's records, as they were released, by their public number."""
+        row = (self.block(cell)[0] * self.layout.rounded * self.layout.rounded[0])[self._predicted]
+        many = self.records[cell] if self.layout.cells > 1 else self.count
+        shares: NDArray[np.float64] = row / max(1, many) + self.layout.middle
+        return shares
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number read off noised sums; low and high hold the truth in 95 of 100 releases, all of one call together."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Used:
+    """How much of its declared bounds a column uses.
+
+    ``part`` is four standard deviations (about 95 of 100 records of a normal column) as a part of the distance of the
+    bounds, ``most`` what it is at most, as far as the noise lets it be seen.
+    """
+
+    name: str
+    part: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The best answer that looks at no input: shares of classes or means of targets, accuracy or squared error."""
+
+    means: tuple[Estimate, ...]
+    score: Estimate
+
+
+def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] | None = None) -> tuple[Used, ...]:
+    """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so.
+
+    Where inputs are coded, `line` (w, p) is what gives them back (`fedsw.learning.models.coded.Coding`).
+    """
+    line = np.eye(moments.layout.features) if line is None else line
+    variances = np.einsum("wp,wv,vp->p", line, moments.covariance, line, optimize=True)
+    squares = np.sum(line**2, axis=0)
+    spread = np.hypot(moments.noise * squares, 2 * (moments.shift @ line) * moments.noise_of_inputs * np.sqrt(squares))
+    wide = _quantile(max(1, len(variances)), sides=1) * np.hypot(
+        spread, np.maximum(variances, spread) * math.sqrt(2 / max(1, moments.count))
+    )
+    used, place = [], 0
+    for feature in columns.features:
+        if feature.low is not None:
+            length = 1.0 if feature.in_unit else 2.0
+            for number in range(feature.count or 1):
+                at = place + number
+                variance = max(0.0, float(variances[at]))  # noise below 0 takes nothing from what may be there
+                part, most = (4 * math.sqrt(v) / length for v in (variance, variance + wide[at]))
+                if most < LITTLE:
+                    used.append(Used(feature.input_names[number], part, most))
+        place += feature.inputs
+    return tuple(used)
+
+
+def constant_of(moments: Moments) -> Constant:
+    """The best constant answer and what it is worth, with intervals, from the moments alone.
+
+    A share's noise is that of a sum of products, and its sample varies as a count does; a squared distance of numbers
+    in [0, 1] from their mean varies at most as its own mean.
+    """
+    n = max(1, moments.count)
+    means = moments.products[0, 1 + moments.layout.features :] + moments.layout.middle
+    variances = means * (1 - means) if moments.layout.classes else np.diag(moments.target_covariance)
+    noise = moments.noise_of_targets
+    spread = np.hypot(noise, np.sqrt(np.clip(variances, noise, 0.25) / n))
+    wide = _quantile(len(means) + (not moments.layout.classes)) * spread
+    estimates = tuple(_estimate(value, width) for value, width in zip(means, wide, strict=True))
+    if moments.layout.classes:
+        return Constant(estimates, estimates[int(np.argmax(means))])
+    return Constant(estimates, _squared_error(moments, variances))
+
+
+def _squared_error(moments: Moments, variances: NDArray[np.float64]) -> Estimate:
+    """Of the mean of each target, over all targets; its interval at the level that the means leave."""
+    shifts = moments.products[0, 1 + moments.layout.features :]
+    each = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
+    noise = float(np.linalg.norm(each)) / len(shifts)
+    value = float(np.mean(variances))
+    sampled = math.sqrt(min(0.25, max(value, noise)) / max(1, moments.count))
+    return _estimate(value, _quantile(len(shifts) + 1) * math.hypot(noise, sampled))
+
+
+def _estimate(value: float, width: float) -> Estimate:
+    return Estimate(float(value), max(0.0, float(value - width)), max(0.0, min(1.0, float(value + width))))
+
+
+def _quantile(many: int, *, sides: int = 2) -> float:
+    """How many standard deviations hold so many estimates together."""
+    return NormalDist().inv_cdf(1 - (1 - LEVEL) / (sides * many))

@@ -1,0 +1,243 @@
+"""What a run minimises: a task loss plus weighted Wasserstein distances between groups of records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.registry import Word
+from fedsw.mathematics.clipping import Term
+from fedsw.mathematics.clipping.clip import Mode
+from fedsw.mathematics.transport import sliced
+from fedsw.privacy.sensitivity import SIZES, Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity
+
+PenaltyName = Literal["statistical-parity", "equality-of-odds"]
+_WITHIN_CLASSES: Mapping[str, bool] = {"statistical-parity": False, "equality-of-odds": True}
+"""The penalties between groups, and whether each compares within every class; no other is known here."""
+
+GROUP, GROUP_AND_LABEL = "each record's sensitive group", "each record's sensitive group and label"
+"""What is public of a record where strata are drawn by its group, or by its group and label."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The three norms that bound a record's influence.
+
+    ``output`` M is the radius of the ball that outputs are projected onto before they are compared, ``jacobian`` L the
+    spectral norm that per-sample Jacobians of the unprojected output are clipped to, ``loss`` C the l2 norm that
+    per-record gradients of the task loss are.
+    """
+
+    output: float
+    jacobian: float
+    loss: float
+
+    def __post_init__(self) -> None:
+        for name in ("output", "jacobian", "loss"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"clip.{name} = {value}; it must be positive and finite.")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """(1 - alpha) * task loss + alpha * penalty, where the penalty compares the outputs of cells of records.
+
+    Statistical parity compares the outputs of every two groups: the cells are the groups. Equality of odds
+    compares them within every class, with weight 1/classes: the cells are the pairs (class, group). Batches
+    are drawn cell by cell, so a record's cell and the cells' sizes are public.
+
+    Equality of odds conditions on so many ``classes`` (1 for statistical parity); ``alpha`` is between 0 and 1.
+
+    Source: RLL, Section 5 and Appendix A.
+    """
+
+    penalty: PenaltyName
+    groups: int
+    classes: int
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if self.penalty not in _WITHIN_CLASSES:
+            raise ValueError(f"penalty {self.penalty!r} is unknown: choose {' or '.join(map(repr, _WITHIN_CLASSES))}.")
+        if self.groups < (2 if self.alpha else 1):
+            raise ValueError(f"groups = {self.groups}; comparing groups needs at least 2.")
+        if self.classes < 1:
+            raise ValueError(f"classes = {self.classes}; it must be at least 1.")
+        if not self.within_classes and self.classes != 1:
+            raise ValueError(
+                f"statistical parity does not look at labels, but classes = {self.classes}: "
+                "set classes to 1 or choose 'equality-of-odds'."
+            )
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha = {self.alpha}; the weight of the penalty lies between 0 and 1.")
+
+    @property
+    def within_classes(self) -> bool:
+        """Whether groups are compared within every class, so that strata are (class, group)."""
+        return _WITHIN_CLASSES[self.penalty]
+
+    @property
+    def word(self) -> Word:
+        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
+        return "proven"
+
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """What of a record its replacement keeps, since batches are drawn by it."""
+        return ("group", "label") if self.within_classes else ("group",)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Names of the strata of records, in the order of all per-cell sequences: "A=0" or "Y=1,A=0"."""
+        if not self.within_classes:
+            return tuple(f"A={group}" for group in range(self.groups))
+        return tuple(f"Y={y},A={group}" for y in range(self.classes) for group in range(self.groups))
+
+    def owner(self, stratum: int) -> int:
+        """Which of its cells a stratum of the finest penalty is in: of (class, group), or of the groups alone."""
+        return stratum if self.within_classes else stratum % self.groups
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int, float], ...]:
+        """The compared cells and the weight of their distance: (cell, cell, weight), alpha left out."""
+        return tuple(
+            (y * self.groups + i, y * self.groups + j, 1 / self.classes)
+            for y in range(self.classes)
+            for i, j in combinations(range(self.groups), 2)
+        )
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """Index (n,) into `cells` of every record, int64, from its group (n,) and (equality of odds) its label."""
+        group = _indices(sensitive, "sensitive attribute", self.groups)
+        if not self.within_classes:
+            return group
+        return _indices(target, "label", self.classes) * self.groups + group
+
+    def cotangents(
+        self,
+        outputs: Sequence[Tensor],
+        directions: Tensor,
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> list[Tensor]:
+        """Gradient of alpha * penalty with respect to the outputs, cell by cell, float64.
+
+        Outputs are (n_j, d) for every cell, projected onto the ball of M already, directions (d, k) unit columns,
+        independent of the data; ties and memory are as in `fedsw.mathematics.transport.sliced.slot_means`.
+        """
+        self._require_one_per_cell("output tensors", len(outputs))
+        total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
+        for i, j, weight in self._weighted_pairs():
+            q_i, q_j = sliced.cotangents(outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit)
+            total[i].add_(q_i, alpha=weight)
+            total[j].add_(q_j, alpha=weight)
+        return total
+
+    def task_weight(self, batch: int) -> float:
+        """Weight (1 - alpha) / batch of one record's task loss in a batch of that many records."""
+        if batch < 1:
+            raise ValueError(f"batch = {batch}; the task loss is a mean over at least 1 record.")
+        return (1 - self.alpha) / batch
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
+    ) -> tuple[Sensitivity, ...]:
+        """Sensitivity of the clipped gradient to the replacement of one record, for every cell.
+
+        It is (1 - alpha) 2C / sum(sizes) for the task loss, plus alpha times the weighted sensitivities of
+        all the distances that the record's cell takes part in, each at the size of the record's own cell.
+
+        Guarantee: for two batches with these cell sizes that differ by one record replaced at its position in
+        cell j, the summed contributions differ by at most the j-th value in l2 norm. Protects every record
+        against whoever sees the noised sum; the record's cell and all sizes stay public.
+
+        ``sizes`` are records of every cell in the batch, d the dimension of the outputs, ``spread`` of the directions;
+        ``alone`` is the penalty's part, without the task loss.
+        """
+        self._require_one_per_cell("sizes", len(sizes))
+        if d < 1 or (spread is not None and spread < (1 - 1e-9) / d):
+            raise ValueError(f"spread = {spread} in dimension d = {d}: it is at least 1/d, and d at least 1.")
+        public = (GROUP_AND_LABEL if self.within_classes else GROUP, SIZES)
+        task = Sensitivity(0.0, "penalty") if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
+        totals = [replace(task, public=public) for _ in sizes]
+        for i, j, weight in self._weighted_pairs():
+            for own, other in ((i, j), (j, i)):
+                sides = self._side(sizes, own, clip), self._side(sizes, other, clip)
+                totals[own] += weight * swd_sensitivity(*sides, bound=bound, spread=1.0 if d == 1 else spread)
+        return tuple(totals)
+
+    def _weighted_pairs(self) -> tuple[tuple[int, int, float], ...]:
+        if self.alpha == 0:
+            return ()
+        return tuple((i, j, self.alpha * weight) for i, j, weight in self.pairs)
+
+    def _side(self, sizes: Sequence[int], cell: int, clip: Clip) -> Side:
+        if sizes[cell] < 1:
+            raise ValueError(
+                f"cell {self.cells[cell]} has {sizes[cell]} records in the batch; the penalty needs at least "
+                "1. Raise the batch fraction, merge the cell with another, or set alpha to 0."
+            )
+        return Side(sizes[cell], clip.output, clip.jacobian)
+
+    def _require_one_per_cell(self, what: str, count: int) -> None:
+        if count != len(self.cells):
+            raise ValueError(
+                f"{count} {what} for {len(self.cells)} cells: give one for each of {', '.join(self.cells)}."
+            )
+
+
+def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: float) -> float:
+    """The most that the contribution of a client can weigh in l2 norm if it clips as asked.
+
+    L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
+    that something is broken at the client; it is no defence against one that lies within the bound.
+    Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `Objective.task_weight`.
+    """
+    pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)
+    records = sum(q.shape[0] for q in cotangents)
+    return clip.jacobian * pulled + records * task_weight * clip.loss
+
+
+def _indices(values: Tensor, name: str, count: int) -> Tensor:
+    if values.ndim != 1:
+        raise ValueError(f"{name} has shape {tuple(values.shape)}: expected (n,), one value per record.")
+    wrong = ((values != values.floor()) | (values < 0) | (values >= count)).nonzero()
+    if wrong.numel():
+        record = int(wrong[0])
+        raise ValueError(
+            f"{name} {values[record].item()} at record {record}: expected an integer from 0 to {count - 1}."
+        )
+    return values.to(torch.int64)
+
+
+def terms_of(
+    pulled: Iterable[tuple[Tensor, Tensor, float]],
+    losses: Tensor | None,
+    weights: Tensor | None,
+    limit: float,
+    mode: Mode,
+) -> list[Term]:
+    """The terms of one batch, or of a part of it; the same on one machine and at a client.
+
+    ``pulled`` has for every penalty its outputs (n, d), their cotangents (n, d) and the norm L of the Jacobian's clip;
+    losses and their weights, if the task loss has any, are (n,); ``limit`` is the norm C of their clip.
+    """
+    terms = [Term(outputs, q.to(outputs.device), jacobian, mode) for outputs, q, jacobian in pulled]
+    if losses is not None and weights is not None:
+        terms.append(Term(losses, weights.to(losses.device), limit, "spectral"))
+    return terms

@@ -1,0 +1,125 @@
+"""Objectives that match the outputs of private records to another sample: a prior's, a generator's, a domain's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.registry import Word
+from fedsw.learning.objectives import Clip
+from fedsw.mathematics.transport import sliced
+from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
+
+OtherSide = Literal["prior", "generator", "domain"]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """(1 - alpha) * task loss + alpha * SW2^2(outputs of the private records, outputs of the other side).
+
+    The other side is a `prior` (a public sample without parameters; the private side is an encoder), a
+    `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
+    whose records go through the same encoder as the private ones.
+
+    The weight alpha is between 0 and 1: only a prior comes with a private task loss. The other side's outputs are in a
+    ball of ``radius`` A; a generator's alone need none, as no bound on records without parameters looks at it. For a
+    generator, ``both`` takes the noise of RLL's bound for two private sides, which is never less; it promises nothing
+    about the generator's inputs (docs/guarantees/sensitivity.md). For a domain, private outputs may be ``fixed``.
+
+    Source: RLL, Sections 4 and 6, Appendix D.2.
+    """
+
+    other_side: OtherSide
+    alpha: float
+    radius: float
+    both: bool = False
+    fixed: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """One stratum: every private record."""
+        return ("all",)
+
+    @property
+    def private_parameters(self) -> bool:
+        """Whether private records pass through the trained parameters."""
+        return self.other_side != "generator" and not self.fixed
+
+    @property
+    def word(self) -> Word:
+        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
+        return "proven"
+
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """What of a record its replacement keeps, as the guarantee says it: less than it might."""
+        return ("group",)
+
+    def owner(self, stratum: int) -> int:
+        """Which of its cells a stratum of the finest penalty is in: the only one."""
+        return 0
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """Cells (n,) of records with groups (n,) and targets (n,) or (n, t): all are in cell 0, whatever these are."""
+        return torch.zeros(len(sensitive), dtype=torch.int64)
+
+    def cotangents(
+        self,
+        outputs: Tensor,
+        other: Tensor,
+        directions: Tensor,
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient of alpha * SW2^2 with respect to both samples, float64.
+
+        Outputs (n, d) are projected onto the ball of M already, the other side's (m, d) in that of A, directions (d, k)
+        unit columns, independent of the data.
+        """
+        mine, its = sliced.cotangents(outputs, other, directions, ties=ties, memory_limit=memory_limit)
+        return self.alpha * mine, self.alpha * its
+
+    def task_weight(self, batch: int) -> float:
+        """Weight of one private record's task loss in a batch of that many; 0 without a private task loss."""
+        return (1 - self.alpha) / batch if self.other_side == "prior" else 0.0
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
+    ) -> tuple[Sensitivity, ...]:
+        """Sensitivity of the clipped gradient to the replacement of one private record.
+
+        Guarantee: for two batches of `sizes[0]` records that differ by one record replaced at its position, the
+        sums of all clipped contributions, the other side's included, differ by at most the value in l2 norm.
+        Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
+        `both` the value is the larger of the bounds of either side, m = n.
+
+        There are ``sizes[0]`` private records in the batch; d is the dimension, ``spread`` of the directions; ``alone``
+        is the distance's part, without the task loss.
+
+        Source: docs/guarantees/sensitivity.md; RLL, Theorem 4.1.
+        """
+        (n,) = sizes
+        spread = 1.0 if d == 1 else spread
+        own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
+        parameters = 0.0 if self.other_side == "prior" else clip.jacobian
+        other = Side(n, self.radius, parameters, private=False)
+        sensitivity = swd_sensitivity(own, other, bound=bound, spread=spread)
+        if self.both:
+            exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
+            sensitivity = worst([sensitivity, exchanged])
+        total = self.alpha * sensitivity
+        if self.other_side == "prior" and not alone:
+            total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)
+        return (total,)

@@ -1,0 +1,319 @@
+"""Penalties that a user composes: between groups, within classes, to a prior or a public sample, by weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.registry import Word
+from fedsw.learning.objectives.groups import GROUP, Clip, Objective
+from fedsw.learning.objectives.matching import Matching
+from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
+from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
+
+Outputs = Callable[[Any, Any], Tensor]
+"""From a model's raw outputs and a batch to the compared outputs (n, d)."""
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What all penalties have; one of your own derives from it.
+
+    It has `parts`, penalties whose sum it is and whose bounds are proven; or `pull` and `bound`, a derivative and how
+    far one record moves it, which the record then names as stated by you. `require_bound` looks for a counterexample.
+
+    Weights of an objective add up to at most 1. ``outputs`` names what is compared: the task's own (None), one of the
+    model's by name, or a function of (raw outputs, batch) that gives (n, d); ``dimension`` and ``clip`` are theirs,
+    the ``centre`` a public constant that is subtracted before they are bounded.
+    """
+
+    weight: float = 0.5
+    outputs: str | Outputs | None = None
+    dimension: int | None = None
+    clip: Clip | None = None
+    centre: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"a penalty's weight is {self.weight}; it lies between 0 and 1")
+        if self.outputs is not None and self.dimension is None:
+            raise ValueError("a penalty on outputs of its own needs their dimension: Parity(..., dimension=3)")
+
+    def parts(self) -> Sequence[Penalty]:
+        """The penalties, with proven bounds, that this one is a weighted sum of; itself if it is none."""
+        return (self,)
+
+    def pull(self, outputs: Sequence[Tensor], directions: Tensor) -> Sequence[Tensor]:
+        """The derivative in every group's outputs, each (n_j, d) in the ball of M; see `Stated`."""
+        raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
+
+    def bound(self, sizes: Sequence[int], clip: Clip) -> float:
+        """How far one replaced record moves the clipped gradient, as you state it; see `Stated`."""
+        raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
+
+    def between(self) -> Part:
+        """The penalty alone, with its weight."""
+        if type(self) is Penalty:
+            raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
+        return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
+
+    def selected(self, raw: Any, batch: Any, own: Callable[[Any, Any], Tensor]) -> Tensor:
+        """The compared outputs (n, d), centred and unprojected; ``own`` are the task's."""
+        if self.outputs is None:
+            found = own(raw, batch)
+        elif isinstance(self.outputs, str):
+            if not isinstance(raw, dict) or self.outputs not in raw:
+                known = ", ".join(raw) if isinstance(raw, dict) else f"one {type(raw).__name__}"
+                raise ValueError(f"the penalty compares the output {self.outputs!r}; the model returns {known}")
+            found = raw[self.outputs]
+        else:
+            found = self.outputs(raw, batch)
+        return found - self.centre
+
+
+@dataclass(frozen=True)
+class Parity(Penalty):
+    """Sliced W2^2 between the outputs of every two groups (statistical parity). Source: RLL, Section 5."""
+
+    groups: int = 2
+
+    def between(self) -> Objective:
+        """The penalty alone, with its weight."""
+        return Objective("statistical-parity", self.groups, 1, self.weight)
+
+
+@dataclass(frozen=True)
+class EqualizedOdds(Penalty):
+    """Sliced W2^2 between the outputs of every two groups within every class. Source: RLL, Section 5."""
+
+    groups: int = 2
+    classes: int = 2
+
+    def between(self) -> Objective:
+        """The penalty alone, with its weight."""
+        return Objective("equality-of-odds", self.groups, self.classes, self.weight)
+
+
+@dataclass(frozen=True)
+class ToSample(Penalty):
+    """Sliced W2^2 between the outputs of all private records and a public sample.
+
+    The points (m, d) are fixed in advance, or drawn for every attempt from the uniform law on a ball of ``radius`` A
+    about the centre (the prior of an autoencoder, RLL Section 6).
+    """
+
+    sample: Tensor | None = field(default=None, compare=False)
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        Penalty.__post_init__(self)
+        if self.sample is None:
+            return
+        if self.sample.ndim != 2 or 0 in self.sample.shape or not bool(torch.isfinite(self.sample).all()):
+            raise ValueError(f"the public sample has shape {tuple(self.sample.shape)}; give finite points (m, d)")
+        longest = float(torch.linalg.vector_norm(self.sample.double() - self.centre, dim=1).max())
+        if longest > self.radius * (1 + 1e-9):
+            raise ValueError(
+                f"a point of the public sample is {longest:.6g} from the centre, beyond its radius {self.radius:g}; "
+                "give the radius of a ball that holds all of them"
+            )
+
+    def between(self) -> Matching:
+        """The penalty alone, with its weight."""
+        return Matching("prior", self.weight, self.radius)
+
+
+Pull = Callable[[Sequence[Tensor], Tensor], Sequence[Tensor]]
+Bounding = Callable[[Sequence[int], Clip], float]
+
+
+@dataclass(frozen=True)
+class StatedPart:
+    """The penalty alone, with its weight; the same functions as `fedsw.learning.objectives.Objective`."""
+
+    groups: int
+    alpha: float
+    pull: Pull
+    bounding: Bounding
+    drawn_by: tuple[str, ...] = ("group",)
+    word: Word = "stated"
+
+    def owner(self, stratum: int) -> int:
+        """Which of its groups a stratum of the finest penalty is in."""
+        return stratum % self.groups
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return tuple(f"A={group}" for group in range(self.groups))
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """The group of every record (n,), int64."""
+        return Objective("statistical-parity", self.groups, 1, 0.0).cell_of(sensitive, target)
+
+    def cotangents(
+        self,
+        outputs: Sequence[Tensor],
+        directions: Tensor,
+        *,
+        ties: Ties = "shared",
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> list[Tensor]:
+        """The user's cotangents times the weight, group by group (n_j, d), float64."""
+        found = [self.alpha * each.to(torch.float64) for each in self.pull(outputs, directions)]
+        if [each.shape for each in found] != [each.shape for each in outputs]:
+            raise ValueError(
+                f"the penalty's pull gave shapes {[tuple(each.shape) for each in found]} for outputs "
+                f"{[tuple(each.shape) for each in outputs]}; it gives a derivative of each group's outputs"
+            )
+        return found
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
+    ) -> tuple[Sensitivity, ...]:
+        """What the user states, times the weight, the same for every group; with the task loss, or `alone`."""
+        stated = float(self.bounding(sizes, clip))
+        if not (math.isfinite(stated) and stated > 0):
+            raise ValueError(f"the penalty's stated bound is {stated} for sizes {list(sizes)}; it is finite, above 0")
+        penalty = self.alpha * Sensitivity(stated, STATED, public=(GROUP, SIZES))
+        whole = penalty if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes)) + penalty
+        return (whole,) * self.groups
+
+
+Part = Objective | Matching | StatedPart
+"""A penalty alone, with its weight."""
+
+
+def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
+    """The penalties, those of parts replaced by their parts, whose weights are 1 together at most."""
+    found: list[Penalty] = []
+    for penalty in penalties:
+        if not isinstance(penalty, Penalty):
+            raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
+        parts = penalty.parts()
+        if len(parts) == 1 and parts[0] is penalty:
+            found.append(penalty)
+            continue
+        if (total := sum(part.weight for part in parts)) > 1 + 1e-12:
+            raise ValueError(f"the parts of {type(penalty).__name__} have the weights {total:g} together; at most 1")
+        found += expanded([replace(part, weight=penalty.weight * part.weight) for part in parts])
+    return tuple(found)
+
+
+def _nothing(*given: object) -> float:
+    raise TypeError("a Stated penalty needs pull= and bound=: the derivative and how far one record moves it")
+
+
+@dataclass(frozen=True)
+class Stated(Penalty):
+    """A penalty between groups by a user's own derivative, with a bound of their own.
+
+    Guarantee: that of the other penalties *if the statement is true*; nothing here checks it, and the guarantee in
+    words names it.
+
+    ``pull`` takes the outputs of every group, each (n_j, d) in the ball of M, and the directions (d, k) to the
+    derivative in each of them, which must not depend on records beyond these outputs; ``bound`` the groups' batch sizes
+    and the clip to the most, in l2 norm, that replacing one record moves the sum of clipped Jacobians applied to it.
+    """
+
+    pull: Pull = _nothing  # type: ignore[assignment]
+    bound: Bounding = _nothing  # type: ignore[assignment]
+    groups: int = 2
+
+
+def require_bound(
+    penalty: Penalty, sizes: Sequence[int], clip: Clip, *, dimension: int = 1, tries: int = 2000, seed: int = 0
+) -> float:
+    """Look for outputs of neighbouring batches that break a penalty's bound; none of them need be anybody's.
+
+    Given outputs before and after a replacement, the worst Jacobians are known: all of spectral norm L, and aligned, so
+    that the gradient moves by L times the norms of the record's own derivatives, before and after, and of the changes
+    of all others. Outputs are searched for: drawn at random in the ball and at its ends, then improved point by point.
+
+    Guarantee: none; a search that finds nothing proves nothing. What it finds is a counterexample.
+
+    The bound is for these ``sizes`` of groups, few enough to be searched, in so many ``tries`` of neighbouring batches.
+    The largest movement is returned, as a part of the bound; ValueError if it is above.
+    """
+    clip, part = penalty.clip or clip, penalty.between()
+    if isinstance(part, Matching):
+        raise TypeError(f"{type(penalty).__name__} has a bound that is proven, and other outputs beside the records'")
+    theta = public_directions(dimension, 50, "orthogonal", seed, "challenge")
+    bounds = part.sensitivities(sizes, clip, d=dimension, spread=spread(theta), alone=True)
+    draw, most = torch.Generator().manual_seed(seed), 0.0
+    for start in range(max(1, tries // _CLIMB)):
+        group = start % len(sizes)
+        pair, reached = _neighbours(sizes, group, clip.output, dimension, draw, ends=start % 4), 0.0
+        for _ in range(_CLIMB):
+            other = _changed(pair, group, clip.output, draw) if reached else pair
+            moved = clip.jacobian * _moved(part, other, group, theta) / bounds[group].value
+            if not moved <= 1 + 1e-9:
+                raise ValueError(
+                    f"{type(penalty).__name__}: one record of group {group} moves the gradient by "
+                    f"{moved * bounds[group].value:.6g}, and its bound is {bounds[group].value:.6g} for sizes "
+                    f"{list(sizes)}: {moved:.3f} times as far"
+                )
+            if moved >= reached:
+                pair, reached = other, moved
+        most = max(most, reached)
+    return min(1.0, most)
+
+
+_CLIMB = 50
+"""Neighbouring batches that are looked at from one start."""
+
+_Pair = tuple[list[Tensor], Tensor]
+"""The outputs of every group (n_j, d), and what takes the place of the last one of the group with the replacement."""
+
+
+def _neighbours(sizes: Sequence[int], group: int, radius: float, d: int, draw: torch.Generator, *, ends: int) -> _Pair:
+    """Outputs in the ball: at random, at its surface, each group at an end of its own, or all at one."""
+
+    def points(count: int) -> Tensor:
+        drawn: Tensor = torch.randn(count, d, generator=draw, dtype=torch.float64)
+        drawn *= radius / torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
+        if not ends:
+            drawn *= torch.rand(count, 1, generator=draw, dtype=torch.float64) ** (1 / d)
+        return drawn
+
+    if ends < 2:
+        return [points(size) for size in sizes], points(1)[0]
+    one = points(1)
+    outputs = [one.repeat(size, 1) * (-1 if ends == 2 and place % 2 else 1) for place, size in enumerate(sizes)]
+    return outputs, -outputs[group][-1]
+
+
+def _changed(pair: _Pair, group: int, radius: float, draw: torch.Generator) -> _Pair:
+    """One point elsewhere: anywhere on the surface, or close to where it was."""
+    outputs, other = [each.clone() for each in pair[0]], pair[1].clone()
+    place = int(torch.randint(sum(map(len, outputs)) + 1, (1,), generator=draw))
+    rows = [row for each in outputs for row in each] + [other]
+    step = torch.randn(len(other), generator=draw, dtype=torch.float64)
+    step *= 10.0 ** -float(3 * torch.rand(1, generator=draw))
+    moved = radius * step if place % 2 else rows[place] + radius * step
+    rows[place].copy_(moved * min(1.0, radius / max(float(torch.linalg.vector_norm(moved)), 1e-300)))
+    return outputs, other
+
+
+def _moved(part: Objective | StatedPart, pair: _Pair, group: int, theta: Tensor) -> float:
+    """How far the gradient moves under Jacobians of norm 1 that point as badly as they can."""
+    before, last = pair
+    after = [each.clone() for each in before]
+    after[group][-1] = last
+    old, new = part.cotangents(before, theta), part.cotangents(after, theta)
+    own = torch.linalg.vector_norm(old[group][-1]) + torch.linalg.vector_norm(new[group][-1])
+    old[group], new[group] = old[group][:-1], new[group][:-1]
+    others = sum(torch.linalg.vector_norm(a - b, dim=1).sum() for a, b in zip(old, new, strict=True))
+    return float(own + others)

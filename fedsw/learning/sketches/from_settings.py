@@ -1,0 +1,290 @@
+"""From an experiment's settings to what a sketch measures and what that takes: its law, memory and seconds."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw.data.columns.declaration import Coded, coded_columns, ranges
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.own_objects import load_object
+from fedsw.experiment.sections import Sketch, SketchPart
+from fedsw.experiment.sections.sketch import READ_BY_MAP
+from fedsw.experiment.sources import Shape
+from fedsw.learning.models.initial import count_parameters
+from fedsw.learning.sketches import _maps as maps
+from fedsw.learning.sketches._maps import FeatureMap, OwnMap, circle_of
+from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
+from fedsw.learning.sketches.learnt import Classifier, Learnt
+from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
+from fedsw.learning.sketches.table_counts import Pairs
+from fedsw.mathematics.transport.denoise import image_side
+
+
+def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
+    """How many blocks a sketch has: one for each label and group that it tells apart."""
+    return _classes(experiment, shape) * _groups(experiment, shape)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the releases of a sketch, from 1.
+
+    ``weights`` are of the classifier that its map `learnt` looks through, or marks of the pairs of columns that a
+    table's stage measures; none for zeros, where only sizes matter.
+    """
+
+    number: int = 1
+    weights: bytes = b""
+
+
+FIRST = Stage()
+
+
+def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Classifier:
+    """The classifier whose layers later stages look at, untrained."""
+    return Classifier(shape.features, max(1, shape.classes), experiment.sketch.hidden, seed=seed)
+
+
+def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
+    """What is measured of every record in a stage, by public settings, the data's shape and released weights alone.
+
+    ExperimentError if a part does not fit the features, or labels are asked for and there are none.
+    """
+    sketch = experiment.sketch
+    if sketch.labels and shape.targets:
+        raise ExperimentError(
+            f"sketch.labels is true, and the target is {shape.targets} numbers: set it to false, or declare classes"
+        )
+    first = stage.number == 1
+    if stage.number > 1 + len(sketch.stages):
+        raise ExperimentError(f"stage {stage.number} of a sketch with {1 + len(sketch.stages)}: there is none")
+    coded = table_of(experiment)
+    try:
+        return Law(
+            shape.features if coded is None else ranges(coded)[-1][1],
+            _parts(experiment, shape, stage) if coded is None else (_pairs(sketch, coded, stage),),
+            classes=_classes(experiment, shape),
+            groups=_groups(experiment, shape),
+            counts=(sketch if first else sketch.stages[stage.number - 2]).counts,
+            seed=sketch.seed,
+        )
+    except ValueError as fault:
+        raise ExperimentError(f"{'sketch' if first else 'sketch.stages'}: {fault}") from None
+
+
+def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSketch, ...]:
+    sketch = experiment.sketch
+    if stage.number == 1:
+        return tuple(_part(each) for each in (sketch, *sketch.also))
+    learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
+    return tuple(_part(each, learnt) for each in sketch.stages[stage.number - 2].parts)
+
+
+def sent_size(experiment: Experiment, shape: Shape) -> int:
+    """How many numbers say what a later stage measures: weights of a classifier, or one for each pair of columns."""
+    coded = table_of(experiment)
+    if coded is None:
+        return count_parameters(classifier_of(experiment, shape))
+    return len(coded) * (len(coded) - 1) // 2
+
+
+def marks_of(chosen: Sequence[tuple[int, int]], columns: int) -> Tensor:
+    """1 for each chosen pair of columns and 0 for others, (pairs,), as they are sent to clients."""
+    pairs = list(itertools.combinations(range(columns), 2))
+    return torch.tensor([float(pair in chosen) for pair in pairs], dtype=torch.float64)
+
+
+def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
+    """The pairs that a server marked, whatever it sent; all of them where it marked none."""
+    pairs = tuple(itertools.combinations(range(columns), 2))
+    marks = np.frombuffer(weights, dtype="<f4") if weights else np.zeros(len(pairs))
+    if not pairs or len(marks) != len(pairs):
+        raise ExperimentError(
+            f"a later stage of a table of {columns} columns came with {len(marks)} numbers; it measures pairs, one "
+            f"number for each of {len(pairs)}: leave sketch.stages out where there is no pair"
+        )
+    return tuple(pair for pair, mark in zip(pairs, marks, strict=True) if mark > 0.5) or pairs
+
+
+@functools.lru_cache(maxsize=8)
+def drawn(law: Law, dtype: torch.dtype, device: torch.device) -> Sketcher:
+    """The law with its public numbers drawn, in that precision, on that device; once in a process."""
+    try:
+        return law.drawn(dtype).to(device)
+    except ValueError as fault:
+        raise ExperimentError(f"sketch: {fault}") from None
+
+
+MOST_IN_HISTOGRAMS = 100_000
+"""Codes of all columns where pairs with one of them are measured at most."""
+
+_coded = functools.lru_cache(maxsize=8)(coded_columns)
+
+
+def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
+    """How the declared columns are written as codes, where that is what is measured; None where it is not."""
+    sketch, columns = experiment.sketch, experiment.data.columns
+    if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
+        return None
+    if sketch.crossed == "all":
+        return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)
+    return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups, with_class=True, most=MOST_IN_HISTOGRAMS)
+
+
+def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
+    if stage.number > 1:
+        return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
+    if sketch.crossed == "all":
+        return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
+    among = next((place for place, column in enumerate(coded) if column.role == "class"), None)
+    singles = 1.0 if among is None else sketch.singles
+    return Pairs(ranges(coded), singles, sketch.balance, among=among or 0, weight=sketch.weight)
+
+
+def _classes(experiment: Experiment, shape: Shape) -> int:
+    return max(1, shape.classes) if experiment.sketch.labels else 1
+
+
+def _groups(experiment: Experiment, shape: Shape) -> int:
+    return len(shape.groups) if experiment.sketch.groups else 1
+
+
+def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
+    if spec.kind == "code":
+        return Indicators(spec.columns, weight=spec.weight)
+    looked_at = feature_map(spec, learnt)
+    about: dict[str, Any] = {"columns": spec.columns or None, "weight": spec.weight}
+    if spec.kind == "features":
+        signed = spec.map not in ("convolutions", "scattering", "learnt")
+        return Features(looked_at, spec.radius, signed, **about)
+    if spec.kind == "moments":
+        return Moments(looked_at, spec.radius, spec.projected, **about)
+    about |= {"scheme": spec.scheme, "map": looked_at}
+    if spec.kind == "cramer":
+        return SlicedCramer(spec.directions, spec.harmonics, spec.period, **about)
+    return GaussianKernel(spec.bandwidths, spec.pairs, fractions=spec.fractions, **about)
+
+
+def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
+    """The public map that a part of a sketch looks at records through; `learnt` is that of the stage."""
+    if learnt is not None and spec.map == "learnt":
+        return replace(learnt, layer=spec.layer)
+    if spec.map in READ_BY_MAP:
+        kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
+        return kind(**{name: getattr(spec, name) for name in READ_BY_MAP[spec.map]})
+    made = load_object(spec.map, what="sketch.map")
+    if callable(made):
+        try:
+            made = made(**spec.map_arguments)
+        except Exception as fault:  # a user's own code
+            problem = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
+            raise ExperimentError(f"{problem} ({type(fault).__name__}: {fault})") from fault
+    if not isinstance(made, FeatureMap):
+        raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
+    return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
+
+
+FLOPS = 5e10
+"""Operations that a core does in a second, at most."""
+NORMAL_SECONDS = 2e-8
+"""A number of a frequency or direction, at least: drawn, made orthogonal, and put in place."""
+_PLACED_SECONDS = 1e-8
+"""A number of a wave, at least: multiplied, put in place, and in the records' precision."""
+_BANDWIDTH_SECONDS = 5e-5
+"""A bandwidth, at least: its own block of frequencies."""
+_WAVELET_SECONDS, _EXPONENTIAL_SECONDS = 2e-4, 4e-9
+_EXPONENTIALS = 98
+"""Of one frequency of a wavelet: seven turns in either direction, of two Gaussians."""
+_WAVELETS_HELD = 40.0
+"""Bytes for one frequency of one wavelet while the bank is scaled: the bank, mirrored, two squares and their sum."""
+_DECOMPOSED_FLOPS = 2e10
+_MAPPED = 24.0
+"""Bytes for one number inside a map: as it is, transformed, and without its sign; complex where the map is."""
+
+
+@dataclass(frozen=True)
+class SettingCost:
+    """What one setting, as it is written, takes: bytes of memory at once, seconds of all rounds."""
+
+    setting: str
+    value: object
+    bytes: float = 0.0
+    seconds: float = 0.0
+
+
+def of_waves(
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+) -> Iterator[SettingCost]:
+    """What a part of a sketch takes that measures waves: its frequencies, its map, and the sum over records.
+
+    Of records of so many ``features``, in ``rows`` that are summed into ``cells``; ``learnt`` is the map of a later
+    stage. ValueError if the map does not fit the features.
+    """
+    width = float(feature_map(part, learnt).width(features))
+    gaussian = part.kind == "gaussian"
+    name, count = ("pairs", part.pairs) if gaussian else ("directions", part.directions)
+    waves = float(count if gaussian else count * part.harmonics)
+    held = min(rows, chunk_of(int(2 * waves)))
+    normals = count * width
+    seconds = normals * NORMAL_SECONDS + waves * width * (_PLACED_SECONDS + 2 * rows / FLOPS)
+    seconds += len(part.bandwidths) * _BANDWIDTH_SECONDS if gaussian else 0.0
+    seconds += 4 * normals * min(width, count) / FLOPS if part.scheme == "orthogonal" else 0.0
+    if not gaussian and part.harmonics > part.directions:
+        name, count = "harmonics", part.harmonics
+    yield SettingCost(f"sketch.{name}", count, 24.0 * waves * width + 32.0 * (cells + held) * waves, seconds)
+    yield from _of_map(part, features, rows, held)
+
+
+def of_codes(
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+) -> Iterator[SettingCost]:
+    """What a part of a sketch takes that measures features of a map, or their moments; see `of_waves`."""
+    width = float(feature_map(part, learnt).width(features))
+    directions, coordinates = 0.0, 2 * width
+    if part.kind == "moments":
+        mapped = float(part.projected or width) + 1
+        directions, coordinates = 16.0 * part.projected * width, mapped * (mapped + 1) / 2
+    held = min(rows, chunk_of(int(coordinates)))
+    numbers = 32.0 * (cells + held) * coordinates
+    yield SettingCost("sketch.kind", part.kind, directions + numbers, 2 * rows * (coordinates + directions) / FLOPS)
+    yield from _of_map(part, features, rows, held)
+
+
+def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
+    """What the map of a part takes, of so many rows, `held` of them at a time."""
+    if part.map == "convolutions":
+        width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
+        places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
+        bank = float(part.filters) * part.kernel**2
+        spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
+        yield SettingCost("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
+    if part.map == "scattering":
+        yield _of_scattering(part, features, rows, held)
+
+
+def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> SettingCost:
+    """The bank of wavelets, the norms of folded frequencies, and a chunk of records with all coefficients at once."""
+    frequencies = float(circle_of(image_side(features), part.scales)) ** 2
+    wavelets = float(part.scales * part.orientations)
+    sets = 4.0**part.scales
+    folded = frequencies * sets
+    at_once = float(part.orientations) ** part.order * frequencies
+    once = wavelets * (_WAVELET_SECONDS + _EXPONENTIALS * frequencies * _EXPONENTIAL_SECONDS)
+    passes = wavelets * (wavelets if part.order == 2 else 1.0) * frequencies * rows
+    return SettingCost(
+        "sketch.orientations",
+        part.orientations,
+        _WAVELETS_HELD * wavelets * frequencies + 24.0 * folded + _MAPPED * held * at_once,
+        once + 4 / 3 * folded * sets / _DECOMPOSED_FLOPS + 10 * passes / FLOPS,
+    )

@@ -1,0 +1,254 @@
+"""Sketches of tables: one-way and two-way counts of declared columns, and what is read off them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.randomness import Stream
+from fedsw.learning.sketches._maps import Seen
+from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches.drift import Means
+from fedsw.learning.sketches.noised import NoisedSketch
+
+Ranges = tuple[tuple[int, int], ...]
+Pair = tuple[int, int]
+
+
+Balance = Literal["equal", "size", "codes"]
+Share = float | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One-hot codes of columns as they are, and the products of the codes of every two columns.
+
+    With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds w_k u_k for
+    every column and w_kl u_k x u_l for every two of them, the squares of all w adding up to 1: its norm is at most 1,
+    and its mean over records is all one-way and two-way marginals. Its numbers are not negative, whatever a record
+    holds, so two records' inner product is not either, and they are at most sqrt(2) apart.
+
+    The vector is linear in every u_k. Rows of chances (softmax) therefore have the mean vector of the rows that are
+    drawn from them, column by column: a generator of chances is trained on what it will write, without a gap.
+
+    Attributes:
+        ranges: of the features that are each column's code, (first, end), increasing and apart.
+        singles: part of the squared norm that single columns have, above 0; pairs have the rest. With one column all of
+            it. "auto" for what they have if one balance is struck over single columns and pairs together.
+        balance: w of single columns among themselves, and of pairs: "equal", "size", proportional to c^(1/3) for a
+            table of c numbers, or "codes", to c^(1/2). With singles = "auto", "size" makes the noise of all numbers
+            together, sum_t c_t / w_t, least; "codes" lies between that and equal noise in all tables' total variation.
+        chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
+            for single columns and all pairs.
+        among: the column whose pairs with all others are measured, and no other pairs; None for all pairs.
+
+    Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
+        unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
+    """
+
+    ranges: Ranges
+    singles: Share = 0.2
+    balance: Balance = "equal"
+    chosen: tuple[Pair, ...] | None = None
+    among: int | None = None
+    weight: float = 1.0
+    least_product = 0.0  # no number of a record's vector is negative
+
+    def __post_init__(self) -> None:
+        ends = [place for pair in self.ranges for place in pair]
+        if not ends or ends != sorted(ends) or any(first >= end for first, end in self.ranges) or ends[0] < 0:
+            raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
+        if self.singles != "auto" and not 0 < self.singles <= 1:
+            raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1, or is 'auto'")
+        if self.balance not in get_args(Balance):
+            raise ValueError(f"balance is {self.balance!r}; choose one of {', '.join(get_args(Balance))}")
+        if self.among is not None and (self.chosen is not None or not 0 <= self.among < len(self.ranges)):
+            raise ValueError(f"among is {self.among}; name one of {len(self.ranges)} columns, and choose no pairs")
+        if self.chosen is not None and not (self.chosen and all(0 <= i < j < len(self.ranges) for i, j in self.chosen)):
+            raise ValueError(f"chosen pairs are {list(self.chosen)}; give pairs i < j of {len(self.ranges)} columns")
+
+    @property
+    def columns(self) -> Columns:
+        """The features of all codes."""
+        return tuple(place for first, end in self.ranges for place in range(first, end))
+
+    def built(self, features: int, stream: Stream) -> DrawnPart:
+        """Codes (n, features) to vectors; nothing is drawn."""
+        return self.of_codes
+
+    @property
+    def of_codes(self) -> PairsOfCodes:
+        """What it makes of codes, in float64."""
+        sizes = tuple(end - first for first, end in self.ranges)
+        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen, self.among)
+
+
+def table_weights(
+    sizes: Sequence[int],
+    singles: Share,
+    balance: Balance,
+    chosen: Sequence[Pair] | None = None,
+    column: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What a code and a product of two are multiplied by: (K,) and (K, K), symmetric, float64; see `Pairs`.
+
+    Of a ``column``, products with it alone count. The squares of the first, and of the second above its diagonal, which
+    is 0, have sum 1.
+    """
+    size = torch.tensor(sizes, dtype=torch.float64)
+    both = size.unsqueeze(0) * size.unsqueeze(1)
+    power = _POWERS[balance]
+    one, two = size**power, (both**power).fill_diagonal_(0)
+    if column is not None:
+        others = torch.arange(len(sizes)) != column
+        apart = others.unsqueeze(0) & others.unsqueeze(1)
+        two = two.masked_fill(apart, 0.0)
+    if chosen is not None:
+        among = torch.zeros_like(two)
+        for i, j in chosen:
+            among[i, j] = among[j, i] = 1
+        two = two * among
+        return torch.zeros_like(one), (two / (two.sum() / 2)).sqrt()
+    ones, twos = one.sum(), two.sum() / 2
+    share = 1.0 if len(sizes) == 1 else float(ones / (ones + twos)) if singles == "auto" else singles
+    return (share * one / ones).sqrt(), ((1 - share) * two / twos.clamp(min=1)).sqrt()
+
+
+_POWERS: dict[Balance, float] = {"equal": 0.0, "size": 2 / 3, "codes": 1.0}
+"""Of the squared weight of a table in its number of codes."""
+
+
+class PairsOfCodes(DrawnPart):
+    """Codes (n, q) side by side to their singles and products, (n, coordinates), of norm at most 1; see `Pairs`.
+
+    A code of each column is multiplied by ``single`` (K,), a product of two by ``pair`` (K, K), a coordinate by its one
+    of the ``weights``; the codes of every product are at the places ``first`` and ``second`` (coordinates - q,) among
+    all, and ``column`` (q,) says whose each code is.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        singles: Share,
+        balance: Balance = "equal",
+        chosen: Sequence[Pair] | None = None,
+        among: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.sizes = sizes
+        column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        first, second = _products(column, among)
+        single, pair = table_weights(sizes, singles, balance, chosen, among)
+        self.first: Tensor
+        self.second: Tensor
+        self.column: Tensor
+        self.single: Tensor
+        self.pair: Tensor
+        self.weights: Tensor
+        for name, numbers in (("first", first), ("second", second), ("column", column)):
+            self.register_buffer(name, numbers, persistent=False)
+        weights = torch.cat([single[column], pair[column[first], column[second]]])
+        for name, numbers in (("single", single), ("pair", pair), ("weights", weights)):
+            self.register_buffer(name, numbers, persistent=False)
+        self.coordinates = len(weights)
+
+    @property
+    def measured(self) -> int:
+        """Numbers of the tables that have a weight."""
+        return int((self.weights > 0).sum())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The vectors (n, coordinates) of rows (n, q): singles, then products in the order of (first, second)."""
+        codes = self._codes(rows)
+        return torch.cat([codes, codes[:, self.first] * codes[:, self.second]], dim=1) * self.weights
+
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
+        codes = self._codes(rows)
+        sums = []
+        for chosen in members:
+            own = codes * chosen.unsqueeze(1)
+            products = own.T @ codes
+            sums.append(torch.cat([own.sum(dim=0), products[self.first, self.second]]) * self.weights)
+        squares = torch.stack([part.square().sum(dim=1) for part in torch.split(codes, list(self.sizes), dim=1)], dim=1)
+        norms = squares @ self.single.square() + (squares @ self.pair.square() * squares).sum(dim=1) / 2
+        return torch.stack(sums), members @ norms
+
+    def _codes(self, rows: Tensor) -> Tensor:
+        """Every column's code without negative numbers, in the ball of norm 1."""
+        parts = []
+        for part in torch.split(rows.clamp(min=0), list(self.sizes), dim=1):
+            length = torch.linalg.vector_norm(part, dim=1, keepdim=True)
+            parts.append(part / length.clamp(min=1))
+        return torch.cat(parts, dim=1)
+
+
+def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
+    """The places (m,) of the two codes of every product, the first column's before the second's."""
+    if among is None:
+        first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
+        return first, second
+    own, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
+    one, other = own.repeat_interleave(len(others)), others.repeat(len(own))
+    return torch.minimum(one, other), torch.maximum(one, other)
+
+
+_APART = math.sqrt(2)
+"""Two one-hot codes."""
+
+
+def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
+    """How often every code of every column is there, in a sketch whose only part is `Pairs`, of one-hot codes.
+
+    A column's frequencies stand in the sketch once by themselves, and once with every other column, as the pairs with
+    any of its codes; the noise of each is known and independent, and they are averaged with the inverse variances.
+
+    Guarantee: post-processing of the release.
+
+    Of each column come its frequencies (codes,), over all cells, with their noise. ValueError if the sketch measures
+    something else.
+    """
+    measured, sums = pairs_measured(sketch), sketch.blocks.sum(dim=0)
+    size = torch.tensor(measured.sizes, dtype=torch.float64)
+    codes, cells, column = len(measured.column), sketch.law.cells, measured.column
+    means = measured.single[column] * sums[:codes]
+    weighed = measured.weights[codes:] * sums[codes:]
+    for own, other in ((measured.first, measured.second), (measured.second, measured.first)):
+        # A pair adds one noise to a column's code for every code of the other column.
+        means.index_add_(0, own, weighed / size[column[other]])
+    precisions = (measured.single.square() + measured.pair.square() @ (1 / size))[column]
+    frequencies = means / precisions
+    deviations = sketch.deviation * (cells / precisions).sqrt()
+    return tuple(
+        Means(own, float(deviation[0]), sketch.records, _APART)
+        for own, deviation in zip(
+            torch.split(frequencies, list(measured.sizes)), torch.split(deviations, list(measured.sizes)), strict=True
+        )
+    )
+
+
+def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
+    """What a sketch measures whose only part is `Pairs`, in float64, on its device; ValueError for another sketch."""
+    (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
+    if not isinstance(part, Pairs):
+        raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")
+    return part.of_codes.to(sketch.value.device)
+
+
+def cell_means(sketch: NoisedSketch) -> tuple[Means, Means]:
+    """How often every label (classes,), and every group (groups,), is there, by the sketch's counts of its cells.
+
+    Guarantee: post-processing of the release.
+    """
+    law = sketch.law
+    counted = (sketch.counts / sketch.records).reshape(law.classes, law.groups)
+    deviation = sketch.deviation / math.sqrt(law.counts)
+    return (
+        Means(counted.sum(dim=1), deviation * math.sqrt(law.groups), sketch.records, _APART),
+        Means(counted.sum(dim=0), deviation * math.sqrt(law.classes), sketch.records, _APART),
+    )

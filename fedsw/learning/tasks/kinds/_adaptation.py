@@ -1,0 +1,69 @@
+"""Domain adaptation: private records' features are matched to labelled public ones', whose classifier is the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.choices import Settings
+from fedsw.experiment.sections import Model
+from fedsw.experiment.task_kinds import Facts
+from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+
+
+class Adaptation(Task):
+    """A classifier that learns from a public domain and works on a private one."""
+
+    facts = Facts(
+        models=("adaptor", "transported-adaptor", "published-adaptor"),
+        sources=("mnist", "usps", "files"),
+        target="class",
+        other_side="domain",
+        figures=("outputs", "latent"),
+    )
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """`model.latent`, or what the published network has."""
+        if model.kind != "published-adaptor":
+            return model.latent
+        from fedsw.learning.models import PublishedAdaptor
+
+        return PublishedAdaptor.features(math.isqrt(shape.features))
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Features (n, latent), the model's first output."""
+        return part(raw, "outputs", 0)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Cross-entropy (n,) of logits (n, classes), the model's second output."""
+        from torch.nn import functional as F
+
+        return F.cross_entropy(part(raw, "classes", 1), batch.target, reduction="none")
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Loss and accuracy on the private domain."""
+        from fedsw.learning.tasks import metrics
+
+        predicted = part(held_out.raw, "classes", 1).argmax(dim=1)
+        return {"loss": held_out.loss, "accuracy": metrics.accuracy(predicted, held_out.records.target)}
+
+    @classmethod
+    def misfit(cls, settings: Settings) -> str | None:
+        """A public domain that is missing or private, and noise for nothing."""
+        data = settings.data
+        if data.public in (None, data.source):
+            return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
+        if settings.objective.alpha == 0 and settings.privacy.noisy:
+            return (
+                "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set "
+                "it above 0, or use privacy.trust 'none' for the baseline"
+            )
+        return None
+
+
+TASK = Adaptation

@@ -1,0 +1,68 @@
+"""Classification: probabilities are compared between groups, cross-entropy is the loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.sections import Model
+from fedsw.experiment.task_kinds import Facts
+from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+    from fedsw.learning.tasks.tally import Tally
+
+
+class Classification(Task):
+    """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
+
+    facts = Facts(sources=("synthetic", "adult", "files"), target="class")
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """1 for two classes, otherwise their number."""
+        return 1 if shape.classes == 2 else shape.classes
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Class probabilities (n, d) of logits."""
+        import torch
+
+        logits = part(raw, "outputs", 0)
+        return torch.sigmoid(logits) if batch.shape.classes == 2 else torch.softmax(logits, dim=-1)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Cross-entropy (n,)."""
+        from torch.nn import functional as F
+
+        logits = part(raw, "outputs", 0)
+        if batch.shape.classes == 2:
+            target = batch.target.to(logits.dtype)
+            return F.binary_cross_entropy_with_logits(logits.reshape(-1), target, reduction="none")
+        return F.cross_entropy(logits, batch.target, reduction="none")
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """Loss, accuracy and every metric of `fedsw.learning.tasks.metrics.classification`."""
+        from fedsw.learning.tasks import metrics
+
+        records, outputs = held_out.records, held_out.outputs
+        report = metrics.classification(
+            outputs,
+            metrics.predictions(outputs),
+            records.target,
+            records.sensitive,
+            groups=len(held_out.shape.groups),
+            classes=held_out.shape.classes,
+            positive=held_out.shape.positive,
+            directions=held_out.directions,
+        )
+        return {"loss": held_out.loss, **report}
+
+    def tally(self, shape: Shape) -> Tally:
+        """How many records of each group and class are answered with each class."""
+        from fedsw.learning.tasks.tally import Counts
+
+        return Counts(len(shape.groups), shape.classes)
+
+
+TASK = Classification

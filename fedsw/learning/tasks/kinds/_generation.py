@@ -1,0 +1,85 @@
+"""Generation: samples of a generator, or particles, are matched to private records; there is no other loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.choices import Settings
+from fedsw.experiment.sections import Model
+from fedsw.experiment.task_kinds import Facts
+from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedsw.experiment.sources import Shape
+
+MOST_POINTS = 10_000
+"""Samples, and records beside them, that are measured and drawn."""
+
+
+class Generation(Task):
+    """A generator of records, or points that move until they look like records."""
+
+    facts = Facts(
+        models=(
+            *("generator", "dcgan", "adversarial-dcgan", "labelled-images", "blocked-images", "decoded-images"),
+            "particles",
+        ),
+        sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
+        target="any",
+        other_side="generator",
+        figures=("samples",),
+    )
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """The number of features of a record, or of its blocks."""
+        blocked = model.kind == "blocked-images"
+        return shape.classes * (shape.features - shape.classes) if blocked else shape.features
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The samples (n, p) themselves."""
+        return part(raw, "outputs", 0)
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Zero (n,): a generator has no loss but the distance."""
+        return 0 * part(raw, "outputs", 0).sum(dim=-1)
+
+    def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
+        """The sliced distance to held-out records."""
+        from fedsw.learning.tasks.generated_samples import sliced_w2_to
+
+        target = held_out.inputs.features
+        slices = held_out.slices(target.shape[1])
+        return {"sw2": sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
+
+    def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
+        """Samples (m, p), and held-out records (n, p) to see them beside."""
+        return {"outputs": self.generated(model, held_out), "reference": held_out.inputs.features[:MOST_POINTS]}
+
+    def generated(self, model: nn.Module, held_out: HeldOut) -> Tensor:
+        """Samples (m, p) as records are; those that were compared in blocks stand beside their codes again."""
+        from fedsw.learning.models import BlockedImages
+
+        count = min(MOST_POINTS, len(held_out.records))
+        if isinstance(model, BlockedImages):
+            return model.beside(held_out.samples(count // held_out.shape.classes))
+        return held_out.samples(count)
+
+    @classmethod
+    def misfit(cls, settings: Settings) -> str | None:
+        """A weight that leaves room for another loss."""
+        alpha, data, model = settings.objective.alpha, settings.data, settings.model
+        labelled, cloud = model.kind in ("labelled-images", "blocked-images"), model.kind == "particles"
+        if not cloud and (labelled != (data.code is not None) or (data.code or model.code) != model.code):
+            return (
+                f"model.kind {model.kind!r} with model.code {model.code:g}, data.code {data.code}: 'labelled-images' "
+                "and 'blocked-images' make images with their classes, for records that have theirs beside them: give "
+                "both the same length"
+            )
+        if alpha != 1:
+            return f"objective.alpha is {alpha}; a generator has no loss but the distance: set it to 1"
+        return None
+
+
+TASK = Generation

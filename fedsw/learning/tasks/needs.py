@@ -1,0 +1,362 @@
+"""Models made to an experiment's shape, and what a task needs of model and machine before anything is made."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedsw.data.columns.declaration import ranges
+from fedsw.experiment import Experiment, ExperimentError, planned_releases
+from fedsw.experiment.own_objects import is_reference, load_object, named
+from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
+from fedsw.experiment.sources import Shape, stated_shape
+from fedsw.experiment.task_kinds import MODELS, model_kind
+from fedsw.learning import models
+from fedsw.learning.models._image_networks import ResidualImages
+from fedsw.learning.models.labelled import ImageGenerator, VectorGenerator
+from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches.from_settings import (
+    FLOPS,
+    NORMAL_SECONDS,
+    SettingCost,
+    cells_of_sketch,
+    of_codes,
+    of_waves,
+    table_of,
+)
+from fedsw.learning.sketches.learnt import Learnt
+from fedsw.learning.tasks._coding import width_of
+from fedsw.learning.tasks.task import Task
+from fedsw.mathematics.transport.denoise import image_side
+
+_WIDE = (200, 200)
+"""Hidden layers of a generator that learns from a sketch, where none are given."""
+_SMALL = 2**20
+"""Parameters that a model may have to be tried on one record as it is. Of a larger one the sizes alone are looked at,
+for which torch loads its compiler, and that takes seconds."""
+
+
+def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
+    """A freshly initialised model, the same for the same settings.
+
+    ``features`` are the numbers of a record (a generator's own inputs are `spec.latent`), ``outputs`` those that the
+    task asks for, ``classes`` their number, or that of a sketch's cells. ExperimentError if a user's own model cannot
+    be found or made.
+    """
+    if spec.kind in MODELS and not model_kind(spec.kind).table:
+        return _shipped(spec, features, outputs, classes)(seed=spec.seed)
+    return _own(spec, {"features": features, "outputs": outputs, "classes": classes, "seed": spec.seed})
+
+
+def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable[..., nn.Module]:
+    kind, hidden, latent = spec.kind, spec.hidden, spec.latent
+    side, drawn, mlp = math.isqrt(features), math.isqrt(outputs), partial(models.mlp, activation=spec.activation)
+    if kind in ("image-generator", "residual-generator"):
+        made = ImageGenerator if kind == "image-generator" else ResidualImages
+        channels = (hidden[0], hidden[1]) if hidden else (32, 16)
+        return partial(made, image_side(features), classes, latent=latent, channels=channels)
+    if kind in ("labelled-images", "blocked-images"):
+        labelled = models.LabelledImages if kind == "labelled-images" else models.BlockedImages
+        side = math.isqrt(features - classes)
+        return partial(labelled, side, classes, weight=spec.code, latent=latent)
+    known: dict[str, Callable[..., nn.Module]] = {
+        "logistic": partial(models.logistic, features, outputs),
+        "additive": partial(models.logistic, features, outputs),
+        "mlp": partial(mlp, features, hidden, outputs),
+        "encoder-decoder": partial(models.EncoderDecoder, features, hidden, latent, activation=spec.activation),
+        "image-autoencoder": partial(models.ImageAutoencoder, side, latent),
+        "generator": partial(mlp, latent, hidden, outputs),
+        "dcgan": partial(models.DCGAN, drawn, latent, hidden),
+        "adversarial-dcgan": partial(models.AdversarialDCGAN, drawn, latent, hidden),
+        "particles": partial(models.Particles, spec.particles, outputs),
+        "vector-generator": partial(VectorGenerator, features, classes, latent=latent, hidden=hidden or _WIDE),
+        "adaptor": partial(models.Adaptor, side, latent, classes),
+        "transported-adaptor": partial(models.TransportedAdaptor, side, classes, latent),
+        "published-adaptor": partial(models.PublishedAdaptor, side, classes),
+        "decoded-images": partial(models.DecodedImages, side, latent),
+    }
+    return known[kind]
+
+
+def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
+    if not experiment.privacy.sketch:
+        return build(experiment.model, width_of(experiment, shape), outputs, shape.classes)
+    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
+    try:
+        if coded is not None and not is_reference(experiment.model.kind):
+            spec = experiment.model
+            return TableGenerator(ranges(coded), cells, latent=spec.latent, hidden=spec.hidden or _WIDE, seed=spec.seed)
+        width = shape.features if coded is None else ranges(coded)[-1][1]
+        model = build(experiment.model, width, outputs, cells)
+    except ExperimentError:
+        raise
+    except ValueError as fault:
+        raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
+    if lacking := [name for name in ("latent", "cells") if not isinstance(getattr(model, name, None), int)]:
+        raise ExperimentError(
+            f"model.kind {experiment.model.kind!r} has no whole number {lacking[0]!r}; a generator that learns from a "
+            "sketch is called with noise and cells and has the attributes latent and cells "
+            "(fedsw.learning.models.labelled)"
+        )
+    return model
+
+
+def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
+    """A model of the user's own, a copy of a module or what a function or class makes, the same wherever it is made."""
+    factory, name = load_object(spec.kind, what="model.kind"), named("model.kind", spec.kind)
+    if isinstance(factory, nn.Module):
+        if spec.arguments:
+            raise ExperimentError(f"model.arguments are given, and {name} is a module, made already")
+        return copy.deepcopy(factory)
+    if not callable(factory):
+        raise ExperimentError(
+            f"{name} is a {type(factory).__name__}; give an nn.Module, or a function or class that makes one"
+        )
+    arguments = {**_taken(factory, offered), **spec.arguments}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        try:
+            made = factory(**arguments)
+        except Exception as fault:  # the user's own code
+            raise ExperimentError(
+                f"{name} made no model of {arguments} ({type(fault).__name__}: {fault}); "
+                "model.arguments are what it is called with"
+            ) from fault
+    if not isinstance(made, nn.Module):
+        raise ExperimentError(f"{name} made a {type(made).__name__}; it must make an nn.Module")
+    return made
+
+
+def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {each.name: offered[each.name] for each in parameters if each.kind in named and each.name in offered}
+
+
+GIB = 2.0**30
+YEAR = 365.25 * 86_400.0
+_ROUND_SECONDS = 5e-4
+"""A round, at least: its charge is put on the disk."""
+_SORTED_SECONDS = 1e-8
+"""A number among those that are sorted, at least."""
+_COPIES, _SUMS = 3, 2
+"""Of a model: its parameters as they came, loaded and flat; and contributions in float64."""
+_IMAGES = 30_000
+_ENCODER_FLOPS = 6e6
+_CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model: its parameters, the numbers that a record leaves in its layers, and operations for one record."""
+
+    parameters: float
+    activations: float
+    flops: float
+
+
+def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[SettingCost]:
+    """What each setting takes of a process with clients, of batches of so many rows; unread ones are small."""
+    costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
+    measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
+    table = experiment.sketch.kind == "table"
+    later = [part for stage in experiment.sketch.stages for part in ((experiment.sketch,) if table else stage.parts)]
+    for part in (*measured, *later):
+        costs += _of_sketch(experiment, part, shape, rows)
+    spec, goal = experiment.data, experiment.training
+    if spec.drawn:
+        for name in ("records", "test_records"):
+            costs.append(SettingCost(f"data.{name}", getattr(spec, name), 16.0 * getattr(spec, name) * shape.features))
+    if spec.encoded is not None:
+        seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / FLOPS
+        costs.append(SettingCost("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
+    costs.append(SettingCost("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
+    return costs
+
+
+def require_within(
+    parts: list[SettingCost],
+    *,
+    bytes_: float,
+    seconds: float,
+    whose: str,
+    remedy: tuple[str, str],
+    limit_said: bool = True,
+) -> None:
+    """Raise ExperimentError where more is taken than there is: the setting that takes most, its value, the remedy.
+
+    ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
+    Without ``limit_said`` the error does not tell how large the limits are.
+    """
+    room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
+    if not room <= bytes_:
+        needed = f"{room / GIB:,.4g} GiB" if math.isfinite(room) else "more than can be counted"
+        there = f"has {bytes_ / GIB:.3g} GiB for it" if limit_said else "gives less"
+        raise ExperimentError(
+            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} {there}. "
+            f"Lower {most.setting}{remedy[0]}"
+        )
+    time, most = sum(part.seconds for part in parts), max(parts, key=lambda part: part.seconds)
+    if not time <= seconds:
+        there = f"gives it {_time(seconds)} at most" if limit_said else "gives less"
+        raise ExperimentError(
+            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} {there}. "
+            f"Lower {most.setting}{remedy[1]}"
+        )
+
+
+def require_possible(experiment: Experiment, task: Task) -> None:
+    """Refuse what this machine has no memory for, or what takes longer than a year: before anything is made."""
+    shape = stated_shape(experiment)
+    clients = SettingCost("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
+    sites = SettingCost("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))
+    require_within(
+        [*parts_of(experiment, task, shape), clients, sites],
+        bytes_=machine_memory(),
+        seconds=YEAR,
+        whose="this machine",
+        remedy=(", or use one with more memory", ""),
+    )
+
+
+@functools.cache
+def machine_memory() -> float:
+    """Bytes of memory that this machine has, or that its container may take."""
+    memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in _CONTROL_GROUPS:
+        text = Path(path).read_text(encoding="ascii").strip() if Path(path).is_file() else ""
+        memory = min(memory, float(text)) if text.isdigit() else memory
+    return memory
+
+
+@functools.lru_cache(maxsize=64)
+def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
+    """The size of an experiment's model, without memory where it is large; nothing is known of a user's own."""
+    spec = experiment.model
+    if is_reference(spec.kind):
+        return Size(0.0, 0.0, 0.0)
+    if model_kind(spec.kind).points:
+        points = float(spec.particles) * shape.features
+        return Size(points, points, points)
+    try:
+        with torch.device("meta"):
+            model = of_shape(experiment, shape, task.width(shape, spec))
+    except ValueError:
+        return Size(0.0, 0.0, 0.0)  # which is said where the model is made
+    except (RuntimeError, TypeError, OverflowError):  # more numbers than can be counted
+        return Size(math.inf, 0.0, 0.0)
+    parameters = float(sum(parameter.numel() for parameter in model.parameters()))
+    if small := parameters <= _SMALL:
+        model = of_shape(experiment, shape, task.width(shape, spec))
+    generates = task.facts.other_side == "generator"
+    width = spec.latent if generates else width_of(experiment, shape)
+    return Size(parameters, *_passed(model, width, parameters, "cpu" if small else "meta"))
+
+
+def _passed(model: torch.nn.Module, width: int, parameters: float, device: str) -> tuple[float, float]:
+    """Numbers in the layers after one record, and its operations; by its parameters where it takes something else."""
+    seen: list[int] = []
+    operations: list[float] = []
+
+    def count(module: torch.nn.Module, given: tuple[object, ...], found: object) -> None:
+        if isinstance(found, torch.Tensor) and not list(module.children()):
+            seen.append(found.numel())
+            operations.append(_operations(module, given, found))
+
+    hooks = [module.register_forward_hook(count) for module in model.modules()]
+    try:
+        with torch.device(device), torch.no_grad():
+            model.eval()(torch.zeros((1, width)))
+        return float(sum(seen)), sum(operations)
+    except Exception:  # a generator that is called with cells, or a network of more than one input
+        return 0.0, 2.0 * parameters
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _operations(module: torch.nn.Module, given: tuple[object, ...], found: torch.Tensor) -> float:
+    """Of a layer's product, in which each entry of its weight meets every place once."""
+    weight = getattr(module, "weight", None)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        places = given[0].numel() / module.in_channels if isinstance(given[0], torch.Tensor) else 0
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        places = found.numel() / module.out_channels
+    elif isinstance(module, nn.Linear):
+        places = found.numel() / module.out_features
+    else:
+        return 0.0
+    return 2.0 * places * weight.numel() if isinstance(weight, torch.Tensor) else 0.0
+
+
+def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
+    size, training = model_size(experiment, task, shape), experiment.training
+    item, rounds = 8 if training.precision == "float64" else 4, planned_releases(experiment)
+    threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
+    passes = 3 * rounds * size.flops / (FLOPS * threads)
+    yield SettingCost(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
+    held = min(rows, training.micro_batch) * size.activations * 2 * item
+    chosen = "batch_fraction" if training.batch_size is None else "batch_size"
+    yield SettingCost(f"training.{chosen}", getattr(training, chosen), held, passes * (rows - 1))
+
+
+def _named(experiment: Experiment) -> tuple[str, object]:
+    spec = experiment.model
+    if model_kind(spec.kind).points:
+        return "model.particles", spec.particles
+    if spec.hidden and max(spec.hidden) >= spec.latent:
+        return "model.hidden", list(spec.hidden)
+    return ("model.latent", spec.latent) if spec.latent > 2 else ("model.kind", spec.kind)
+
+
+def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
+    """Directions, the numbers of a batch along them, and tables of these."""
+    dimension = task.dimension(shape, experiment.model)
+    if isinstance(dimension, int):
+        k = 1 if dimension < 2 else experiment.slicing.directions
+        spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
+        spent *= planned_releases(experiment)
+        yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
+        if isinstance(local := experiment.local, BinSettings):
+            tables = 16.0 * local.most_bins * k * len(shape.groups)
+            bins = SettingCost("local.bins", local.bins, tables)
+            yield bins if local.most_bins >= k else SettingCost("slicing.directions", k, tables)
+
+
+def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[SettingCost]:
+    coded, cells = table_of(experiment), cells_of_sketch(experiment, shape)
+    if part.kind == "table" and coded is not None:
+        width = float(ranges(coded)[-1][1])
+        yield SettingCost("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
+    elif part.kind != "code":
+        with suppress(ValueError):  # which is said where the law is made
+            of_part = of_codes if part.kind in ("features", "moments") else of_waves
+            learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
+            yield from of_part(part, len(part.columns) or shape.features, cells, rows, learnt)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= YEAR:
+        return f"{seconds / YEAR:,.4g} years" if seconds > YEAR else "a year"
+    return f"{seconds / 3600:,.3g} hours" if seconds >= 3600 else f"{seconds:,.3g} s"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,465 @@
+"""An experiment made concrete: its data, model, outputs, losses and objective, the same at server and clients."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw import data
+from fedsw._tools.randomness import Label, Stream
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.own_objects import is_reference, named
+from fedsw.experiment.penalty_names import PENALTIES, penalties_of
+from fedsw.experiment.sections import ReleaseSettings
+from fedsw.experiment.sources import Shape, load_shape
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.learning import models
+from fedsw.learning.objectives import Clip, Objective, contribution_bound
+from fedsw.learning.objectives.composite import Composite, with_slack
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.penalties import EqualizedOdds, Parity, ToSample
+from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
+from fedsw.learning.tasks import own_task as own
+from fedsw.learning.tasks._coding import coding_of
+from fedsw.learning.tasks.compared import Compared, compared_by, composite_of, penalty_of, require_stated
+from fedsw.learning.tasks.divergence import divergence
+from fedsw.learning.tasks.generated_samples import uniform_ball
+from fedsw.learning.tasks.needs import of_shape, require_possible
+from fedsw.learning.tasks.own_task import made_up_features, task_of
+from fedsw.learning.tasks.tally import Counts, RegressionSums
+from fedsw.learning.tasks.task import Inputs, Raw, Task
+from fedsw.mathematics import clipping
+from fedsw.mathematics.transport.denoise import image_side
+from fedsw.mathematics.transport.sliced import orthogonal_spread, project, public_directions
+from fedsw.privacy.sensitivity import Sensitivity
+
+_NO_LIMIT = 1e12
+"""The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
+
+
+_CODED_AT_ONCE = 2_048
+"""Records that are coded together."""
+
+
+class _Prepares(Protocol):
+    """A `fedsw.learning.moments.preparation.Preparation`."""
+
+    @property
+    def scale(self) -> float: ...
+
+    def apply(self, inputs: Tensor) -> Tensor: ...
+
+    def flat(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one record goes through: features, as released moments prepare them -> outputs (n, d), and a loss each."""
+
+    experiment: Experiment
+    task: Task
+    objective: Objective | Matching | Composite
+    clip: Clip
+    shape: Shape
+    dimension: int
+    parameters: int
+    preparation: _Prepares | None = None
+
+    @classmethod
+    def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
+        """The problem of an experiment; makes the model, to check it (`tasks.own_task`) and count its parameters.
+
+        ExperimentError or clipping.UnsupportedModule, naming what cannot be trained privately, and what can, or a
+        setting that this machine has no memory for; FileNotFoundError if the data set's files are missing.
+        """
+        task = task_of(experiment)
+        require_possible(experiment, task)
+        shape = load_shape(experiment, data_dir)
+        dimension = task.dimension(shape, experiment.model)
+        if not isinstance(dimension, int) or dimension < 1:
+            raise ExperimentError(
+                f"objective.task {experiment.objective.task!r} has outputs of dimension {dimension}, with "
+                f"{shape.classes} classes and {shape.targets} targets; it must be at least 1"
+            )
+        if isinstance(experiment.local, ReleaseSettings) and experiment.local.dct:
+            try:
+                image_side(shape.features)
+            except ValueError as fault:
+                raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
+        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
+            raise ExperimentError(
+                f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
+                f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "
+                "do); set it to 'operator'"
+            )
+        clip = _clip_of(experiment)
+        model = of_shape(experiment, shape, task.width(shape, experiment.model))
+        if not _meets_no_record(experiment, task):
+            clipping.check(model)
+        objective = _objective(experiment, task, shape)
+        problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
+        if experiment.privacy.sketch:
+            for number in range(1, 1 + len(experiment.sketch.shares)):
+                drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
+        elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
+            problem._try_out(model)
+        if len(problem.compared) > 1:
+            problem._try_heads(model)
+        problem._require_stated()
+        return problem
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def from_json(cls, experiment_json: str, data_dir: str | None = None) -> Problem:
+        """The problem of an experiment that came as JSON (from the server's greeting)."""
+        return cls.from_experiment(Experiment.model_validate_json(experiment_json), data_dir)
+
+    @property
+    def features(self) -> int:
+        """Number of inputs of the model: of a record's features, or of what they are coded as."""
+        return self.shape.features if self.coding is None else self.coding.width
+
+    @functools.cached_property
+    def coding(self) -> models.Coding | None:
+        """The public map of a record's features to inputs of the model; None where it takes them as they are."""
+        made = coding_of(self.experiment)
+        return None if made is None else copy.deepcopy(made).to(self.device)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return self.shape.groups
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 for numbers."""
+        return self.shape.classes
+
+    @property
+    def positive(self) -> int | None:
+        """The class that ratios between groups are of; None where it is no class in particular."""
+        return self.shape.positive
+
+    @property
+    def units(self) -> tuple[float, float] | None:
+        """Lower bound and width of the one declared number to predict; None where errors are in coded units."""
+        return self.shape.units
+
+    @functools.cached_property
+    def dtype(self) -> torch.dtype:
+        """Precision of the model and of what travels."""
+        return torch.float64 if self.experiment.training.precision == "float64" else torch.float32
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """Where the model runs, ranks are found and contributions are added."""
+        return _device("training.device", self.experiment.training.device)
+
+    @functools.cached_property
+    def accounting_device(self) -> torch.device:
+        """Where the server computes epsilon: privacy.device, or where the model runs."""
+        wanted = self.experiment.privacy.device
+        return self.device if wanted is None else _device("privacy.device", wanted)
+
+    def build_model(self) -> nn.Module:
+        """A freshly initialised model: the same for the same model seed."""
+        width = self.task.width(self.shape, self.experiment.model)
+        model = of_shape(self.experiment, self.shape, width)
+        return model.to(self.device, self.dtype)
+
+    def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
+        """The model with the flat parameters `theta` loaded."""
+        models.load_flat(model, theta.to(self.device))
+        return model
+
+    def inputs(self, records: Records) -> Tensor:
+        """Features (n, p) as the model takes them."""
+        features = records.features.to(self.device, self.dtype)
+        norm = self.experiment.data.row_norm
+        features = features if norm is None else norm * F.normalize(features, dim=1)
+        if self.coding is None:
+            return features if self.preparation is None else self.preparation.apply(features)
+        return torch.cat([self._coded(self.coding, rows) for rows in torch.split(features, _CODED_AT_ONCE)])
+
+    def _coded(self, coding: models.Coding, features: Tensor) -> Tensor:
+        """Some features (n, p) as the model takes them, through both maps, so that they stay in a processor's cache."""
+        numbers: Tensor = coding(features)
+        return numbers if self.preparation is None else self.preparation.apply(numbers)
+
+    def under(self, preparation: _Prepares) -> Problem:
+        """The problem of prepared features, with clips of Jacobians and loss gradients in their scale."""
+        raw, scale = _clip_of(self.experiment), preparation.scale
+        clip = replace(raw, jacobian=scale * raw.jacobian, loss=scale * raw.loss)
+        return replace(self, clip=clip, preparation=preparation)
+
+    def given(self, records: Records) -> Inputs:
+        """Records as the model takes them, with what they are compared with."""
+        return Inputs(self.inputs(records), records.target.to(self.device), self.shape)
+
+    def imagined(self, latents: Tensor) -> Inputs:
+        """A generator's own inputs (n, latent), which no record belongs to."""
+        return Inputs(latents, torch.zeros((len(latents), 0), device=self.device), self.shape)
+
+    def chunks(self, records: Records) -> Iterator[Records]:
+        """The records in pieces of at most `micro_batch`, in order."""
+        size = self.experiment.training.micro_batch
+        for start in range(0, len(records), size):
+            yield records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
+
+    @functools.cached_property
+    def compared(self) -> tuple[Compared, ...]:
+        """What every penalty compares, in the order of the columns that travel."""
+        return compared_by(self.objective, self.dimension, self.clip)
+
+    @property
+    def columns(self) -> int:
+        """Columns of the outputs that travel: those of all penalties."""
+        return sum(each.width for each in self.compared)
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The task's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
+        return self.task.outputs(raw, batch) - self.experiment.clip.centre
+
+    def heads(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs of all penalties side by side, centred and unprojected: (n, columns)."""
+        if not isinstance(self.objective, Composite):
+            return self.outputs(raw, batch)
+        return torch.cat([p.selected(raw, batch, self.task.outputs) for p in self.objective.penalties], dim=1)
+
+    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
+        """The outputs (n, columns) inside their balls: what a client may send under `central`."""
+        return self.inside(self.heads(raw, batch))
+
+    def inside(self, heads: Tensor) -> Tensor:
+        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M, as they travel."""
+        return self.rounded(heads).cpu()
+
+    def rounded(self, heads: Tensor) -> Tensor:
+        """Outputs (n, columns) as `inside` has them, in the precision in which they travel, still on the device."""
+        return self.in_balls(heads).to(self.dtype)
+
+    def in_balls(self, heads: Tensor) -> Tensor:
+        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M."""
+        if len(self.compared) == 1:
+            return project(heads, self.compared[0].clip.output)
+        return torch.cat([project(heads[:, each.columns], each.clip.output) for each in self.compared], dim=1)
+
+    def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
+        """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
+        bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
+        return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
+
+    def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
+        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack."""
+        widths, bound = tuple(each.width for each in self.compared), self.experiment.privacy.bound
+        return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
+
+    def planned_spreads(self) -> list[float]:
+        """The spreads of all directions, known before for orthogonal blocks; 1, the worst, for i.i.d. ones."""
+        slicing = self.experiment.slicing
+        widths = [each.width for each in self.compared]
+        return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
+
+    def no_cotangents(self, count: int) -> Tensor:
+        """Cotangents of records that are compared with nothing: zeros of shape (count, columns), of no memory."""
+        return torch.zeros((1, 1), dtype=torch.float64).expand(count, self.columns)
+
+    def no_outputs(self) -> Tensor:
+        """The outputs (0, columns) of an empty batch."""
+        return torch.zeros((0, self.columns), dtype=self.dtype)
+
+    def losses(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Task loss of every record (n,)."""
+        return self.task.loss(raw, batch)
+
+    def fixed_outputs(self, records: Records) -> Tensor:
+        """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
+        return project(self.fixed_points(records), self.clip.output).to(self.dtype).cpu()
+
+    def fixed_points(self, records: Records) -> Tensor:
+        """The same (n, d) about the clip's centre, not projected: features as they are, or as the model shows them."""
+        inputs = self.inputs(records)
+        if self._shown is not None:
+            inputs = self._shown(inputs)
+        return inputs - self.experiment.clip.centre
+
+    @functools.cached_property
+    def _shown(self) -> Callable[[Tensor], Tensor] | None:
+        """What a model compares of records that move nothing; it has no parameter."""
+        if not model_kind(self.experiment.model.kind).fixed:
+            return None
+        return cast(Callable[[Tensor], Tensor], self.build_model().seen)
+
+    @property
+    def private_parameters(self) -> bool:
+        """Whether private records pass through the trained parameters, so that clients contribute gradients."""
+        return not isinstance(self.objective, Matching) or self.objective.private_parameters
+
+    def latents(self, count: int, *purpose: Label) -> Tensor:
+        """Standard normal inputs (count, latent) of a generator: public, seeded apart from data, sampling and noise."""
+        latent = self.experiment.model.latent
+        normals = Stream.seeded(self.experiment.slicing.seed, "latents", *purpose).normals(count * latent)
+        return torch.from_numpy(normals).reshape(count, latent).to(self.device, self.dtype)
+
+    def directions(self, round_: int, attempt: int) -> Tensor:
+        """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
+        return self._directions(self.dimension, round_, attempt)
+
+    def all_directions(self, round_: int, attempt: int) -> list[Tensor]:
+        """The directions of an attempt for every penalty, each (d, k); those of the first are `directions`."""
+        further = [
+            self._directions(each.width, f"penalty {number}", round_, attempt)
+            for number, each in enumerate(self.compared[1:], start=1)
+        ]
+        return [self.directions(round_, attempt), *further]
+
+    def _directions(self, d: int, *purpose: Label) -> Tensor:
+        slicing = self.experiment.slicing
+        return public_directions(d, slicing.directions, slicing.scheme, slicing.seed, "directions", *purpose)
+
+    def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
+        """What a penalty to a public sample compares with, (m, d) on the device: its points, or fresh uniform ones."""
+        penalty = self.compared[number].penalty
+        if not isinstance(penalty, ToSample):
+            raise TypeError(f"penalty {number} is a {type(penalty).__name__}, which compares with no sample")
+        if penalty.sample is not None:
+            return (penalty.sample.detach().double() - penalty.centre).to(self.device)
+        stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
+        return uniform_ball(count, self.compared[number].width, penalty.radius, stream).to(self.device)
+
+    def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
+        """Positions (n_j,) of the records of every cell j (stratum of sampling), in the objective's order."""
+        cell = self.objective.cell_of(records.sensitive, records.target).numpy()
+        return tuple(np.flatnonzero(cell == index) for index in range(len(self.objective.cells)))
+
+    def validate(self, records: Records, *, name: str) -> None:
+        """Check a node's records before anything is spent; see `data.validate`."""
+        data.validate(records, name, groups=self.groups)
+
+    def _require_stated(self) -> None:
+        """Try bounds that a user states, and refuse them where ranks come from tables, which no derivative is given."""
+        if not isinstance(self.objective, Composite):
+            return
+        trust = self.experiment.privacy.model
+        if trust.local and not trust.masked:
+            raise ExperimentError(
+                f"trust {trust.name!r} takes one of the shipped penalties, and objective.penalty "
+                f"{self.experiment.objective.penalty!r} is none: use 'central' or 'distributed'"
+            )
+        if self.objective.word == "proven":
+            return
+        if trust.masked:
+            named = [name for _, name in penalties_of(self.experiment) if PENALTIES.get(name).word != "proven"]
+            own = ", ".join(map(repr, named))
+            raise ExperimentError(
+                f"a penalty of your own ({own}) with a derivative and a bound needs outputs, and under trust "
+                f"{self.experiment.privacy.trust!r} nobody has them: use 'central', or a penalty of `parts`"
+            )
+        if not self.experiment.clip.open:
+            require_stated(self.objective, self.dimension, self.clip)
+
+    def _try_heads(self, model: nn.Module) -> None:
+        """Look at the outputs that further penalties compare, on made-up records."""
+        features, targets = made_up_features(self.experiment.model.seed, self.features), self.shape.targets
+        none = torch.zeros((len(features), targets)) if targets else torch.zeros(len(features), dtype=torch.int64)
+        batch = Inputs(features, none, self.shape)
+        with torch.no_grad():
+            raw = model(features)
+        for number, each in enumerate(self.compared):
+            assert each.penalty is not None
+            try:
+                values = each.penalty.selected(raw, batch, self.task.outputs)
+            except ValueError as fault:
+                raise ExperimentError(f"objective.also[{number - 1}]: {fault}") from None
+            if tuple(values.shape) != (len(features), each.width):
+                raise ExperimentError(
+                    f"objective.also[{number - 1}] compares outputs of shape {tuple(values.shape)} for {len(features)} "
+                    f"records; its dimension is {each.width}"
+                )
+
+    def made_up_inputs(self) -> Tensor:
+        """A few inputs (3, p) float32 as a model takes them, made up: no record's."""
+        seed = self.experiment.model.seed
+        if self.task.facts.other_side == "generator":
+            return made_up_features(seed, self.experiment.model.latent)
+        features, norm = made_up_features(seed, self.features), self.experiment.data.row_norm
+        return features if norm is None else norm * F.normalize(features, dim=1)
+
+    def diverged(self, theta: Tensor) -> str | None:
+        """Say why a model with these weights (r,) learns no more, by them and made-up inputs; None while it may."""
+        takes_none = model_kind(self.experiment.model.kind).points
+
+        def answer() -> Any:
+            return self.prepared(self.build_model(), theta)(self.made_up_inputs().to(self.device, self.dtype))
+
+        return divergence([theta.to(self.dtype)], None if takes_none else answer)
+
+    def _try_out(self, model: nn.Module) -> None:
+        """Run a model on made-up inputs, and make it again: see `fedsw.learning.tasks.own_task`."""
+        spec, goal = self.experiment.model, self.experiment.objective
+        name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
+        features = self.made_up_inputs()
+        width = self.task.width(self.shape, spec)
+        if not model_kind(spec.kind).points:
+            alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
+            own.require_fit(
+                self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name
+            )
+        if is_reference(spec.kind):
+            own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
+
+    def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
+        """The shared batch key of an attempt in a seeded (nominal) run."""
+        assert self.experiment.seed is not None
+        return Stream.seeded(self.experiment.seed, "batch", round_, attempt).words(4).tobytes()
+
+
+def _device(setting: str, wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError(f"{setting} is 'cuda' but this machine offers none to torch; use 'cpu'")
+    return torch.device(wanted)
+
+
+def _clip_of(experiment: Experiment) -> Clip:
+    asked = experiment.clip
+    return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
+
+
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
+    goal, other_side = experiment.objective, task.facts.other_side
+    kind = PENALTIES.get(goal.penalty)
+    if goal.also or kind.own:
+        return composite_of(experiment, shape)
+    if (kind.compares, other_side) == ("sample", "prior"):
+        return Matching("prior", goal.alpha, goal.prior_radius)
+    if kind.compares == "records" and other_side in ("generator", "domain"):
+        limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
+        fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
+        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
+    if (kind.compares, other_side) == ("groups", None):
+        numbers = {"weight": goal.alpha, "groups": len(shape.groups), "classes": shape.classes}
+        made = penalty_of(goal.penalty, "objective.penalty", numbers)
+        if isinstance(made, Parity | EqualizedOdds):
+            return made.between()
+        return composite_of(experiment, shape)
+    raise ExperimentError(
+        f"objective.penalty {goal.penalty!r} compares {kind.compares}, and objective.task {goal.task!r} has "
+        f"{'groups' if other_side is None else f'a {other_side} on its other side'}; name a penalty of that"
+    )
+
+
+def _meets_no_record(experiment: Experiment, task: Task) -> bool:
+    """Whether no private record passes through the model, so that nothing of it is clipped."""
+    kind = model_kind(experiment.model.kind)
+    mixes = kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"
+    return kind.points or mixes or experiment.privacy.sketch

@@ -1,0 +1,184 @@
+"""Columns of the outputs' Jacobians for a block of records: measured, weighed and made parts of a sum, call by call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw.mathematics.clipping._gram import Block, Call, Numbers, Products, RecordTerm, in_range
+from fedsw.mathematics.clipping.rules._rule import Factored, inner_products, tiles
+
+Way = Literal["cheapest", "formed", "factored"]
+
+# Numbers that the formed rows of a block may hold, unless its activations hold more: 64 MB in float32.
+_FORMED_FLOATS = 2**24
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """What D columns of a block's outputs send to its calls, those that any column reaches."""
+
+    records: int
+    count: int
+    calls: Sequence[_Formed | _Factored]
+    device: torch.device
+
+    def gram(self, columns: slice) -> Tensor:
+        """Gram matrices (n, d, d), float64, of some of the columns: sums over the calls."""
+        wanted = range(self.count)[columns]
+        parts = [call.gram(wanted) for call in self.calls if any(each in call.reached for each in wanted)]
+        if not parts:
+            return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
+        return functools.reduce(Tensor.add_, parts)
+
+    def parts(self, weights: Tensor) -> list[RecordTerm]:
+        """What every call adds for J^T weights of every record: weights (n, D), float64."""
+        return [call.part(weights) for call in self.calls]
+
+
+def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
+    """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
+
+    Calls whose rule knows two ways go the one that costs less, within the memory of their activations, or always one.
+    """
+    pulled = [block.backprops(row) for row in rows]
+    room = max(_FORMED_FLOATS, block.floats)
+    found: list[_Formed | _Factored] = []
+    for number, call in enumerate(block.calls):
+        reached = [column for column, deltas in enumerate(pulled) if deltas[number] is not None]
+        deltas = [each for column in reached if (each := pulled[column][number]) is not None]
+        for column in reached:
+            pulled[column][number] = None  # freed as soon as its call has used it
+        if not reached:
+            continue
+        # Numbers that formed rows hold until they are added, and those of the part made of them.
+        floats = deltas[0].shape[0] * call.entries * (len(deltas) + 2)
+        if _forms(call, deltas, way, room=room - floats):
+            room -= floats if call.rule.factored is not None else 0
+            found.append(_Formed.of(call, reached, deltas))
+        else:
+            found.append(_Factored.of(call, reached, deltas))
+    return OutputColumns(block.records, len(rows), found, block.outputs[0].device)
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """A call whose columns are measured by factors; its input, and those of a `single` column, are converted once."""
+
+    call: Call
+    rule: Factored
+    reached: Sequence[int]
+    deltas: Sequence[Tensor]
+    input: Tensor
+    shared: Tensor | None
+    single: Products | None = None
+
+    @staticmethod
+    def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
+        rule = call.rule.factored
+        assert rule is not None
+        given = in_range(call.input)
+        shared = rule.shared(call.layer, given)
+        unweighed = torch.ones(len(deltas[0]), dtype=torch.float64, device=deltas[0].device)
+        single = Products.of(call, rule, given, shared, deltas[0], unweighed) if len(deltas) == 1 else None
+        return _Factored(call, rule, reached, deltas, given, shared, single)
+
+    def gram(self, wanted: Sequence[int]) -> Tensor:
+        if self.single is not None and list(wanted) == list(self.reached):
+            return self.single.gram.clone()
+        deltas = _those_of(wanted, self.reached, self.deltas)
+        return self.rule.measured(self.call.layer, self.input, deltas, self.shared)
+
+    def part(self, weights: Tensor) -> RecordTerm:
+        if self.single is not None:
+            return replace(self.single, scale=in_range(weights[:, self.reached[0]]))
+        units, scale = _units(_taken(weights, self.reached))
+        units = units.to(self.deltas[0].dtype)
+        shape = (-1, *[1] * (self.deltas[0].dim() - 1))
+        delta = self.deltas[0] * units[:, 0].reshape(shape)
+        for number, each in enumerate(self.deltas[1:], 1):
+            delta.addcmul_(each, units[:, number].reshape(shape))
+        return Products.of(self.call, self.rule, self.input, self.shared, delta, scale)
+
+
+@dataclass(frozen=True)
+class _Formed:
+    """A call whose columns are formed: (D', n, entries) by name; one is kept in float64, as it will be added."""
+
+    call: Call
+    reached: Sequence[int]
+    values: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Formed:
+        formed = call.rule.formed
+        assert formed is not None
+        a, d = call.input, len(deltas)
+        floats = formed.floats(call.layer, a, deltas[0], d)
+        kept: dict[str, Tensor] = {}
+        for part in tiles(a.shape[0], floats, a.device):
+            rows = formed.rows(call.layer, a[part], [each[part] for each in deltas])
+            for name, own in rows.items():
+                if name not in kept:
+                    dtype = torch.float64 if d == 1 else own[0].dtype
+                    kept[name] = torch.empty((d, a.shape[0], own[0].shape[1]), dtype=dtype, device=a.device)
+                for row, store in zip(own, kept[name], strict=True):
+                    store[part] = row
+        return _Formed(call, reached, kept)
+
+    def gram(self, wanted: Sequence[int]) -> Tensor:
+        grams = [inner_products(_those_of(wanted, self.reached, list(each))) for each in self.values.values()]
+        return functools.reduce(Tensor.add_, grams)
+
+    def part(self, weights: Tensor) -> RecordTerm:
+        if len(self.reached) == 1:
+            scale = in_range(weights[:, self.reached[0]])
+            return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)
+        units, scale = _units(_taken(weights, self.reached))
+        return Numbers(
+            self.call, {name: _stored(_combined(each, units)) for name, each in self.values.items()}, in_range(scale)
+        )
+
+
+def _those_of(wanted: Sequence[int], reached: Sequence[int], values: Sequence[Tensor]) -> list[Tensor]:
+    """The wanted columns, of the values of those that were reached; zeros for the others."""
+    known = dict(zip(reached, values, strict=True))
+    return [known[each] if each in known else torch.zeros_like(values[0]) for each in wanted]
+
+
+def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool:
+    formed = call.rule.formed
+    if formed is None or call.rule.factored is None:
+        return formed is not None
+    if way != "cheapest":
+        return way == "formed"
+    return room >= 0 and formed.cheaper(call.layer, call.input, deltas[0], len(deltas))
+
+
+def _taken(weights: Tensor, reached: Sequence[int]) -> Tensor:
+    if len(reached) == weights.shape[1]:
+        return weights
+    return torch.stack([weights[:, column] for column in reached], dim=1)  # a list of numbers would be sent to a device
+
+
+def _units(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (n, D) as numbers in [-1, 1] and their scale (n,): in no precision do they overflow or underflow."""
+    scale = weights.abs().amax(dim=1)
+    return weights / torch.where(scale > 0, scale, 1.0)[:, None], scale
+
+
+def _combined(values: Tensor, units: Tensor) -> Tensor:
+    """Sum over the columns of (D, n, entries), weighed by (n, D)."""
+    return torch.bmm(units.to(values.dtype).unsqueeze(1), values.transpose(0, 1)).squeeze(1)
+
+
+def _stored(values: Tensor) -> Tensor:
+    """The numbers that are measured and added: converted to float64 once, so that no later reading can flush any."""
+    if values.dtype == torch.float64:
+        return in_range(values)
+    return values.to(torch.float64)

@@ -1,0 +1,259 @@
+"""Gram matrices of per-record Jacobians: a block a layer, their sum, and how far rounding may have moved it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node
+
+from fedsw.mathematics.clipping.rules import Rule
+from fedsw.mathematics.clipping.rules._attention import Projection
+from fedsw.mathematics.clipping.rules._rule import Factored, squared_norms, trains
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one layer: its input, and the place in the graph where its output was made.
+
+    The edge is taken before anything can overwrite the output (an in-place activation moves its `grad_fn`).
+    """
+
+    title: str
+    layer: nn.Module | Projection
+    rule: Rule
+    input: Tensor
+    version: int
+    source: Node | None
+    edge: GradientEdge
+
+    def place(self, name: str) -> tuple[Tensor, int]:
+        """The parameter, of its own shape, that the rule calls `name`, and its row at which the layer's part begins."""
+        return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
+
+    @property
+    def entries(self) -> int:
+        """Numbers of the parameters that the rule measures."""
+        trained = [name for name in self.rule.parameters if trains(self.layer, name)]
+        return sum(int(getattr(self.layer, name).numel()) for name in trained)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of consecutive records: what the module returned for them, and its calls.
+
+    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent.
+    """
+
+    rows: slice
+    outputs: tuple[Tensor, ...]
+    calls: tuple[Call, ...]
+    bare: bool
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def floats(self) -> int:
+        """Numbers of the inputs of all calls."""
+        return sum(call.input.numel() for call in self.calls)
+
+    def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Pull cotangents (n, ...) of the outputs back to the output of every call, of its shape, and no further."""
+        pairs = [
+            (output, cotangent[self.rows])
+            for output, cotangent in zip(self.outputs, cotangents, strict=True)
+            if output.requires_grad and cotangent is not None
+        ]
+        if not pairs or not self.calls:
+            return [None] * len(self.calls)
+        if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
+            return [pairs[0][1]]
+        with torch.inference_mode(False):  # a checkpointed layer runs again here, and must be recorded
+            pulled = torch.autograd.grad(
+                [output for output, _ in pairs],
+                [call.edge for call in self.calls],
+                [cotangent for _, cotangent in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        return list(pulled)
+
+
+# What rounding can hide, relative to the reach of a record (see `Factored.reach`): in a squared norm, per number of the
+# factors; in a sum over records, per product, so much above its unit roundoff that what is hidden stays unimportant.
+_LOST_IN_NORM = 2.0**-51
+_LOST_IN_SUM = 2.0**-40
+
+# Magnitudes at which float64 loses nothing that matters: products of factors inside, and their squares, stay inside
+# its range or are far below any limit.
+_LEAST, _MOST = 2.0**-400, 2.0**400
+_LEAST_LIMIT = 2.0**-300
+
+
+@dataclass(frozen=True)
+class Products:
+    """A part as the products of these factors, which are taken once to be measured and once to be added.
+
+    Input and backprop ``delta`` are (n, ...), ``scale`` of what they make (n,), float64, in range or infinite; ``gram``
+    (n, 1, 1) is of these factors.
+    """
+
+    call: Call
+    rule: Factored
+    input: Tensor
+    delta: Tensor
+    gram: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def of(call: Call, rule: Factored, given: Tensor, shared: Tensor | None, delta: Tensor, scale: Tensor) -> Products:
+        """The factors of a call: its input as it was measured, and a backprop (n, ...) as it arrived."""
+        delta = in_range(delta)
+        return Products(call, rule, given, delta, rule.measured(call.layer, given, [delta], shared), in_range(scale))
+
+    def squares(self) -> Tensor:
+        """At least the squared norm (n,) of what a record adds, up to the scale; not finite if it is not.
+
+        With what rounding may have hidden where products cancel.
+        """
+        squares = self.gram.reshape(-1).clone()
+        reach = self.rule.reach(self.call.layer, self.input, self.delta)
+        if reach is not None:
+            squares = squares + reach.mul_(_lost(self.input, self.delta))
+        return squares
+
+    def rows(self, rows: slice) -> Products:
+        """What some of the records add."""
+        return replace(
+            self, input=self.input[rows], delta=self.delta[rows], gram=self.gram[rows], scale=self.scale[rows]
+        )
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """The sum over records, each times its factor (n,), by parameter name; float64. Called last: it overwrites.
+
+        What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
+        """
+        for factor in (self.input, self.delta):
+            if factor.is_floating_point():
+                factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part as numbers that exist: what is measured and what is added are the same, however they were made.
+
+    They are (n, entries of the parameter) by name, and their scale (n,), float64, in range or infinite.
+    """
+
+    call: Call
+    values: Mapping[str, Tensor]
+    scale: Tensor
+
+    def squares(self) -> Tensor:
+        """As `Products.squares`, (n,): sums of squares, in which nothing cancels."""
+        total, *others = [squared_norms(each) for each in self.values.values()]
+        for other in others:
+            total.add_(other)
+        return total
+
+    def rows(self, rows: slice) -> Numbers:
+        """What some of the records add."""
+        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, self.scale[rows])
+
+    def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
+        """As `Products.summed`, factors (n,)."""
+        return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
+
+
+RecordTerm = Products | Numbers
+"""What every record adds to a sum by one call of a layer: some numbers, times its scale."""
+
+
+def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
+    """Factors (n,) in [0, 1], float64, that bring every record's part of a sum within its limit.
+
+    Guarantee: a record's part, times its factor, has at most the norm of its limit, whatever the passes through the
+    network did to its backprops: it is measured from the same numbers that the sum is made of, in the same precision.
+    A record whose part is not finite gets 0, as does one whose limit is below 2^-300. Nothing branches on the values.
+
+    Limits are (n,), float64, infinity for none.
+
+    Source: docs/guarantees/clipping.md.
+    """
+    squares = torch.zeros_like(limits)
+    for part in parts:
+        squares = squares + part.squares().sqrt_().mul_(part.scale).square_()
+    norms = squares.sqrt()
+    room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
+    return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
+
+
+def in_range(values: Tensor) -> Tensor:
+    """A float64 copy of the same shape: 0 below the range, infinity above it; indices as they are.
+
+    Float32 numbers are inside. A processor may take those below 2^-126 for 0, in one thread and not in another; so
+    what is measured and what is added read one copy.
+    """
+    if not values.is_floating_point():
+        return values
+    if values.dtype == torch.float64:
+        sizes = values.abs()
+        return torch.where(sizes <= _MOST, torch.where(sizes < _LEAST, 0.0, values), math.inf)
+    return values.to(torch.float64)
+
+
+def _lost(a: Tensor, delta: Tensor) -> float:
+    """What rounding can hide of the squared norm of a record's part, relative to its squared reach."""
+    sizes = a.shape[1:].numel() + delta.shape[1:].numel()
+    return _LOST_IN_NORM * sizes + (_LOST_IN_SUM * delta.numel()) ** 2
+
+
+class Total:
+    """A sum over records, float64, (r,), by the places of the trainable parameters; ``names`` are by identity."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self.names: dict[int, str] = {}
+        self._offsets: dict[int, int] = {}
+        self.size = 0
+        for name, parameter in parameters.items():
+            self.names[id(parameter)] = name
+            self._offsets[id(parameter)] = self.size
+            self.size += parameter.numel()
+
+    def add(
+        self,
+        total: Tensor,
+        parts: Sequence[RecordTerm],
+        limits: Tensor,
+        keep: Tensor,
+        runs: Sequence[tuple[int, slice]],
+    ) -> None:
+        """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (S, r) by runs."""
+        if not parts:
+            return
+        cut = cuts(parts, limits).mul_(keep)
+        for part in parts:
+            factors = (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for run, rows in runs:
+                for name, value in part.rows(rows).summed(factors[rows]).items():
+                    parameter, start = part.call.place(name)
+                    offset = self._offsets[id(parameter)] + start
+                    total[run, offset : offset + value.numel()].add_(value.reshape(-1))
+
+
+def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:
+    """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
+    found, end = [], 0
+    for run, length in enumerate(runs):
+        start, end = end, end + length
+        first, last = max(start, block.start), min(end, block.stop)
+        if first < last:
+            found.append((run, slice(first - block.start, last - block.start)))
+    return found

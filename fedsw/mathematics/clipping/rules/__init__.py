@@ -1,0 +1,93 @@
+"""The layers whose per-sample Jacobians can be measured, and the rule of each; open to layers of a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.mathematics.clipping.rules._attention import OUTPUT
+from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
+from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
+from fedsw.mathematics.clipping.rules._rule import Formed, Rule, trains
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: LINEAR,
+    OUTPUT: LINEAR,
+    nn.Conv1d: CONVOLUTION,
+    nn.Conv2d: CONVOLUTION,
+    nn.Conv3d: CONVOLUTION,
+    nn.ConvTranspose1d: CONVOLUTION,
+    nn.ConvTranspose2d: CONVOLUTION,
+    nn.ConvTranspose3d: CONVOLUTION,
+    nn.Embedding: EMBEDDING,
+    nn.LayerNorm: LAYER_NORM,
+    nn.RMSNorm: RMS_NORM,
+    nn.GroupNorm: GROUP_NORM,
+}
+
+Gradients = Callable[[Any, Tensor, Tensor], Mapping[str, Tensor]]
+"""(layer, input (n, ...), backprop (n, ...) of its output) to each record's gradient (n, *shape), by parameter."""
+
+_EXACT = 1e-6
+
+
+def layer_rule(
+    kind: type[nn.Module], *, parameters: Sequence[str] = ("weight", "bias"), least_dims: int = 2
+) -> Callable[[Gradients], Gradients]:
+    """Give a kind of layer its rule: `@layer_rule(MyLayer)` over a function that forms each record's gradient.
+
+    The layer takes one tensor whose leading dimension counts the records, and returns another. What the function forms
+    is measured, and the same numbers are added: a function that reads each record alone lets nothing of it above the
+    clip, whatever it forms. `record` compares the sizes of some gradients with autograd's and refuses what differs;
+    `require_exact` compares every entry. The memory is one gradient a record, some records at a time.
+
+    The class must have no rule yet; a subclass needs one of its own, since it may compute anything. ``parameters`` are
+    those whose gradients the function forms; below ``least_dims`` input dimensions it would read across records.
+    """
+
+    def registered(gradients: Gradients) -> Gradients:
+        if kind in RULES:
+            raise ValueError(f"{kind.__name__} has a rule already; a layer of your own is a subclass, or another class")
+
+        def rows(layer: Any, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+            found = [gradients(layer, a, delta) for delta in deltas]
+            return {name: [each[name].flatten(1) for each in found] for name in parameters if trains(layer, name)}
+
+        def floats(layer: Any, a: Tensor, delta: Tensor, d: int) -> int:
+            entries = sum(int(getattr(layer, name).numel()) for name in parameters if trains(layer, name))
+            return d * entries + 4 * (a[:1].numel() + delta[:1].numel())
+
+        formed = Formed(rows=rows, floats=floats, cheaper=lambda layer, a, delta, d: True)
+        RULES[kind] = Rule(lambda layer: least_dims, formed=formed, parameters=tuple(parameters))
+        return gradients
+
+    return registered
+
+
+def require_exact(layer: nn.Module, inputs: Tensor) -> None:
+    """Compare a layer's rule with autograd, record by record; nothing private should be among the inputs (n, ...).
+
+    ValueError if the class has no formed rule, or a gradient differs, naming the parameter and by how much.
+    """
+    own = RULES.get(type(layer))
+    if own is None or own.formed is None:
+        raise ValueError(
+            f"{type(layer).__name__} has no rule of formed gradients to compare; give the layer that a `layer_rule` is "
+            "for, not a network around it"
+        )
+    output = layer(inputs)
+    delta = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).reshape(output.shape).cos()
+    found = own.formed.rows(layer, inputs.detach(), [delta])
+    for name, (rows,) in found.items():
+        for place in range(len(inputs)):
+            alone = layer(inputs[place : place + 1])
+            (true,) = torch.autograd.grad(alone, [getattr(layer, name)], delta[place : place + 1])
+            off = float((rows[place] - true.flatten()).abs().max())
+            if not off <= _EXACT * (1.0 + float(true.abs().max())):
+                raise ValueError(f"the rule of {type(layer).__name__} is off by {off:.3g} in {name} of a record")
+
+
+__all__ = ["RULES", "Rule", "layer_rule", "require_exact"]

@@ -1,0 +1,140 @@
+"""Attention: its projections are measured as linear layers, and what lies between them has no parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedsw.mathematics.clipping.rules._dense import LINEAR
+
+NAMES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
+"""The parameters that `nn.MultiheadAttention` holds itself; those of its `out_proj` are that layer's."""
+
+OUTPUT = nn.modules.linear.NonDynamicallyQuantizableLinear
+"""The type of `out_proj`: a Linear under another name."""
+
+PROJECTION = replace(LINEAR, least_dims=lambda layer: 3)
+"""The rule of a projection: that of a linear layer on (records, sites, features)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The linear map that an attention layer applies to its queries, its keys or its values.
+
+    The layer may pack the weights of all three in one parameter. Their rows are disjoint, so that the Gram matrices of
+    the three add without cross terms.
+
+    ``weight`` (E, features) and ``bias`` (E,) are own rows of the layer's parameters, which begin there as ``places``
+    say.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    places: Mapping[str, tuple[Tensor, int]]
+
+    @property
+    def in_features(self) -> int:
+        """Width of the input."""
+        return self.weight.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Width of the output."""
+        return self.weight.shape[0]
+
+
+def projections(layer: nn.MultiheadAttention) -> tuple[Projection, Projection, Projection]:
+    """The projections of queries, keys and values; taken under `torch.enable_grad`."""
+    width, packed, bias = layer.embed_dim, layer.in_proj_weight, layer.in_proj_bias
+
+    def part(which: int, apart: Tensor | None) -> Projection:
+        start = which * width
+        own = slice(start, start + width)
+        places: dict[str, tuple[Tensor, int]] = {}
+        if apart is not None:
+            weight, places["weight"] = apart, (apart, 0)
+        else:
+            weight, places["weight"] = packed[own], (packed, start * packed.shape[1])
+        if bias is not None:
+            places["bias"] = (bias, start)
+        return Projection(weight, None if bias is None else bias[own], places)
+
+    return part(0, layer.q_proj_weight), part(1, layer.k_proj_weight), part(2, layer.v_proj_weight)
+
+
+def attended(
+    layer: nn.MultiheadAttention,
+    project: Callable[[int, Tensor], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The forward pass of `nn.MultiheadAttention`, with its projections as calls that can be recorded.
+
+    torch's own applies its weights as functions, where no hook sees them. Activation checkpointing around the layer
+    runs torch's own in the backward pass, and torch refuses that, because it saves other tensors.
+
+    The layer has passed `refusal`; ``project`` applies the projection of queries (0), keys (1) or values (2). Queries
+    are (n, T, E), keys and values (n, S, features), outputs (n, T, E), weights (n, T, S) or (n, heads, T, S).
+    """
+    if is_causal and attn_mask is None:
+        raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")
+    q, k, v = (
+        project(which, each).reshape(*each.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
+        for which, each in enumerate((query, key, value))
+    )
+    mask = _mask(attn_mask, key_padding_mask, q)
+    weights = None
+    if need_weights:
+        scores = (q / math.sqrt(layer.head_dim)) @ k.mT
+        weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+        mixed = weights @ v
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+    else:
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return layer.out_proj(mixed.transpose(1, 2).flatten(2)), weights
+
+
+def refusal(layer: nn.MultiheadAttention) -> str | None:
+    """Why the layer cannot be clipped although its projections could, with the remedy; None if it can."""
+    if "forward" in vars(layer):
+        return "has a forward of its own, which may compute anything; use MultiheadAttention as it is"
+    if layer.bias_k is not None or layer.bias_v is not None:
+        return "learns a key and a value that it appends to every record, for which there is no rule; " + (
+            "set add_bias_kv=False"
+        )
+    if layer.add_zero_attn:
+        return "appends zeros to keys and values, which is not recorded; set add_zero_attn=False"
+    if type(layer.out_proj) not in (OUTPUT, nn.Linear):
+        return f"has an out_proj of type {type(layer.out_proj).__name__}, which it does not call; use Linear itself"
+    return None
+
+
+def _mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:
+    """What is added to the scores, in a shape that broadcasts to (n, heads, T, S); None for nothing."""
+    mask = None
+    if attn_mask is not None:
+        mask = _added(attn_mask, q)
+        mask = mask.reshape(*q.shape[:2], *mask.shape[1:]) if mask.dim() == 3 else mask
+    if key_padding_mask is not None:
+        padding = _added(key_padding_mask, q)
+        padding = padding.reshape(q.shape[0], 1, 1, padding.shape[-1])
+        mask = padding if mask is None else mask + padding
+    return mask
+
+
+def _added(mask: Tensor, q: Tensor) -> Tensor:
+    """A mask as numbers to add: minus infinity where it is True."""
+    if mask.dtype != torch.bool:
+        return mask.to(q.dtype)
+    return torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, -math.inf)

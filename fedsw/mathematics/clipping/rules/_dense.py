@@ -1,0 +1,209 @@
+"""Rules of linear layers, embeddings, and normalisation within a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedsw.mathematics.clipping.rules._rule import (
+    Factored,
+    Formed,
+    Rule,
+    forming_is_cheaper,
+    inner_products,
+    outer_cost,
+    outer_gram,
+    reach_of_sites,
+    squared_norms,
+    tiled,
+    times,
+    total_squares,
+    trains,
+)
+
+
+def _input_squares(layer: nn.Linear, a: Tensor) -> Tensor | None:
+    if a.dim() > 2:
+        return None
+    squares = squared_norms(a) if trains(layer, "weight") else a.new_zeros(a.shape[0], dtype=torch.float64)
+    return squares.add_(1.0) if trains(layer, "bias") else squares
+
+
+def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
+    n = a.shape[0]
+    gram = torch.zeros((n, len(deltas), len(deltas)), dtype=torch.float64, device=a.device)
+    if trains(layer, "weight"):
+        gram = gram + _sequence_gram(_sites(a), [_sites(delta) for delta in deltas])
+    if trains(layer, "bias"):
+        gram = gram + inner_products([_sites(delta).sum(2, dtype=torch.float64) for delta in deltas])
+    return gram
+
+
+def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
+    sums = {}
+    if a.dim() == 2 and layer.in_features < layer.out_features:
+        # The narrower factor is scaled, and leads: the product of transposes takes a multiple of the time.
+        if trains(layer, "bias"):
+            sums["bias"] = factors @ delta
+        if trains(layer, "weight"):
+            sums["weight"] = (a.mul_(factors.unsqueeze(1)).T @ delta).T
+        return sums
+    delta = delta.mul_(factors.reshape(-1, *[1] * (delta.dim() - 1))).reshape(-1, layer.out_features)
+    if trains(layer, "weight"):
+        sums["weight"] = delta.T @ a.reshape(-1, layer.in_features)
+    if trains(layer, "bias"):
+        sums["bias"] = delta.sum(0)
+    return sums
+
+
+def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
+    if a.dim() == 2:
+        return None
+    return reach_of_sites(layer, total_squares(a), delta, sites=delta.shape[1:].numel() // layer.out_features)
+
+
+def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
+    kernel, floats = outer_cost(a.shape[2], a.shape[3], deltas[0].shape[3], len(deltas))
+
+    def part_gram(part: slice) -> Tensor:
+        return outer_gram(a[part], [each[part] for each in deltas], kernel=kernel)
+
+    return tiled(a.shape[0], floats, a.device, part_gram)
+
+
+def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """The weight's part of every record of a sequence, by its own product."""
+    rows, inputs = {}, _sites(a)[:, 0]
+    varying = [_sites(each)[:, 0] for each in deltas]
+    if trains(layer, "weight"):
+        rows["weight"] = [torch.bmm(each.mT, inputs).flatten(1) for each in varying]
+    if trains(layer, "bias"):
+        rows["bias"] = [each.sum(1) for each in varying]
+    return rows
+
+
+def _cheaper(layer: nn.Linear, a: Tensor, delta: Tensor, d: int) -> bool:
+    sites = delta[:1].numel() // layer.out_features
+    return a.dim() > 2 and forming_is_cheaper(sites, layer.in_features, layer.out_features, d, copied=False)
+
+
+def _sites(values: Tensor) -> Tensor:
+    """(n, ..., width) to (n, 1, T, width)."""
+    n, width = values.shape[0], values.shape[-1]
+    return values.reshape(n, 1, values[:1].numel() // width if n else 0, width)
+
+
+LINEAR = Rule(
+    least_dims=lambda layer: 2,
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_input_squares),
+    formed=Formed(rows=_rows, floats=lambda layer, a, delta, d: d * layer.weight.numel(), cheaper=_cheaper),
+)
+
+
+def _embedding_gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
+    if not a.numel():
+        return torch.zeros((a.shape[0], len(deltas), len(deltas)), dtype=torch.float64, device=a.device)
+    index = a.reshape(a.shape[0], -1)
+    slots = _slots(index)
+    floats = 2 * len(deltas) * index.shape[1] * layer.embedding_dim
+
+    def part_gram(part: slice) -> Tensor:
+        return inner_products([_merge(layer, index[part], slots[part], delta[part]) for delta in deltas])
+
+    return tiled(a.shape[0], floats, a.device, part_gram)
+
+
+def _embedding_gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
+    rows = _without_padding(layer, a.reshape(-1), times(factors, delta).reshape(-1, layer.embedding_dim))
+    table = torch.zeros_like(layer.weight, dtype=torch.float64)
+    return {"weight": table.index_add_(0, a.reshape(-1), rows)}
+
+
+def _embedding_reach(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
+    return total_squares(delta).mul_(a.shape[1:].numel())
+
+
+def _slots(index: Tensor) -> Tensor:
+    """Number the distinct indices of each record, so that equal indices share a slot; (n, T) to (n, T)."""
+    ordered, order = torch.sort(index, dim=1)
+    starts = torch.zeros_like(ordered)
+    starts[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).to(ordered.dtype)
+    return torch.empty_like(order).scatter_(1, order, starts.cumsum(1))
+
+
+def _merge(layer: nn.Embedding, index: Tensor, slots: Tensor, delta: Tensor) -> Tensor:
+    """Sum the backprops of equal indices of a record: its per-sample gradient, without the untouched rows."""
+    rows = delta.reshape(*index.shape, layer.embedding_dim).to(torch.float64)
+    rows = _without_padding(layer, index, rows)
+    return torch.zeros_like(rows).scatter_add_(1, slots.unsqueeze(-1).expand_as(rows), rows)
+
+
+def _without_padding(layer: nn.Embedding, index: Tensor, rows: Tensor) -> Tensor:
+    if layer.padding_idx is None:
+        return rows
+    return torch.where((index == layer.padding_idx).unsqueeze(-1), 0.0, rows)
+
+
+def _refusal(layer: nn.Embedding) -> str | None:
+    if layer.scale_grad_by_freq:
+        return "scales gradients by how often the batch uses an index; set scale_grad_by_freq=False"
+    if layer.max_norm is not None:
+        return "rescales its weights in the forward pass; set max_norm=None"
+    return None
+
+
+EMBEDDING = Rule(
+    least_dims=lambda layer: 1,
+    factored=Factored(gram=_embedding_gram, gradient=_embedding_gradient, reach=_embedding_reach),
+    refusal=_refusal,
+)
+
+
+def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, Tensor], Tensor]) -> Rule:
+    """Rule of y = w * standardise(x) + b, where `reduce` sums (n, ...) over what shares an entry of w."""
+
+    def rows(layer: Any, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+        formed = {}
+        if trains(layer, "weight"):
+            normal = standardise(layer, a)
+            formed["weight"] = [reduce(layer, normal * delta).flatten(1) for delta in deltas]
+        if trains(layer, "bias"):
+            formed["bias"] = [reduce(layer, delta).flatten(1) for delta in deltas]
+        return formed
+
+    return Rule(
+        least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 2,
+        formed=Formed(
+            rows=rows, floats=lambda layer, a, delta, d: 3 * a[:1].numel(), cheaper=lambda layer, a, delta, d: True
+        ),
+    )
+
+
+def _layer_standardise(layer: nn.LayerNorm, a: Tensor) -> Tensor:
+    return F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
+
+
+def _layer_reduce(layer: nn.LayerNorm | nn.RMSNorm, values: Tensor) -> Tensor:
+    shared = values.dim() - len(layer.normalized_shape)
+    return values.sum(tuple(range(1, shared))) if shared > 1 else values
+
+
+def _rms_standardise(layer: nn.RMSNorm, a: Tensor) -> Tensor:
+    return F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps)
+
+
+def _group_standardise(layer: nn.GroupNorm, a: Tensor) -> Tensor:
+    return F.group_norm(a, layer.num_groups, eps=layer.eps)
+
+
+def _group_reduce(layer: nn.GroupNorm, values: Tensor) -> Tensor:
+    return values.flatten(2).sum(2) if values.dim() > 2 else values
+
+
+LAYER_NORM = _rule(_layer_standardise, _layer_reduce)
+RMS_NORM = _rule(_rms_standardise, _layer_reduce)
+GROUP_NORM = _rule(_group_standardise, _group_reduce)

@@ -1,0 +1,251 @@
+"""Distances and flows between noisy slices: smoothed sliced-Wasserstein, and particles that follow its drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsw._tools.randomness import Stream, smallest_keys
+from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, slot_means
+
+# How far from 1 the norm of a direction may be in a release that arrives (float32 on the way included).
+_UNIT = 1e-6
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What a client released: directions, noisy projections, and the standard deviation of the noise.
+
+    Directions (p, k) are unit columns; projections (n, k) are each record's noisy coordinates along them. Whatever is
+    computed from them is post-processing. The constructor also checks releases that arrive from elsewhere: ValueError.
+    """
+
+    directions: Tensor
+    projections: Tensor
+    sigma: float
+
+    def __post_init__(self) -> None:
+        self._check_sigma()
+        theta, values = self.directions, self.projections
+        shapes = (*theta.shape, *values.shape)
+        if theta.ndim != 2 or values.ndim != 2 or theta.shape[1] != values.shape[1] or 0 in shapes:
+            raise ValueError(
+                f"directions have shape {tuple(theta.shape)} and projections {tuple(values.shape)}: "
+                "expected (p, k) and (n, k), none of them 0"
+            )
+        object.__setattr__(self, "directions", theta.detach().to(torch.float64))
+        object.__setattr__(self, "projections", values.detach().to(torch.float64))
+        check_unit_columns(self.directions, _UNIT)
+        if not bool(self.projections.isfinite().all()):
+            raise ValueError("projections hold a number that is not finite; a release is finite, refuse its sender")
+
+    def __len__(self) -> int:
+        """Number of records n."""
+        return int(self.projections.shape[0])
+
+    @property
+    def count(self) -> int:
+        """Number of directions k."""
+        return int(self.directions.shape[1])
+
+    def columns(self, positions: Sequence[int]) -> Slices:
+        """The same released numbers, at some of the directions only: post-processing, no new noise."""
+        chosen = torch.as_tensor(positions, dtype=torch.int64, device=self.directions.device)
+        return type(self)(self.directions[:, chosen], self.projections[:, chosen], self.sigma)
+
+    def _check_sigma(self) -> None:
+        require_positive(sigma=self.sigma)
+
+
+class UnprotectedSlices(Slices):
+    """Projections without noise: NO privacy. The non-private reference only; sigma is 0."""
+
+    def _check_sigma(self) -> None:
+        if self.sigma != 0:
+            raise ValueError(f"unprotected slices have no noise, got sigma = {self.sigma}; noised ones are Slices")
+
+
+def check_unit_columns(theta: Tensor, tolerance: float) -> None:
+    """Raise a ValueError unless the norm of every column of (d, k) is within `tolerance` of 1."""
+    worst = float((torch.linalg.vector_norm(theta, dim=0) - 1).abs().max())
+    if not worst <= tolerance:
+        raise ValueError(f"a direction's norm is {worst:.3g} from 1, above {tolerance:g}; directions are unit columns")
+
+
+def require_positive(**values: float) -> None:
+    """Raise a ValueError, with the name, for a number that is not finite and above 0."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{name} is {value}; zero or negative {name} protects nobody, it must be finite and above 0"
+                if name == "sigma"
+                else f"{name} is {value}; it must be finite and above 0"
+            )
+
+
+Order = Literal[1, 2]
+
+# 8-byte arrays of one direction alive at the same time in W1, per sample of either side.
+_BYTES_PER_SAMPLE = 8 * 12
+
+
+@dataclass(frozen=True)
+class Match:
+    """The mean over directions of W_q^q, a scalar, and its gradient (m, p) in the generated features; float64."""
+
+    value: Tensor
+    cotangents: Tensor
+
+
+def noised_swd(
+    generated: Tensor, releases: Sequence[Slices], *, order: Order = 2, dummy: bool = True, stream: Stream
+) -> Match:
+    """Sliced W_q^q between generated features and the records behind noised slices, with its gradient.
+
+    In each direction the generated projections, with dummy noise of the release's own sigma, are matched by rank with
+    the noisy private projections; sizes may differ. Dummy noise makes it the distance between two distributions that
+    were smoothed alike, which is least where the unsmoothed ones agree; without it the generated side learns the noise.
+
+    Releases on the same directions with the same sigma are pooled. The others enter as the mean of their own losses,
+    weighted by their numbers of records. That is the pooled loss when clients are exchangeable, and an upper bound on
+    it otherwise (W_q^q is convex): clients with different records then pull towards a mean of their gradients.
+
+    Guarantee: post-processing of the releases; the value and the cotangents may be published. The gradient flows
+    through the generated side only, and no private feature takes part.
+
+    Generated features are (m, p), detached here, matched at order q, 1 or 2; ``stream`` is the public randomness of the
+    dummy noise, of the release's own sigma.
+
+    Source: RR (DP-SWD); GYWX (dummy noise); docs/guarantees/slices.md.
+    """
+    if order not in (1, 2):
+        raise ValueError(f"order q = {order} is unknown; the distance has order 1 or 2")
+    if not releases:
+        raise ValueError("no release of slices to compare with; at least one client must send one")
+    points = generated.detach().to(torch.float64)
+    for slices in releases:
+        if points.ndim != 2 or points.shape[0] == 0 or points.shape[1] != slices.directions.shape[0]:
+            raise ValueError(
+                f"generated features have shape {tuple(points.shape)}; slices of dimension "
+                f"{slices.directions.shape[0]} take (m, {slices.directions.shape[0]}) with m >= 1"
+            )
+    total = sum(len(slices) for slices in releases)
+    value, cotangents = points.new_zeros(()), torch.zeros_like(points)
+    for pool in _pools(releases):
+        theta = pool.directions.to(points)
+        own = points @ theta
+        if dummy:
+            normals = stream.normals(own.numel())
+            own = own + pool.sigma * torch.from_numpy(normals).reshape(own.shape).to(own)
+        losses, slopes = (_w1 if order == 1 else _w2_squared)(own, pool.projections.to(points))
+        weight = len(pool) / total / pool.count
+        value = value + weight * losses.sum()
+        cotangents += weight * slopes @ theta.T
+    return Match(value, cotangents)
+
+
+def _pools(releases: Sequence[Slices]) -> list[Slices]:
+    """Releases with equal directions and sigma joined, in order of first appearance."""
+    pools: list[list[Slices]] = []
+    for slices in releases:
+        for pool in pools:
+            if pool[0].sigma == slices.sigma and torch.equal(pool[0].directions, slices.directions):
+                pool.append(slices)
+                break
+        else:
+            pools.append([slices])
+    return [
+        pool[0]
+        if len(pool) == 1
+        else type(pool[0])(pool[0].directions, torch.cat([slices.projections for slices in pool]), pool[0].sigma)
+        for pool in pools
+    ]
+
+
+def _w2_squared(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """W2^2 of every column, (k,), and its derivative in the own values (m, k); other is (n, k)."""
+    means = slot_means(own, other)
+    gaps = own - means
+    within = (other.square().mean(dim=0) - means.square().mean(dim=0)).clamp(min=0)
+    return gaps.square().mean(dim=0) + within, gaps * (2 / own.shape[0])
+
+
+def _w1(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """W1 of every column, (k,), and its derivative in the own values (m, k); other is (n, k)."""
+    size = max(1, DEFAULT_MEMORY_LIMIT // (_BYTES_PER_SAMPLE * (own.shape[0] + other.shape[0])))
+    parts = [
+        _w1_of_rows(own[:, start : start + size].T.contiguous(), other[:, start : start + size].T.contiguous())
+        for start in range(0, own.shape[1], size)
+    ]
+    return torch.cat([values for values, _ in parts]), torch.cat([slopes for _, slopes in parts]).T
+
+
+def _w1_of_rows(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for rows (k, m) and (k, n), exact for any sizes: the integral of |F - G| over the merged sample."""
+    # The derivative in rank i is the part of its slot where the other quantile function lies below, less that above.
+    m, n = own.shape[1], other.shape[1]
+    u, order = torch.sort(own, dim=-1, stable=True)
+    v = torch.sort(other, dim=-1).values
+    merged = torch.sort(torch.cat([u, v], dim=-1), dim=-1).values
+    gaps = (torch.searchsorted(u, merged, right=True) * n - torch.searchsorted(v, merged, right=True) * m).abs()
+    values = (gaps[:, :-1].to(torch.float64) * merged.diff(dim=-1)).sum(dim=-1) / (m * n)
+    rank = torch.arange(m, device=own.device)
+    below = (torch.searchsorted(v, u) * m - rank * n).clamp(0, n)
+    above = ((rank + 1) * n - torch.searchsorted(v, u, right=True) * m).clamp(0, n)
+    slopes = (below - above).to(torch.float64) / (m * n)
+    return values, torch.empty_like(slopes).scatter_(-1, order, slopes)
+
+
+def flow_step(
+    particles: Tensor, slices: Sequence[Slices], *, step: float, diffusion: float, dummy: bool, stream: Stream
+) -> Tensor:
+    """One Euler step X + h v + sqrt(2 lambda h) Z of the gradient flow of SW2^2 / 2 + lambda (negative entropy).
+
+    v(x) = (1/k) sum_l (Q_l(F_l(<theta_l, x>)) - <theta_l, x>) theta_l, with F_l the distribution of the particles'
+    projections and Q_l the noisy quantile function, averaged over a particle's slot where numbers differ. So v is
+    -m/2 times the cotangent of `noised_swd`, with the mean over directions and no factor of the dimension p:
+    with directions that cover R^p evenly, a translation is undone at the rate h/p, and steps are stable below 2p.
+
+    With fresh slices at every step this is SPF's Algorithm 1, with `draw_stored` their Algorithm 2.
+
+    Guarantee: post-processing of the releases; the particles may be published.
+
+    Particles are (m, p), before and after, float64; step h is above 0, diffusion lambda 0 or more. Several releases are
+    joined as in `noised_swd`. Without ``dummy`` noise of equal sigma on the projections that are ranked (GYWX) the
+    particles end at the records *with* noise, sigma^2 wider along every direction.
+
+    Source: SPF, Algorithms 1 and 2; Liutkus et al. 2019 (the flow).
+    """
+    if not 0 < step < math.inf:
+        raise ValueError(f"step h = {step}; it must be finite and above 0 (below twice the dimension to be stable)")
+    if not 0 <= diffusion < math.inf:
+        raise ValueError(f"diffusion lambda = {diffusion}; it must be finite and at least 0")
+    points = particles.detach().to(torch.float64)
+    pull = noised_swd(points, slices, order=2, dummy=dummy, stream=stream).cotangents
+    moved = points - step * points.shape[0] / 2 * pull
+    if diffusion > 0:
+        normals = torch.from_numpy(stream.normals(points.numel())).reshape(points.shape).to(points)
+        moved = moved + math.sqrt(2 * diffusion * step) * normals
+    return moved
+
+
+def draw_stored(releases: Sequence[Slices], count: int, *, stream: Stream) -> list[Slices]:
+    """A random part of stored releases, for one step of SPF's Algorithm 2: the noise was drawn once and stays as it is.
+
+    The same positions are taken in every release, so that those on common directions can still be pooled.
+
+    Guarantee: post-processing; nothing is spent, however many steps read the store.
+    """
+    sizes = {slices.count for slices in releases}
+    if len(sizes) != 1:
+        raise ValueError(f"stored releases have {sorted(sizes)} directions; give at least one, all of one number")
+    (stored,) = sizes
+    if not 1 <= count <= stored:
+        raise ValueError(f"{count} directions asked from {stored} stored ones; take between 1 and {stored}")
+    positions = smallest_keys(stream.words(stored), count).tolist()
+    return [slices.columns(positions) for slices in releases]

@@ -1,5 +1,0 @@
-"""Penalties between the distributions of outputs: cotangents, and what one replaced record moves."""
-
-from fedsw.objectives.groups import Clip, Objective, contribution_bound
-
-__all__ = ["Clip", "Objective", "contribution_bound"]

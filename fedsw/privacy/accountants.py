@@ -1,0 +1,201 @@
+"""Accountants by name, with what is known of each before anything is computed; `fedsw.privacy.accounting` computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from fedsw._tools.registry import Unknown, Word
+
+Covers = Literal["plain", "sliced", "both"]
+
+GAUSSIAN, LAPLACE = "gaussian", "laplace"
+"""The shipped noises; `fedsw.privacy.mechanisms.MECHANISMS` has them, and those of a user's own."""
+
+NO_NOISE = "none"
+"""What a release without noise is called: it costs epsilon = infinity, whatever accounts for it."""
+
+_WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
+_NORMAL: Mapping[str, Word] = {GAUSSIAN: "proven"}
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """A way to turn steps into epsilon.
+
+    Attributes:
+        guarantee: whether its epsilon is proven to be an upper bound for the sampling it is used with.
+        note: where it comes from and what it takes as noise multiplier.
+        covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
+            directions, and "rdp-wor" for other steps among them; or ``"both"``.
+        takes: the noises whose sensitivity / scale it means by a step's mu, and whose word that is; it takes no other.
+            The first is its own.
+        pure: whether what it says holds with delta = 0.
+        renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
+        stated: whether a user registered it, and says that its epsilon is an upper bound.
+        epsilon: of (steps, delta), none of which is without noise, costs nothing or is uncovered; a shipped one's is
+            the function of its name in `fedsw.privacy.accounting.epsilons`.
+    """
+
+    name: str
+    guarantee: bool
+    note: str
+    covers: Covers = "plain"
+    takes: Mapping[str, Word] = field(default_factory=lambda: dict(_NORMAL), hash=False)
+    pure: bool = False
+    renyi: bool = False
+    stated: bool = False
+    epsilon: Callable[..., float] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for steps, noises or words that there are not."""
+        if self.covers not in get_args(Covers):
+            raise ValueError(f"covers is {self.covers!r}; choose one of {', '.join(get_args(Covers))}")
+        if not self.takes:
+            raise ValueError(f"accountant {self.name!r} takes no noise; name at least one, such as {GAUSSIAN!r}")
+        if unknown := set(self.takes.values()) - set(_WEAKEST_FIRST):
+            raise ValueError(f"a word is {', '.join(map(repr, unknown))}; choose one of {', '.join(_WEAKEST_FIRST)}")
+
+    @property
+    def word(self) -> Word:
+        """Whose word it is that its epsilon is an upper bound for the noise that it was made for."""
+        if self.guarantee:
+            return "proven"
+        return "stated" if self.stated else "none"
+
+
+_SHIPPED = (
+    Accountant(
+        name="pld",
+        guarantee=True,
+        note="privacy loss distribution of the steps' own dominating pairs, discretised from above; "
+        "noise multiplier = sigma / full sensitivity",
+        covers="both",
+    ),
+    Accountant(
+        name="gdp-clt-uniform",
+        guarantee=False,
+        note="central limit of Gaussian DP for sampling without replacement, as in Opacus (compute_mu_uniform): an "
+        "approximation that may fall below the truth; given sigma / full sensitivity",
+    ),
+    Accountant(
+        name="gdp-clt-poisson",
+        guarantee=False,
+        note="central limit of Gaussian DP for Poisson sampling, as in Opacus (compute_mu_poisson): an approximation, "
+        "and of another sampling scheme when batches have a fixed size; given sigma / full sensitivity",
+    ),
+    Accountant(
+        name="rdp-wor",
+        guarantee=True,
+        note="Renyi bound of Wang, Balle, Kasiviswanathan 2019 for replacement and sampling without replacement, by "
+        "dp_accounting; given sigma / full sensitivity, which its RDP class expects (its PLD class would take "
+        "sigma / C and double C for replacement)",
+        renyi=True,
+    ),
+    Accountant(
+        name="bernstein",
+        guarantee=True,
+        note="Bernstein bound of Rakotomamonjy and Ralaivola 2021 on the slices' sensitivity, its failures (delta/2 in "
+        "all) shared by the releases; then rdp-wor at delta/2; given sigma / diameter",
+        covers="sliced",
+        renyi=True,
+    ),
+    Accountant(
+        name="bernstein-published",
+        guarantee=False,
+        note="the same as published: every release fails with probability delta/2, which is counted once; a guarantee "
+        "for one release only",
+        covers="sliced",
+        renyi=True,
+    ),
+    Accountant(
+        name="clt",
+        guarantee=False,
+        note="central limit of the slices' sensitivity (Rakotomamonjy and Ralaivola 2021) in the place of the bound, "
+        "delta/2 counted once; then rdp-wor at delta/2: an approximation; given sigma / diameter",
+        covers="sliced",
+        renyi=True,
+    ),
+    Accountant(
+        name="laplace",
+        guarantee=True,
+        note="pure epsilon of Laplace noise: l1 sensitivity / scale of every release, added up, without amplification",
+        takes={LAPLACE: "proven"},
+        pure=True,
+    ),
+)
+ACCOUNTANTS = {accountant.name: accountant for accountant in _SHIPPED}
+"""All accountants, in the order in which they are compared."""
+
+
+def accountant_named(name: str) -> Accountant:
+    """An accountant by its name; `Unknown`, naming those that there are, if there is none."""
+    if name not in ACCOUNTANTS:
+        raise Unknown(
+            f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
+        )
+    return ACCOUNTANTS[name]
+
+
+def own_noise(name: str) -> str:
+    """The noise that an accountant was made for."""
+    return next(iter(accountant_named(name).takes))
+
+
+def word_of(name: str, mechanism: str) -> Word:
+    """Whose word it is that an accountant's epsilon bounds what a noise costs; ValueError if it does not take it.
+
+    "proven" where the accountant's bound is, and the noise's place in it; else the weaker of the two. A release without
+    noise costs an infinite epsilon, which is proven.
+    """
+    accountant = accountant_named(name)
+    if mechanism == NO_NOISE:
+        return "proven"
+    if mechanism not in accountant.takes:
+        raise Unknown(
+            f"accountant {name!r} is of {' and '.join(accountant.takes)} noise, and this noise is {mechanism!r}, "
+            "which costs another epsilon: choose an accountant that takes it; nothing was charged"
+        )
+    words = {accountant.word, accountant.takes[mechanism]}
+    return next(word for word in _WEAKEST_FIRST if word in words)
+
+
+def require_noise(name: str, mechanism: str) -> None:
+    """Refuse a noise that an accountant does not list: ValueError.
+
+    The same sensitivity / scale costs another epsilon under another noise.
+    """
+    word_of(name, mechanism)
+
+
+def let_take(name: str, mechanism: str, word: Word) -> None:
+    """Add a noise to those that an accountant takes, by somebody's word; ValueError if it takes it already."""
+    accountant = accountant_named(name)
+    if mechanism in accountant.takes:
+        raise ValueError(f"accountant {name!r} takes {mechanism!r} noise already; give yours another name")
+    ACCOUNTANTS[name] = replace(accountant, takes={**accountant.takes, mechanism: word})
+
+
+def is_proven(name: str, mechanism: str) -> bool:
+    """Whether an accountant's epsilon is proven to be an upper bound for releases with a noise."""
+    return word_of(name, mechanism) == "proven"
+
+
+def doubt(name: str, mechanism: str) -> str:
+    """What to say before an epsilon that nothing proves, of releases with a noise; "" before one that is proven."""
+    word = word_of(name, mechanism)
+    if word == "proven":
+        return ""
+    accountant = accountant_named(name)
+    if accountant.guarantee:
+        said = f"that the accountant {name} bounds what {mechanism!r} noise costs"
+        if word == "stated":
+            return f"No guarantee but by the user's word: {said} is stated by the user. It says "
+        return f"No guarantee: nobody says {said}. It says "
+    if word == "stated":
+        return (
+            f"No guarantee but by the user's word: that the accountant {name} gives an upper bound is stated by the "
+            "user. It says "
+        )
+    return f"No guarantee: what the accountant {name} says may fall below the truth. It says "

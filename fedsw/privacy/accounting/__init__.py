@@ -1,0 +1,60 @@
+"""Accounting: what steps cost (epsilon, delta), how much noise a budget needs, and what a run has spent.
+
+Everywhere the noise multiplier is sigma / Delta, with Delta the full sensitivity under the replacement of one record
+(for Poisson steps: under its addition or removal; for random slices: the diameter of the features before slicing),
+and mu = Delta / sigma is its inverse.
+"""
+
+from fedsw.privacy.accountants import ACCOUNTANTS
+from fedsw.privacy.accounting._budget_report import budget_report
+from fedsw.privacy.accounting._calibration import noise_multiplier, steps
+from fedsw.privacy.accounting._composition import (
+    Composition,
+    DeltaTooSmall,
+    epsilon,
+    epsilon_bracket,
+    lower_epsilon,
+)
+from fedsw.privacy.accounting._ledger import (
+    AlreadySpent,
+    BudgetExhausted,
+    Ledger,
+    Spending,
+    Uncounted,
+    spend_together,
+)
+from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.charges import Charge, Entry
+from fedsw.privacy.accounting.epsilons import accountant, epsilon_by
+from fedsw.privacy.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.privacy.accounting.profiles import Step, joint, step_profile
+
+__all__ = [
+    "ACCOUNTANTS",
+    "AlreadySpent",
+    "BudgetExhausted",
+    "Charge",
+    "Composition",
+    "DeltaTooSmall",
+    "Entry",
+    "Head",
+    "Ledger",
+    "LedgerBusy",
+    "LedgerDamaged",
+    "LedgerReplaced",
+    "Slicing",
+    "Spending",
+    "Step",
+    "Uncounted",
+    "accountant",
+    "budget_report",
+    "epsilon",
+    "epsilon_bracket",
+    "epsilon_by",
+    "joint",
+    "lower_epsilon",
+    "noise_multiplier",
+    "spend_together",
+    "step_profile",
+    "steps",
+]

@@ -1,0 +1,164 @@
+"""How much noise, or how many steps, a privacy budget allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from fedsw.privacy.accountants import GAUSSIAN, require_noise
+from fedsw.privacy.accounting._composition import DeltaTooSmall, StepCounts, counts_of
+from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.epsilons import epsilon_by
+from fedsw.privacy.accounting.profiles import Step
+from fedsw.privacy.relations import Sampling
+
+MOST_STEPS = 10**7
+"""Calibration counts no further."""
+
+_LEAST_MULTIPLIER = 0.01
+_MOST_MULTIPLIER = 2.0**27
+
+
+def noise_multiplier(
+    epsilon: float,
+    delta: float,
+    *,
+    sampling_rate: float,
+    steps: int,
+    sampling: Sampling = "without-replacement",
+    accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
+    slicing: Slicing | None = None,
+    beside: StepCounts = (),
+    device: torch.device | str = "cpu",
+) -> float:
+    """Smallest noise multiplier sigma / sensitivity, to about 1e-5 relative, that meets epsilon.
+
+    Guarantee: epsilon of ``steps`` steps at the returned multiplier, composed with those ``beside`` them (of settled
+    noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
+    in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
+    if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], delta not
+    in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall), or the accountant does not take the
+    mechanism's noise.
+    """
+    _check(epsilon, sampling_rate, accountant, mechanism)
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; at least 1 is needed.")
+    settled = counts_of(beside)
+
+    def found(multiplier: float) -> float:
+        rounds = (Step(sampling_rate, 1 / multiplier, sampling, slicing), steps)
+        return epsilon_by(accountant, [rounds, *settled], delta, device=device)
+
+    def excess(multiplier: float) -> float:
+        """Log of epsilon / the wish's; at most 0 where the wish is met."""
+        try:
+            read = found(multiplier)
+        except DeltaTooSmall:  # of less noise the round-off is larger
+            return math.inf
+        far = math.log(read) - math.log(epsilon) if 0.0 < read < math.inf else read - epsilon
+        return min(far, 0.0) if read <= epsilon else max(far, 1e-16)  # rounding decides nothing
+
+    if found(_MOST_MULTIPLIER) > epsilon:
+        raise ValueError(
+            f"no noise multiplier meets epsilon {epsilon} at delta {delta} in {steps} steps: that is beyond "
+            "floating point. Raise epsilon or delta, or lower the number of steps."
+        )
+    high = _least_that_meets(excess, 1 + 5e-6)
+    return _round_up(high * (1 + 1e-6))
+
+
+def steps(
+    epsilon: float,
+    delta: float,
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    sampling: Sampling = "without-replacement",
+    accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
+    slicing: Slicing | None = None,
+    device: torch.device | str = "cpu",
+) -> int:
+    """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
+
+    Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
+    whose round-off would use delta up (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
+    """
+    _check(epsilon, sampling_rate, accountant, mechanism)
+    if not noise_multiplier > 0.0:
+        raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
+    step = Step(sampling_rate, 1 / noise_multiplier, sampling, slicing)
+
+    def fits(count: int) -> bool:
+        try:
+            return epsilon_by(accountant, {step: count}, delta, device=device) <= epsilon
+        except DeltaTooSmall:
+            return False
+
+    return _largest_count(fits)
+
+
+def _largest_count(fits: Callable[[int], bool]) -> int:
+    """Search the largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
+    low, high = 0, 1
+    while high < MOST_STEPS and fits(high):
+        low, high = high, min(2 * high, MOST_STEPS)
+    if high == MOST_STEPS and fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _least_that_meets(excess: Callable[[float], float], ratio: float) -> float:
+    """A multiplier with an excess <= 0, where less by the ratio has a positive one: false position with bisections."""
+    (low, above), (high, below) = _bracket(excess)
+    left, right, least = math.log(low), math.log(high), math.log(ratio)
+    tried, stays = 0, 0
+    while right - left > least:
+        tried += 1
+        slope = above - below
+        share = above / slope if math.isfinite(slope) and slope > 0.0 and tried % 4 else 0.5
+        middle = min(max(left + share * (right - left), left + 0.45 * least), right - 0.45 * least)
+        reached = excess(math.exp(middle))
+        if reached <= 0.0:
+            right, below, above = middle, reached, above / 2 if stays == 1 else above
+            stays = 1
+        else:
+            left, above, below = middle, reached, below / 2 if stays == -1 else below
+            stays = -1
+    return math.exp(right)
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two multipliers a factor 2 apart with their excesses; only the larger meets the budget (or the least, twice)."""
+    high = 1.0
+    below, above = excess(high), math.inf
+    if below > 0.0:
+        while below > 0.0:
+            high, above, below = 2 * high, below, excess(2 * high)
+        return (high / 2, above), (high, below)
+    while high > _LEAST_MULTIPLIER:
+        above = excess(high / 2)
+        if above > 0.0:
+            return (high / 2, above), (high, below)
+        high, below = high / 2, above
+    return (high, below), (high, below)
+
+
+def _round_up(value: float) -> float:
+    """To six significant digits, never down."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return max(value, float(f"{math.ceil(value / unit) * unit:.6g}"))
+
+
+def _check(epsilon: float, sampling_rate: float, accountant: str, mechanism: str) -> None:
+    require_noise(accountant, mechanism)
+    if not 0.0 < epsilon < math.inf:
+        raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (inf would mean no noise).")
+    if not 0.0 < sampling_rate <= 1.0:
+        raise ValueError(f"sampling_rate is {sampling_rate}; it must lie in (0, 1].")

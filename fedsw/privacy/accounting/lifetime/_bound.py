@@ -1,0 +1,161 @@
+"""Which account a ledger belongs to, in a file beside it, and what is charged to such a ledger.
+
+Source: docs/guarantees/ledger.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsw._tools import files
+from fedsw.privacy.accounting._ledger import Ledger, account_beside
+from fedsw.privacy.accounting.journal import memory_of, remembered
+from fedsw.privacy.accounting.lifetime._dataset_account import About, DatasetAccount, Reservation
+from fedsw.privacy.accounting.lifetime.composing import NO_NOISE, Counts, cost_of_ledger
+
+_BOUND = ".account.json"
+_LEDGER = ".sqlite"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Which account a ledger belongs to, and as which run.
+
+    Of a run without noise there is no ledger: the file ``answers`` is there from its first release on.
+    """
+
+    account: DatasetAccount
+    run: str
+    answers: Path | None = None
+
+
+def bind(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
+    """Write down beside a ledger, which need not exist, that it belongs to an account."""
+    files.new_folder(place.parent)
+    content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
+    if account.within is not None:
+        content["within"] = account.within.data
+    if answers is not None:
+        content["answers"] = str(answers.resolve())
+    files.replace(account_beside(place), json.dumps(content).encode())
+
+
+def bind_again(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
+    """Write down that a ledger belongs to an account as this run, and to no other: one ledger has one run.
+
+    What another run set aside, whose ledger never began here, is given back.
+
+    Raises:
+        ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
+    """
+    before = bound_to(place)
+    if before is not None and (before.run, before.account.path) != (run, account.path):
+        if before.answers is None and _begun(place):
+            raise ValueError(
+                f"{place} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
+                f"{before.account.data!r}, and this is run {run[:12]!r} in that of {account.data!r}; give every run a "
+                "folder of its own"
+            )
+        settle(place)
+    bind(place, account, run, answers)
+
+
+def unbind(place: Path) -> None:
+    """Forget that a ledger that was never begun belongs to an account."""
+    account_beside(place).unlink(missing_ok=True)
+
+
+def _begun(place: Path) -> bool:
+    return place.exists() or remembered(place) is not None
+
+
+def bound_to(place: Path) -> Bound | None:
+    """The account that a ledger belongs to; None if it belongs to none."""
+    try:
+        content = json.loads(account_beside(place).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    folder, within = Path(content["folder"]), content.get("within")
+    around = None if within is None else DatasetAccount(folder, within)
+    answers = content.get("answers")
+    return Bound(
+        DatasetAccount(folder, content["data"], around), content["run"], None if answers is None else Path(answers)
+    )
+
+
+def bound_in(folder: Path) -> list[Path]:
+    """The ledgers of a folder that belong to an account, whether they were begun or not."""
+    found = []
+    for beside in sorted(folder.glob(f"?*{_BOUND}")):
+        named = json.loads(beside.read_text(encoding="utf-8")).get("ledger")
+        found.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
+    return found
+
+
+def settle(place: Path) -> bool:
+    """Let a ledger's run count with what it spent, by the newest ledger; False if it belongs to no account."""
+    bound = bound_to(place)
+    if bound is None:
+        return False
+    if bound.answers is not None or not _begun(place):
+        if bound.run in bound.account.state().runs:
+            released = bound.answers is not None and bound.answers.exists()
+            bound.account.settle(bound.run, NO_NOISE if released else {}, None)
+        elif bound.account.within is not None:  # it was refused, or its process ended, before it set anything aside
+            bound.account.within.settle_among(bound.run)
+        return True
+    head = remembered(place)
+    with Ledger.open(place) as ledger:
+        if head is not None:
+            ledger.require(head, memory_of(place).name)
+        bound.account.settle(bound.run, cost_of_ledger(ledger), ledger)
+    return True
+
+
+def require_same(named: DatasetAccount | None, kept: DatasetAccount | None, place: Path) -> None:
+    """Raise ValueError if an account other than the one that a place counts in (``kept``) is named, or none."""
+    if kept is None or (named is not None and named.path.resolve() == kept.path.resolve()):
+        return
+    asked = "none was named" if named is None else f"{named.path} was named"
+    raise ValueError(
+        f"{place} counts in the account of data set {kept.data!r}, {kept.path}, and {asked}: give account="
+        f"{kept.data!r} (or the Path of its file), or another place for releases that do not count there"
+    )
+
+
+@contextmanager
+def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about: About) -> Iterator[None]:
+    """Count what a ledger is charged for inside in the account of its data set: `with counting(...): release(...)`.
+
+    Guarantee: the most that it may cost is set aside before it begins; every charge is on the ledger's disk, and its
+    row in the account, before its noise is drawn; at the end, however it comes, the ledger counts with what it was
+    charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of copies of the ledger one
+    goes on.
+
+    LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
+    a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.
+    """
+    bound = bound_to(ledger.path)
+    require_same(account, None if bound is None else bound.account, ledger.path)
+    if account is None:
+        yield
+        return
+    run = ledger.identity
+    account.newest.require(run, ledger, account.state().runs.get(run))
+    bind(ledger.path, account, run)
+    try:
+        account.reserve(run, cost_of_ledger(ledger).and_more(more), about)
+    except BaseException:
+        if bound is None:
+            unbind(ledger.path)
+        raise
+    before, ledger.limiter = ledger.limiter, Reservation(account, run)
+    try:
+        yield
+    finally:
+        ledger.limiter = before
+        account.settle(run, cost_of_ledger(ledger), ledger)

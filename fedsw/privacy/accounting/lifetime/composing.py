@@ -1,0 +1,293 @@
+"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways.
+
+Source: docs/guarantees/ledger.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw.privacy.accounting._composition import Composition
+from fedsw.privacy.accounting._discretise import Harmonics
+from fedsw.privacy.accounting._ledger import Ledger
+from fedsw.privacy.accounting._pld import Distribution
+from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.profiles import Step, stated_step
+from fedsw.privacy.accounting.selection import renyi_of_best
+from fedsw.privacy.accounting.stated import Pure, Renyi, Tabled, convex_below
+
+Counts = Mapping[Step, int]
+
+NO_NOISE: Counts = {Step(1.0, math.inf): 1}
+"""What a run without noise costs."""
+
+_DIGITS = 10
+
+
+def comparable(step: Step) -> Step:
+    """A step that costs at least as much, for the replacement of one record, with a mu of few digits.
+
+    A record that a Poisson batch may hold, and that then moves the sum by at most Delta, moves it by at most 2 Delta
+    when it is replaced: its step costs at most as much as one without replacement of twice the mu.
+    """
+    step = step.reduced
+    if step.sampling == "poisson":
+        step = replace(step, sampling="without-replacement", mu=2 * step.mu)
+    if step.costless or math.isinf(step.mu) or isinstance(step.stated, Renyi):
+        return step
+    if isinstance(step.stated, Pure):
+        return stated_step(Pure(_up(step.stated.epsilon)))
+    return replace(step, mu=_up(step.mu))
+
+
+def counted(steps: Iterable[tuple[Step, int]]) -> dict[Step, int]:
+    """Comparable steps with how often each is taken; those that cost nothing are left out."""
+    counts: dict[Step, int] = {}
+    for step, times in steps:
+        known = comparable(step)
+        if times and not known.costless:
+            counts[known] = counts.get(known, 0) + times
+    return counts
+
+
+def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
+    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most.
+
+    A step is covered by the least that does: one that costs little leaves what covers a larger one to that.
+    """
+    left = dict(reserved)
+    rest: dict[Step, int] = {}
+    for step, times in spent.items():
+        covering = [each for each in left if _covers(each, step)]
+        for each in sorted(covering, key=lambda each: (each != step, each.mu, each.sampling_rate)):
+            used = min(times, left[each])
+            left[each] -= used
+            times -= used
+        if times:
+            rest[step] = times
+    return rest
+
+
+def added(first: Counts, second: Counts) -> dict[Step, int]:
+    """Both together."""
+    return {step: first.get(step, 0) + second.get(step, 0) for step in (*first, *second)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes of one record: of each group the steps that no other group's cover, and steps that cover all."""
+
+    steps: Counts
+    parts: tuple[Counts, ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[Counts]) -> Cost:
+        """The cost of a run whose groups take these steps."""
+        found: list[Counts] = []
+        for own in groups:
+            if not any(not uncovered(own, other) for other in found):
+                found = [other for other in found if uncovered(other, own)] + [own]
+        return cls(worst_of(found), tuple(found) or ({},))
+
+    def lacks(self, own: Counts) -> dict[Step, int]:
+        """What to add so that a group of these steps pays no more than the cost: nothing if a part covers it."""
+        return min((uncovered(own, part) for part in self.parts), key=lambda rest: sum(rest.values()))
+
+    def and_more(self, rest: Counts) -> Cost:
+        """The cost with more steps, whichever group takes them."""
+        return Cost(added(self.steps, rest), tuple(added(part, rest) for part in self.parts))
+
+    def counted(self) -> Cost:
+        """The same of comparable steps."""
+        return Cost(counted(self.steps.items()), tuple(counted(part.items()) for part in self.parts))
+
+
+def one_cost(steps: Counts | Cost) -> Cost:
+    """The cost of a run of one group, or the cost that is given."""
+    return steps if isinstance(steps, Cost) else Cost(steps, (steps,))
+
+
+def planned(step: Step, times: int) -> dict[Step, int]:
+    """Steps as they are reserved for: a trifle above the plan's, which rounding may exceed by a last digit."""
+    if step.stated is not None or math.isinf(step.mu):
+        return {step: times}
+    return {replace(step, mu=step.mu * (1 + 10.0 ** (1 - _DIGITS))): times}
+
+
+def worst_of(groups: Iterable[Counts]) -> dict[Step, int]:
+    """Steps that cover those of every group of a run: those of one group that covers all others, if there is one."""
+    found = list(groups)
+    for own in found:
+        if not any(uncovered(other, own) for other in found):
+            return dict(own)
+    total: dict[Step, int] = {}
+    for own in found:
+        total = _joined(total, own)
+    return total
+
+
+def _joined(first: Counts, second: Counts) -> dict[Step, int]:
+    """Steps that cover both: in pairs, the larger rate with the larger mu; the rest as it is."""
+    joined: dict[Step, int] = {}
+    queues = [sorted(own.items(), key=lambda each: -each[0].mu) for own in (first, second)]
+    while all(queues):
+        (one, many), (other, more) = queues[0][0], queues[1][0]
+        if (one.slicing, one.stated) != (other.slicing, other.stated):
+            break
+        together = replace(one, sampling_rate=max(one.sampling_rate, other.sampling_rate), mu=max(one.mu, other.mu))
+        times = min(many, more)
+        joined = added(joined, {together: times})
+        for queue, step, count in ((queues[0], one, many), (queues[1], other, more)):
+            queue[:1] = [(step, count - times)] if count > times else []
+    for queue in queues:
+        joined = added(joined, dict(queue))
+    return joined
+
+
+def as_row(counts: Counts) -> list[dict[str, Any]]:
+    """What an account's file keeps of steps."""
+    return [
+        {
+            "rate": step.sampling_rate,
+            "mu": "inf" if math.isinf(step.mu) else step.mu,
+            "slicing": None if step.slicing is None else asdict(step.slicing),
+            "stated": None if step.stated is None else asdict(step.stated),
+            "times": times,
+        }
+        for step, times in counts.items()
+    ]
+
+
+def from_row(kept: Iterable[Mapping[str, Any]]) -> dict[Step, int]:
+    """The steps that a file keeps."""
+    return {_step(each): int(each["times"]) for each in kept}
+
+
+def _step(kept: Mapping[str, Any]) -> Step:
+    stated = kept["stated"]
+    if stated is None:
+        slicing = None if kept["slicing"] is None else Slicing(**kept["slicing"])
+        return Step(float(kept["rate"]), float(kept["mu"]), slicing=slicing)
+    if "orders" in stated:
+        return stated_step(Renyi(tuple(stated["orders"]), tuple(stated["divergences"])))
+    return stated_step(Pure(float(stated["epsilon"])))
+
+
+def _covers(larger: Step, smaller: Step) -> bool:
+    if isinstance(larger.stated, Pure) and isinstance(smaller.stated, Pure):
+        return larger.stated.epsilon >= smaller.stated.epsilon
+    if (larger.slicing, larger.stated) != (smaller.slicing, smaller.stated):
+        return False
+    return larger.sampling_rate >= smaller.sampling_rate and larger.mu >= smaller.mu
+
+
+def _up(value: float) -> float:
+    """The number with few digits, never below it; one that has few stays as it is."""
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
+    if round(value / unit) * unit == value:
+        return value
+    above = math.ceil(value / unit)
+    return above * unit if above * unit >= value else (above + 1) * unit
+
+
+_EVEN, _NEAR, _COARSE = 1500, 500, 400
+_DECADES = 5
+
+
+def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
+    """The step of a mechanism that costs a record the steps of one of the parts, whichever that is.
+
+    Guarantee: its profile is at every loss at least that of every part's composition.
+
+    Each of the parts has a step that costs something; of noise, for replacement neighbours.
+    """
+    return _one_of(frozenset(frozenset(part.items()) for part in parts))
+
+
+@lru_cache(maxsize=256)
+def _one_of(parts: frozenset[frozenset[tuple[Step, int]]]) -> Step:
+    read = [Composition(sorted(part, key=repr)).reading() for part in parts]
+    losses = _losses(max(_reach(each) for each in read))
+    bounds = torch.stack([each.deltas(losses) for each in read]).amax(0).numpy()
+    left_out = float(bounds[-1])
+    corners, values = convex_below(losses.numpy(), np.maximum(bounds - left_out, 0.0))
+    return stated_step(Tabled(tuple(corners.tolist()), tuple(values.tolist()), left_out))
+
+
+def _reach(read: Distribution | Harmonics) -> float:
+    """A loss at which little more is left of delta than what is set aside."""
+    losses = torch.linspace(0.0, read.end, _COARSE, dtype=torch.float64)
+    much = (read.deltas(losses) > 2 * read.excess).nonzero()
+    return float(losses[min(int(much.max()) + 1 if len(much) else 1, _COARSE - 1)])
+
+
+def _losses(reach: float) -> Tensor:
+    """Where a table is made: even, and closer together near 0."""
+    last = math.log10(reach)
+    near = torch.logspace(last - _DECADES, last, _NEAR + 1, dtype=torch.float64)[:-1]
+    losses: Tensor = torch.unique(torch.cat([torch.linspace(0.0, reach, _EVEN, dtype=torch.float64), near]))
+    return losses
+
+
+def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
+    """Epsilon at delta of everything together, for the replacement of one record within the groups of all runs.
+
+    Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
+    """
+    total = Counter[Step]()
+    for own in steps:
+        total.update(own)
+    return _epsilon(frozenset(total.items()), delta)
+
+
+def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
+    """Epsilon at delta of runs together, for the replacement of one record within the groups of all of them.
+
+    A run costs a record what the group costs that it is in. Whose group that is in a later run may have been chosen by
+    what an earlier one released, so each run counts with one step whose profile is the largest of its groups'. Where
+    delta is too small for what such a step sets aside, a run counts with steps that cover those of all of its groups.
+
+    Guarantee: an upper bound, as `composed_epsilon`.
+    """
+    taken = [cost for cost in costs if cost.steps]
+    if len(taken) == 1:
+        return max(composed_epsilon([part], delta) for part in taken[0].parts)
+    found = composed_epsilon((_by_group(cost) for cost in taken), delta)
+    return found if math.isfinite(found) else composed_epsilon((cost.steps for cost in taken), delta)
+
+
+def _by_group(cost: Cost) -> Counts:
+    """A run of several groups as one step, which costs a record what its dearest group costs it at every loss."""
+    if len(cost.parts) == 1:
+        return cost.parts[0]
+    if any(math.isinf(step.mu) for part in cost.parts for step in part):
+        return NO_NOISE
+    return {one_of(cost.parts): 1}
+
+
+def cost_of_ledger(ledger: Ledger) -> Cost:
+    """The steps that a run's ledger was charged for, by its groups."""
+    return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
+
+
+def cost_beside_others(ledger: Ledger) -> Cost:
+    """What a run costs together with others: `cost_of_ledger`, or its selection where it is the best of several."""
+    if ledger.selection is not None and ledger.released_rounds():
+        return one_cost({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
+    return cost_of_ledger(ledger)
+
+
+@lru_cache(maxsize=512)
+def _epsilon(counts: frozenset[tuple[Step, int]], delta: float) -> float:
+    if any(math.isinf(step.mu) for step, _ in counts):
+        return math.inf
+    return Composition(sorted(counts, key=repr)).epsilon(delta)

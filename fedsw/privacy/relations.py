@@ -1,0 +1,74 @@
+"""Neighbouring relations by name: which two data sets a bound tells apart, and what it then bounds as well.
+
+Source: docs/guarantees/sampling.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from fedsw._tools.registry import Registry
+
+Sampling = Literal["without-replacement", "poisson"]
+
+REPLACE_ONE = "replace-one"
+"""One record is replaced at its position within its group; all sizes are fixed."""
+
+REPLACE_ANY = "replace-one, label and group included"
+"""One record is replaced at its position by any other, of whatever label and group; their number is fixed."""
+
+ADD_OR_REMOVE = "add-or-remove-one"
+"""One record is added or removed."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Which two data sets are neighbours.
+
+    Attributes:
+        sampling: of the steps that account for it.
+        narrower: relations whose neighbours are all neighbours under this one: a bound for it holds for them.
+    """
+
+    name: str
+    sampling: Sampling
+    narrower: frozenset[str] = frozenset()
+
+
+RELATIONS: Registry[Relation] = Registry("relation", Relation)
+RELATIONS.register(REPLACE_ONE, Relation(REPLACE_ONE, "without-replacement"))
+RELATIONS.register(REPLACE_ANY, Relation(REPLACE_ANY, "without-replacement", frozenset((REPLACE_ONE,))))
+RELATIONS.register(ADD_OR_REMOVE, Relation(ADD_OR_REMOVE, "poisson"))
+
+
+def holds_for(bound: str, asked: str) -> bool:
+    """Whether a bound for one relation is one for another: the same, or a narrower one. `Unknown` for other names."""
+    return RELATIONS.get(bound) is RELATIONS.get(asked) or asked in RELATIONS.get(bound).narrower
+
+
+def require_relation(what: str, bound: str, asked: str) -> None:
+    """Refuse what is bounded for other neighbours than a guarantee is for: ValueError says both."""
+    if not holds_for(bound, asked):
+        raise ValueError(
+            f"{what} is bounded for {bound!r} neighbours, and would leave under a guarantee for {asked!r} ones, which "
+            f"bounds something else; nothing was charged. {_remedy(bound, asked)}"
+        )
+
+
+def require_sampling(relation: str, samplings: Iterable[str]) -> None:
+    """Refuse charges that are sampled otherwise than steps for a relation are: ValueError."""
+    expected = RELATIONS.get(relation).sampling
+    for sampling in samplings:
+        if sampling != expected:
+            raise ValueError(
+                f"a charge is for {sampling} sampling, and steps for {relation!r} neighbours are {expected}: it would "
+                "be accounted for as something else; nothing was charged"
+            )
+
+
+def _remedy(bound: str, asked: str) -> str:
+    if (bound, asked) == (ADD_OR_REMOVE, REPLACE_ONE) or (bound, asked) == (ADD_OR_REMOVE, REPLACE_ANY):
+        return "A replacement is a removal and an addition: take Sensitivity.of_replacement(), which is twice as large."
+    return "Bound it for those, or keep a ledger for these."

@@ -1,0 +1,331 @@
+"""Metrics of held-out records, round by round: the shipped ones and a user's own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsw._tools.randomness import Stream, smallest_keys
+from fedsw.data import Records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.own_objects import load_metrics, require_names
+from fedsw.experiment.sources import load_class_names, load_held_out
+from fedsw.learning.tasks.measures import Measurements, measure
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import intervals
+from fedsw.runs.evaluation.intervals import Gain, Interval, plain
+from fedsw.runs.evaluation.quality import (
+    GroupTable,
+    Quality,
+    by_group,
+    class_named,
+    quality_of_classes,
+    quality_of_numbers,
+    units_of,
+)
+from fedsw.runs.telemetry import LOGGER, event
+
+
+def subsample(records: Records, most: int) -> Records:
+    """At most about `most` of the records: of every stratum its part, rounded up, so that none vanishes.
+
+    A stratum is a group, and a class in it where targets are classes. Within a stratum the choice is uniform and looks
+    at positions alone, never at features or targets of a regression; it comes from a public seed of its own, so it is
+    the same in every round and every run, and no training reads it.
+
+    Where n is no larger than `most`, all of them are returned as they are; the others keep their order.
+    """
+    n = len(records)
+    if n <= most:
+        return records
+    number = records.sensitive
+    if records.is_classification:
+        number = number * (int(records.target.max()) + 1) + records.target
+    strata, keys = number.numpy(), Stream.seeded(0, "held-out subsample").words(n)
+    rows = []
+    for stratum in np.unique(strata):
+        (members,) = np.nonzero(strata == stratum)
+        rows.append(members[smallest_keys(keys[members], -(-len(members) * most // n))])
+    return records.take(torch.from_numpy(np.sort(np.concatenate(rows))))
+
+
+Metric = Callable[[Tensor, Records], float | Mapping[str, float]]
+"""`metric(outputs, records)`: outputs (n, d), what the penalty compares; records with `features` (n, p), `sensitive`
+(n,), the group of each record, and `target` (n,) or (n, t). Both are the held-out part and must not be changed. For a
+generator outputs are its samples, and rows of the two do not belong together. It returns a number, which is recorded
+under the metric's name, or numbers by name, recorded as `metric.name`."""
+
+
+class OwnMetrics:
+    """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
+
+    def __init__(self, *metrics: Mapping[str, Metric]) -> None:
+        require_names([name for each in metrics for name in each])
+        self._metrics = {name: metric for each in metrics for name, metric in each.items()}
+        self._failed = set[str]()
+        for name, metric in self._metrics.items():
+            if not callable(metric):
+                raise ExperimentError(f"metric {name!r} is a {type(metric).__name__} and cannot be called")
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return sorted(self._metrics)
+
+    def attempt(self, outputs: Tensor, records: Records) -> None:
+        """Try every metric on outputs (n, d), before anything is spent; what raises, or changes records, is named."""
+        for name, metric in self._metrics.items():
+            before = _versions(records)
+            try:
+                returned = metric(outputs.clone(), records)
+            except Exception as fault:
+                raise ExperimentError(
+                    f"metric {name!r} fails on {len(outputs)} held-out outputs of the initial model: "
+                    f"{type(fault).__name__}: {fault}"
+                ) from fault
+            _named(name, returned)
+            if _versions(records) != before:
+                raise ExperimentError(f"metric {name!r} changes the held-out records in place; let it copy them first")
+
+    def measure(self, outputs: Tensor, records: Records) -> dict[str, float]:
+        """Every metric's numbers of outputs (n, d), by name. It never raises: budget is being spent.
+
+        One that fails is nan, and said so once in the log.
+        """
+        measured: dict[str, float] = {}
+        for name, metric in self._metrics.items():
+            try:
+                measured |= _named(name, metric(outputs.clone(), records))
+            except Exception as fault:
+                measured[name] = float("nan")
+                if name not in self._failed:
+                    self._failed.add(name)
+                    words = f"metric {name!r} failed and is nan: {type(fault).__name__}: {fault}"
+                    logging.getLogger(LOGGER).warning(words, extra=event("metric failed"))
+        return measured
+
+
+def _named(name: str, returned: Any) -> dict[str, float]:
+    """The numbers that a metric returned, by the names that they are recorded under."""
+    if not isinstance(returned, Mapping):
+        return {name: _number(name, returned)}
+    for key in returned:
+        if not isinstance(key, str) or not key:
+            raise ExperimentError(f"metric {name!r} returned a number under the name {key!r}; names are words")
+    return {f"{name}.{key}": _number(f"{name}.{key}", value) for key, value in returned.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex() and value.dtype != torch.bool:
+        return float(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise ExperimentError(f"metric {name!r} returned {kind}; it must return a float, or floats by name")
+
+
+def _versions(records: Records) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in (records.features, records.sensitive, records.target, records.ids))
+
+
+_PARTS = 10
+_DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
+"""Metrics that are never negative."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a model is worth on held-out records: `metrics` by name, and a table of them by group.
+
+    `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
+    metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
+    training. `missing` says in words why there is nothing where a release of kept records was planned, `rise` how much
+    larger than before training the loss is on the same records.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    by_group: GroupTable = GroupTable({}, {})
+    measured_on: Mapping[str, int] = field(default_factory=dict)
+    quality: Quality = field(default_factory=Quality)
+    start: float | None = None
+    missing: str = ""
+    rise: Gain | None = None
+
+    def said(self) -> dict[str, Any]:
+        """What a summary says of it."""
+        quality, gain = self.quality, self.quality.gain
+        return {
+            "held_out": dict(self.metrics),
+            "held_out_intervals": plain(quality.intervals),
+            "held_out_standard_errors": quality.standard_errors,
+            "held_out_by_group": self.by_group.numbers,
+            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group.around.items()},
+            "held_out_measured_on": dict(self.measured_on),
+            "constant": dict(quality.constant),
+            "constant_intervals": plain(quality.constant_intervals),
+            "constant_answers": quality.answer,
+            "gain": None if gain is None else {**gain._asdict(), "claim": gain.claim},
+            "best_threshold": dict(quality.best_threshold),
+            **({"held_out_impact_of": quality.impact_of} if quality.impact_of else {}),
+        }
+
+
+class Evaluator:
+    """Evaluates flat models on the held-out part of the experiment's data set.
+
+    Held-out records are not protected by the run's guarantee; the docs and the record say so. All that is measured is
+    tried here once, on the initial model: what fails does so before anything is spent. By default it is measured on a
+    subsample (`evaluation`), which the summary says.
+
+    Functions of a user's own are measured by name, beside those that the experiment names.
+    """
+
+    def __init__(
+        self, task: Problem, metrics: Mapping[str, Metric] | None = None, *, records: Records | None = None
+    ) -> None:
+        self._task, self._model = task, task.build_model()
+        self._records = load_held_out(task.experiment) if records is None else records
+        self._own = OwnMetrics(load_metrics(task.experiment.metrics), metrics or {})
+        if self._records is None:
+            if self._own.names:
+                raise ExperimentError(
+                    f"metrics {self._own.names} are measured on held-out records, and data.held_out names none at the "
+                    "server; name a file there, or leave the metrics out"
+                )
+            return
+        self._all = len(self._records)
+        if not self._all:
+            raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
+        if task.experiment.evaluation.mode == "auto":
+            self._records = subsample(self._records, task.experiment.evaluation.records)
+        self._there = self._records.to(task.device)
+        initial = measure(task, self._there, self._model)
+        self._start, self._losses = initial.report.get("loss"), initial.losses
+        self._own.attempt(initial.arrays["outputs"], self._records)
+
+    def metrics(self, theta: Tensor) -> dict[str, float]:
+        """Metrics of the model with flat parameters `theta`; none without held-out records."""
+        return self.metrics_of(self._task.prepared(self._model, theta)) if self._records is not None else {}
+
+    def metrics_of(self, model: nn.Module) -> dict[str, float]:
+        """Metrics of a model, buffers and all; none without held-out records."""
+        if self._records is None:
+            return {}
+        measured = measure(self._task, self._there, model, arrays=bool(self._own.names))
+        return self._with_own(measured, self._records)
+
+    def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
+        """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
+        if self._records is None:
+            return HeldOut()
+        measured = measure(self._task, self._there, model, parts=parts_of(self._records))
+        directory.write_outputs(measured.arrays)
+        measured = replace(measured, report=self._with_own(measured, self._records))
+        worth = worth_of(self._task, self._records, measured, of=self._all)
+        return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
+
+    def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
+        """How much larger the loss is than before training, record by record; None where that is no number."""
+        if self._losses is None or losses is None:
+            return None
+        finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())
+        return intervals.paired_mean((losses - self._losses).numpy(), units_of(records)) if finite else None
+
+    def _with_own(self, measured: Measurements, records: Records) -> dict[str, float]:
+        return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own.names else {})
+
+
+def parts_of(records: Records) -> Tensor:
+    """In which tenth of its units each record is (n,): rows of one unit are in one part."""
+    _, number = np.unique(units_of(records), return_inverse=True)
+    return torch.from_numpy(number % _PARTS)
+
+
+def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
+    """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
+    table = by_group(task, measured.arrays["outputs"], records)
+    size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
+    return HeldOut(measured.report, table, size, _with_intervals(task, records, measured))
+
+
+def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
+    """What a model's metrics are worth; those without a law of their own, a user's excepted, by leaving out a tenth."""
+    report = measured.report
+    quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
+    around = dict(quality.intervals)
+    if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
+        around["loss"] = intervals.mean(measured.losses.numpy(), units)
+    for name in report.keys() - around.keys():
+        if name == "accuracy":
+            count = len(np.unique(units))
+            around[name] = intervals.share(report[name] * count, count)
+        elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in measured.without]):
+            around[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+    quality = replace(quality, intervals={name: around[name] for name in report if name in around})
+    made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
+    return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
+
+
+def beside_constant(quality: Quality, report: Mapping[str, float], records: Records, task: Problem) -> Quality:
+    """An accuracy, of predictions that are not at hand, beside that of always the most frequent class.
+
+    How often both are right is not known, so that the gain's interval takes each at its end.
+    """
+    if "accuracy" not in report:
+        return quality
+    units, target = units_of(records), records.target.cpu().numpy()
+    most, count = int(np.bincount(target).argmax()), len(np.unique(units))
+    always, names = intervals.rate_of(target == most, units), load_class_names(task.experiment)
+    made = intervals.share(report["accuracy"] * count, count, level=intervals.SURE)
+    low, high = always.at(intervals.SURE)
+    return replace(
+        quality,
+        constant={"accuracy": always.value},
+        constant_intervals={"accuracy": always.at(intervals.LEVEL)},
+        answer=f"always {class_named(most, names)}",
+        gain=Gain(report["accuracy"] - always.value, made.low - high, made.high - low),
+    )
+
+
+def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
+    """What a task's metrics are worth; nothing for one without a target, or outputs (n, d) that are not finite."""
+    kind = task.experiment.objective.task
+    if not bool(torch.isfinite(outputs).all()):
+        return Quality()
+    if kind == "classification":
+        names = load_class_names(task.experiment)
+        about: dict[str, Any] = {"groups": len(task.groups), "classes": task.classes, "positive": task.positive}
+        return quality_of_classes(outputs, records, names=names, **about)
+    return quality_of_numbers(outputs, records, task.units) if kind == "regression" else Quality()
+
+
+def measured_on(experiment: Experiment) -> str:
+    """What the record says of the held-out metrics: whose records they are, or why there are none."""
+    if not experiment.data.own:
+        return "the data set's held-out part, which the guarantee does not cover"
+    if experiment.data.held_out_released:
+        return (
+            f"counts and sums over the {experiment.data.held_out_fraction:g} of their records that clients keep out of "
+            "training, released once with noise and charged to them"
+        )
+    if experiment.data.held_out is None and experiment.data.held_out_fraction:
+        return (
+            f"nothing here: every client keeps {experiment.data.held_out_fraction:g} of its records out of training, "
+            "and `fedsw evaluate` shows its operator the metrics on them"
+        )
+    if experiment.data.held_out is None:
+        return "nothing: clients bring their own records, and data.held_out names none at the server"
+    place = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out
+    words = f"the server's own records in {place}, which the guarantee does not cover"
+    if experiment.data.shows_private_rows:
+        return f"{words}; they may share rows with private records (data.held_out_overlap = 'allow')"
+    return words

@@ -1,0 +1,349 @@
+"""Metrics made of noised counts and sums over records that were kept out of training: post-processing of one release.
+
+Metrics are read off the sums as they are: what noise made impossible is not cut, and intervals say what may be true.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.experiment.sources import load_class_names
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import BINS, Counts, RegressionSums, Tally
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import intervals
+from fedsw.runs.evaluation.evaluator import HeldOut
+from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
+from fedsw.runs.evaluation.quality import (
+    Answers,
+    GroupTable,
+    Measured,
+    Quality,
+    class_named,
+    equal_impact,
+    metrics_of_tables,
+    with_root,
+    worst_of,
+)
+from fedsw.runs.run_files import HELD_OUT, read_json, write_json
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tallied:
+    """What was released of kept records, once; everything computed from it is free.
+
+    `values` are noised sums by group, (groups, t), of so many kept records (groups,); `spent` is the run's epsilon
+    then, `round` that of the model.
+    """
+
+    values: Array
+    sigma: float
+    records: NDArray[np.int64]
+    clients: int
+    attempt: int
+    spent: float
+    round: int
+
+    def said(self) -> dict[str, Any]:
+        """What a summary says of the release."""
+        return {
+            "sigma": self.sigma,
+            "records": int(self.records.sum()),
+            "clients": self.clients,
+            "attempt": self.attempt,
+            "round": self.round,
+        }
+
+
+def keep(directory: RunDirectory, tallied: Tallied) -> None:
+    """Put the release on disk: nobody can pay for it again."""
+    arrays = {"values": tallied.values.tolist(), "records": tallied.records.tolist()}
+    write_json(directory.path / HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
+
+
+def kept(directory: RunDirectory) -> Tallied | None:
+    """The release that a run has; None before there is one."""
+    path = directory.path / HELD_OUT
+    if (content := read_json(path)) is None:
+        return None
+    try:
+        return Tallied(
+            np.array(content["values"], dtype=np.float64),
+            float(content["sigma"]),
+            np.array(content["records"], dtype=np.int64),
+            int(content["clients"]),
+            int(content["attempt"]),
+            float(content["epsilon"]),
+            int(content["round"]),
+        )
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
+
+
+def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
+    """Metrics, a constant's beside them, intervals with the noise in them, and a table by group."""
+    total = int(tallied.records.sum())
+    size = {"records": total, "of": total}
+    if total == 0:
+        return HeldOut(measured_on=size)
+    if isinstance(tally, Counts):
+        return _of_classes(tally, tallied, task, size)
+    if isinstance(tally, RegressionSums):
+        return _of_numbers(tally, tallied, task, size)
+    return HeldOut(measured_on=size)
+
+
+def as_many(values: Array, records: NDArray[np.int64]) -> Array:
+    """Noised counts (..., groups, t), moved alike to add up to each group's public records (groups,); none for none."""
+    moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
+    wanted: Array = np.where((records > 0)[:, None], moved, 0.0)
+    return wanted
+
+
+class _Table(Answers):
+    """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
+
+    def __init__(self, tally: Counts, tallied: Tallied, positive: int | None) -> None:
+        self.groups, self.classes, self.positive = tally.groups, tally.classes, positive
+        self.records, self._sigma = tallied.records, tallied.sigma
+        self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
+
+    def noise(self, weights: Array, groups: int | None = None) -> float:
+        """Standard deviation of the noise in a weighted sum (classes, classes) of some groups' counts, or all groups'.
+
+        What all counts of a group were moved by is in it.
+        """
+        own = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
+        return self._sigma * math.sqrt(max(0.0, own) * (groups or int((self.records > 0).sum())))
+
+    def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
+        """The share of all records, or of a group's, that are in these cells (classes, classes)."""
+        own = slice(None) if group is None else slice(group, group + 1)
+        noise = self.noise(cells.astype(np.float64), None if group is None else 1)
+        return intervals.counted(float(self.counts[own, cells].sum()), int(self.records[own].sum()), noise)
+
+    def right(self, group: int) -> Rate:
+        """See `Answers`."""
+        return self.share(np.eye(self.classes, dtype=bool), group)
+
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """See `Answers`."""
+        if own is None:
+            return self.share(_row(answer, self.classes).T, group)
+        if not self.records[group]:
+            return UNKNOWN
+        row, width = self.counts[group, own], self.classes
+
+        def spread(hit: float, miss: float) -> float:
+            whole = hit + (width - 1) * miss
+            return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
+
+        hits, total = float(row[answer]), float(row.sum())
+        if not self._sigma:
+            return intervals.counted(hits, total)
+        return noised_rate(hits, total - hits, spread, int(self.records[group]))
+
+    def margin(self, constant: int, level: float) -> Gain:
+        """How much more often the model is right than a constant of that class."""
+        better = np.eye(self.classes)
+        better[constant] -= 1.0
+        total = int(self.records.sum())
+        both = np.abs(better)
+        more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
+        return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+
+
+def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+    names, groups = load_class_names(task.experiment), task.groups
+    table = _Table(tally, tallied, task.positive)
+    shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
+    often = int(np.argmax([each.value for each in shares]))
+    constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
+    found = {"accuracy": right.at(LEVEL)}
+    if tally.groups > 1:
+        equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
+        constant |= {**equal_impact(tally.classes), **equal}
+        found |= table.between_groups()
+    metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
+    quality = Quality(
+        constant=constant,
+        answer=f"always {class_named(often, names)}",
+        intervals={key: value for key, value in found.items() if key in metrics},
+        constant_intervals={"accuracy": shares[often].at(LEVEL)},
+        gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
+        others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
+        noised=tallied.sigma > 0,
+        impact_of=table.impact_of(names),
+    )
+    by_group = [table.of_group(group) for group in range(tally.groups)]
+    return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)
+
+
+def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
+    """What was measured of each group, by its name; empty for one group."""
+    if len(found) < 2:
+        return GroupTable({}, {})
+    counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
+    return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
+
+
+def _row(place: int, classes: int) -> NDArray[np.bool_]:
+    """The cells of records of a class (classes, classes)."""
+    cells = np.zeros((classes, classes), dtype=bool)
+    cells[place] = True
+    return cells
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Squared error of the model and of the mean target, and where they lie.
+
+    `spreads` are standard deviations of the difference of the two: of the noise, and of the draw of records, at most.
+    """
+
+    error: float
+    constant: float
+    around: tuple[Interval, Interval]
+    spreads: tuple[float, float]
+
+    @classmethod
+    def of(cls, targets: int, values: Array, records: int, sigma: float) -> _Errors:
+        """Of the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
+
+        Of numbers in [0, top] about a mean m the variance is at most m (top - m), whatever their law: what the draw of
+        records adds, at most.
+        """
+        means = math.sqrt(targets) * values[2 : 2 + targets] / records
+        square = float(np.square(means).sum())
+        one = targets * sigma / records  # noise in a mean of what is summed over the targets
+        error = targets * float(values[0]) / records
+        constant = targets * float(values[1]) / records - square + one**2  # noise makes squares of means larger
+        noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
+        possible = np.clip(means, 0.0, 1.0)
+        top = float(np.square(np.maximum(possible, 1 - possible)).sum())
+        around = (bounded_mean(error, records, targets, one), bounded_mean(constant, records, top, noise))
+        drawn = sum(
+            max(0.0, min(value, most) * (most - min(value, most)))
+            for value, most in ((error, targets), (constant, top))
+        )
+        return cls(error, constant, around, (math.hypot(one, noise), math.sqrt(drawn / records)))
+
+    def times(self, square: float) -> _Errors:
+        """The same in units whose square is so many of these."""
+        one, other = (Interval(square * low, square * high) for low, high in self.around)
+        spreads = (square * self.spreads[0], square * self.spreads[1])
+        return _Errors(square * self.error, square * self.constant, (one, other), spreads)
+
+    @property
+    def gain(self) -> Gain:
+        """How much smaller the model's error is."""
+        value, reach = self.constant - self.error, intervals.normal(SURE) * math.hypot(*self.spreads)
+        return Gain(value, value - reach, value + reach)
+
+    @property
+    def explained(self) -> tuple[float, Interval]:
+        """R squared, and where it lies."""
+        own, other = (
+            (low, min(max(value, low), high), high)
+            for value, (low, high) in zip((self.error, self.constant), self.around, strict=True)
+        )
+        low, high = intervals.quotient(own, other)
+        value = 1 - self.error / self.constant if self.constant > 0 else math.nan
+        return value, Interval(1 - high, 1 - low)
+
+
+def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+    groups, (low, width) = task.groups, task.units or (0.0, 1.0)
+    t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
+    values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
+    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present)).times(width**2)
+    means = math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count
+    metrics = with_root({"mean_squared_error": whole.error}, task.units)
+    around = with_root({"mean_squared_error": whole.around[0]}, task.units)
+    constant = with_root({"mean_squared_error": whole.constant}, task.units)
+    if t == 1 and tally.groups > 1:
+        metrics["ks"], around["ks"] = _ks(as_many(tallied.values[:, -BINS:], tallied.records), tallied)
+        constant["ks"] = 0.0
+    quality = Quality(
+        constant=constant,
+        answer=f"always the mean, {', '.join(f'{low + width * value:.3g}' for value in means[:4])}",
+        intervals=around,
+        constant_intervals=with_root({"mean_squared_error": whole.around[1]}, task.units),
+        gain=whole.gain,
+        noised=tallied.sigma > 0,
+    )
+    found: list[Measured] = []
+    for group, own in enumerate(map(int, tallied.records)):
+        each = _Errors.of(t, values[group], own, tallied.sigma).times(width**2) if own else None
+        found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
+    return HeldOut(metrics, _by_group(tallied, groups, found), size, quality)
+
+
+def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
+    """Kolmogorov and Smirnov's distance at the ends of ten bins, of counts (groups, bins), and where it lies."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.cumsum(bins, axis=-1)[:, :-1] / tallied.records[:, None]
+    value = float((below.max(0) - below.min(0)).max())
+
+    def rate(group: int, cells: int) -> Rate:
+        noise = tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
+        return intervals.counted(float(bins[group, :cells].sum()), int(tallied.records[group]), noise)
+
+    ends = [[rate(group, end) for group in range(len(bins))] for end in range(1, BINS)]
+    return value, intervals.largest_gap(ends)
+
+
+def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
+    """How much more often one answer is right than another, of counts with noise.
+
+    `more` is what the first alone has right, less what the second alone has, with a deviation of its `noise`;
+    `differing` is both together, and a deviation of the noise in that.
+    """
+    z, seen = intervals.normal(level), more / total
+    spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
+    possible = min(max(seen, -1.0), 1.0)  # noise moves what is seen beyond what can be
+    a, b = 1 + z * z / total, possible
+    c = possible**2 - z * z * (spread + noise**2 / total) / total
+    reach = math.sqrt(max(0.0, b * b - a * c))
+    return Gain(seen, max(-1.0, (b - reach) / a), min(1.0, (b + reach) / a))
+
+
+def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Interval:
+    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
+
+    An estimate outside [0, top] is taken as its nearest end, as in `share`.
+    """
+    z = intervals.normal(LEVEL)
+    seen = min(max(estimate, 0.0), top)
+    a, b = 1 + z * z / total, seen + z * z * top / total / 2
+    reach = math.sqrt(max(0.0, b * b - a * (seen**2 - z * z * noise**2)))
+    return Interval(max(0.0, (b - reach) / a), min(top, (b + reach) / a))
+
+
+def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
+    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
+
+    The noise in u * hits + v * misses has the standard deviation `spread(u, v)`.
+    """
+    together = hits + misses
+    size = min(most, max(0.0, together) + spread(1.0, 1.0))
+    tried = np.linspace(0.0, 1.0, 1001)
+    gaps = np.abs((1 - tried) * hits - tried * misses)
+    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
+
+    def at(level: float) -> Interval:
+        fitting = tried[gaps <= intervals.normal(level) * deviation]
+        if not len(fitting):
+            fitting = tried[[int(np.argmin(gaps / np.maximum(deviation, 1e-300)))]]
+        return Interval(float(fitting[0]), float(fitting[-1]))
+
+    return Rate(hits / together if together > 0 else math.nan, at)

@@ -1,0 +1,451 @@
+"""What held-out metrics are worth: where true values lie, by group too, and what the best constant scores beside them.
+
+All of it is of held-out records, outside the guarantee.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw.data import Records
+from fedsw.experiment.sources import second_of_two
+from fedsw.learning.tasks import metrics
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation import intervals
+from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
+
+Array = NDArray[Any]
+Places = NDArray[np.int64]
+Measured = Mapping[str, tuple[float, Interval]]
+
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what is released.
+
+    `constant` has metrics of the best predictor that looks at no input, the most frequent class or the mean target of
+    these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
+    how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
+    is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
+    whether noise is in what it is made of. `impact_of` is the class that the disparate impact is of, by its name.
+    """
+
+    constant: Mapping[str, float] = field(default_factory=dict)
+    answer: str = ""
+    best_threshold: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    constant_intervals: Mapping[str, Interval] = field(default_factory=dict)
+    gain: Gain | None = None
+    others: Interval | None = None
+    noised: bool = False
+    impact_of: str = ""
+
+    @property
+    def one_answer(self) -> bool:
+        """Whether the model answers the same class for every record, for all that can be seen."""
+        return self.others is not None and self.others.low <= 0
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Of held-out metrics, as a normal law would have them with these intervals."""
+        errors = {name: intervals.standard_error(each) for name, each in self.intervals.items()}
+        return {name: error for name, error in errors.items() if math.isfinite(error)}
+
+
+def units_of(records: Records) -> Places:
+    """Whose each record is (n,): rows of one unit have one number."""
+    if records.unit is None:
+        return np.arange(len(records))
+    return records.unit.cpu().numpy()
+
+
+def quality_of_classes(
+    outputs: Tensor,
+    records: Records,
+    *,
+    groups: int,
+    classes: int,
+    names: Sequence[str] = (),
+    positive: int | None = None,
+) -> Quality:
+    """What a classifier's held-out metrics are worth: of probabilities (n, 1) of class 1 of two, or (n, d) of d.
+
+    Ratios and the best threshold are of the class ``positive``, by default the second of two; of more than two, where
+    none is positive, ratios are those of the class that is worst off.
+    """
+    answers = AnswersByRecord(outputs, records, groups, classes, positive)
+    predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
+    most = int(torch.bincount(target, minlength=classes).argmax())
+    always = torch.full_like(predicted, most)
+    units, right = units_of(records), (predicted == target).numpy()
+    often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
+    rates = {"accuracy": often_right} | answers.between_groups()
+    if outputs.shape[1] == 1 and groups > 1:
+        rates["ks"] = _of_ks(outputs, records, groups)
+    return Quality(
+        constant={
+            "accuracy": metrics.accuracy(always, target),
+            **equal_impact(classes),
+            "demographic_parity_difference": 0.0,
+            "equalized_odds_difference": 0.0,
+        },
+        answer=f"always {class_named(most, names)}",
+        best_threshold={} if answers.positive is None or classes > 2 else _best_threshold(outputs, answers),
+        intervals=rates,
+        constant_intervals={"accuracy": intervals.rate_of(often, units).at(intervals.LEVEL)},
+        gain=_gain_of_classes(right, target.numpy(), units, most, classes),
+        others=_others(predicted, units),
+        impact_of=answers.impact_of(names),
+    )
+
+
+def equal_impact(classes: int) -> dict[str, float]:
+    """The disparate impact of a constant, by name; of more than two classes that of each, too."""
+    return {"disparate_impact": 1.0} | {f"disparate_impact_{c}": 1.0 for c in range(classes if classes > 2 else 0)}
+
+
+def class_named(number: int, names: Sequence[str]) -> str:
+    """A class by its declared name, or by its number where none is declared."""
+    return repr(names[number]) if names else f"class {number}"
+
+
+def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[float, float] | None = None) -> Quality:
+    """What a regression's held-out squared error is worth, of predictions (n, t) of targets (n, t).
+
+    Of one declared number, whose lower bound and width are given, it is in that number's own units.
+    """
+    predicted, target = (in_units(each.double().cpu(), units_of_one) for each in (outputs, records.target))
+    units = units_of(records)
+    own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
+    mean = target.mean(dim=0, keepdim=True)
+    always = (target - mean).square().reshape(len(target), -1).sum(dim=1).numpy()
+    errors = with_root({"mean_squared_error": intervals.positive_mean(own, units)}, units_of_one)
+    groups = int(records.sensitive.max()) + 1
+    if outputs.shape[1] == 1 and groups > 1:
+        errors["ks"] = _of_ks(outputs, records, groups)
+    said = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
+    return Quality(
+        constant=with_root({"mean_squared_error": float(always.mean()), "w2_squared": 0.0}, units_of_one),
+        answer=f"always the mean, {said}",
+        intervals=errors,
+        constant_intervals=with_root({"mean_squared_error": intervals.positive_mean(always, units)}, units_of_one),
+        gain=intervals.paired_mean(always - own, units),
+    )
+
+
+def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor:
+    """Numbers (n,) or (n, t) in [0, 1] as the declared number that they are; as they are where there is not one."""
+    if units_of_one is None:
+        return values
+    low, width = units_of_one
+    return low + width * values
+
+
+Measure = TypeVar("Measure", float, Interval)
+
+
+def with_root(found: dict[str, Measure], units_of_one: tuple[float, float] | None) -> dict[str, Measure]:
+    """The same with the root of the squared error, in the units of the one declared number; as it is without one."""
+    if units_of_one is None:
+        return found
+    square = found["mean_squared_error"]
+    if isinstance(square, Interval):
+        root = Interval(math.sqrt(max(0.0, square.low)), math.sqrt(max(0.0, square.high)))
+    else:
+        root = math.sqrt(max(0.0, square))
+    return {**found, "root_mean_squared_error": root}
+
+
+def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
+    """How much better than the best of several constants, from how much better than each.
+
+    It is better than the best only if it is better than each, so each is asked at the level itself, and whichever
+    looks best in these records makes no difference; the upper end takes all of them into account.
+    """
+    usual = [margin(intervals.SURE) for margin in margins]
+    sure = [margin(1 - (1 - intervals.SURE) / len(margins)) for margin in margins]
+    return Gain(min(each.value for each in usual), min(each.low for each in usual), min(each.high for each in sure))
+
+
+def _gain_of_classes(right: NDArray[np.bool_], target: Places, units: Places, most: int, classes: int) -> Gain:
+    def margin(own: int) -> Callable[[float], Gain]:
+        gained = right.astype(np.float64) - (target == own)
+        return lambda level: intervals.gain(gained, units, level)
+
+    often = np.bincount(target, minlength=classes)
+    return worst_of([margin(own) for own in range(classes) if often[own] or own == most])
+
+
+def _others(predicted: Tensor, units: Places) -> Interval:
+    """Where the share of other answers than the most frequent lies; none were given if it is 0 to 0."""
+    other = (predicted != torch.bincount(predicted).argmax()).numpy()
+    if not other.any():
+        return Interval(0.0, 0.0)
+    others = intervals.rate_of(other, units).at(intervals.LEVEL)
+    return Interval(max(others.low, 1 / len(other) ** 2), others.high)
+
+
+class Answers(abc.ABC):
+    """How often groups get the answers of a classifier, from whatever that is known.
+
+    Ratios between groups are of the class `positive`, or of each class where that is None.
+    """
+
+    groups: int
+    classes: int
+    positive: int | None
+
+    @abc.abstractmethod
+    def right(self, group: int) -> Rate:
+        """The share of a group's records whose answer is their class."""
+
+    @abc.abstractmethod
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """The share of a group's records, or of its records of one class, that get an answer."""
+
+    def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
+        """What a table by group says of one of them, by name, and where it lies."""
+        rates = {"accuracy": self.right(group)}
+        if self.classes > 2 or self.positive is None:
+            rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
+        else:
+            rates["selection_rate"] = self.answered(group, self.positive)
+            rates["true_positive_rate"] = self.answered(group, self.positive, own=self.positive)
+            rates["false_positive_rate"] = self.answered(group, self.positive, own=1 - self.positive)
+        return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
+
+    def between_groups(self) -> dict[str, Interval]:
+        """Where everything lies that compares groups; empty for one group."""
+        if self.groups < 2:
+            return {}
+        judged = list(range(self.classes)) if self.positive is None else [self.positive]
+        every = judged if self.classes == 2 else list(range(self.classes))  # rates of one of two say everything
+
+        def rates(own: int | None = None) -> dict[int, list[Rate]]:
+            return {c: [self.answered(group, c, own) for group in range(self.groups)] for c in every}
+
+        def ratio(shares: Mapping[int, list[Rate]], of: Sequence[int]) -> Interval:
+            return intervals.smallest_ratio([shares[c] for c in of])
+
+        selected, odds = rates(), [rates(own) for own in range(self.classes)]
+        ratios = {"disparate_impact": ratio(selected, judged)}
+        if self.classes > 2:
+            ratios |= {f"disparate_impact_{c}": ratio(selected, [c]) for c in every}
+        gaps = {
+            "demographic_parity_difference": intervals.largest_gap(list(selected.values())),
+            "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own.values()]),
+        }
+        return ratios | gaps | {f"eo_{y}": ratio(own, judged) for y, own in enumerate(odds)}
+
+    def impact_of(self, names: Sequence[str]) -> str:
+        """The class that the disparate impact is of, by its name: the positive one, or the one that is worst off."""
+        if self.groups < 2:
+            return ""
+        if self.positive is not None:
+            return class_named(self.positive, names)
+        every = range(self.groups)
+        rates = np.array([[self.answered(group, c).value for group in every] for c in range(self.classes)])
+        ratios = rates.min(axis=1) / np.where(rates.max(axis=1) == 0, np.inf, rates.max(axis=1))
+        ratios = np.where(rates.max(axis=1) == 0, 1.0, ratios)
+        return "" if np.isnan(ratios).any() else class_named(int(ratios.argmin()), names)
+
+
+class AnswersByRecord(Answers):
+    """The answers to n records one by one, by outputs (n, d): rows of a unit count once."""
+
+    def __init__(
+        self, outputs: Tensor, records: Records, groups: int, classes: int, positive: int | None = None
+    ) -> None:
+        columns = (metrics.predictions(outputs), records.target, records.sensitive)
+        self.predicted, self.target, self.sensitive = (each.cpu().numpy() for each in columns)
+        self.units, self.groups, self.classes = units_of(records), groups, classes
+        self.positive = second_of_two(classes) if positive is None else positive
+
+    def right(self, group: int) -> Rate:
+        """See `Answers`."""
+        return self._rate(self.predicted == self.target, self.sensitive == group)
+
+    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+        """See `Answers`."""
+        rows = self.sensitive == group
+        return self._rate(self.predicted == answer, rows if own is None else rows & (self.target == own))
+
+    def _rate(self, hits: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Rate:
+        return intervals.rate_of(hits[rows], self.units[rows])
+
+
+def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
+    """Units of a group count, however many rows they have."""
+    sensitive, units = records.sensitive.cpu().numpy(), units_of(records)
+    value = metrics.kolmogorov_smirnov(outputs.cpu(), records.sensitive.cpu(), groups=groups)
+    counts = [len(np.unique(units[sensitive == group])) for group in range(groups)]
+    return intervals.largest_cdf_gap(value, counts)
+
+
+def _best_threshold(outputs: Tensor, answers: AnswersByRecord) -> dict[str, float]:
+    """Of the probability of the positive one of two classes, from outputs (n, 1) of the second."""
+    scores = outputs[:, 0].double().cpu()
+    scores = 1 - scores if answers.positive == 0 else scores
+    target = torch.from_numpy((answers.target == answers.positive).astype(np.int64))
+    threshold = best_threshold(scores, target)
+    right = ((scores > threshold["threshold"]).long() == target).numpy()
+    low, high = intervals.rate_of(right, answers.units).at(intervals.LEVEL)
+    return threshold | {"low": low, "high": high}
+
+
+def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
+    """The threshold above which class 1 is answered that is right most often, and how often; outputs, target: (n,)."""
+    order = torch.argsort(outputs)
+    ranked, positive = outputs[order], target[order].double()
+    below = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(1 - positive, 0)])
+    above = torch.cat([torch.flip(torch.cumsum(torch.flip(positive, (0,)), 0), (0,)), torch.zeros(1).double()])
+    possible = torch.ones(len(below), dtype=torch.bool)
+    possible[1:-1] = ranked[1:] > ranked[:-1]
+    right = torch.where(possible, below + above, -1.0)
+    place = int(right.argmax())
+    if place == 0:
+        threshold = float(ranked[0]) - 1.0
+    elif place == len(ranked):
+        threshold = float(ranked[-1])
+    else:
+        low, high = float(ranked[place - 1]), float(ranked[place])
+        middle = (low + high) / 2
+        threshold = middle if middle < high else low  # of neighbouring numbers the middle may be rounded up
+    return {"threshold": threshold, "accuracy": float(right[place]) / len(ranked)}
+
+
+def metrics_of_tables(tables: NDArray[np.float64], positive: int | None = None) -> dict[str, NDArray[np.float64]]:
+    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined.
+
+    Ratios are of the class ``positive`` as in `fedsw.learning.tasks.metrics.classification`.
+    """
+    classes = tables.shape[-1]
+    positive = second_of_two(classes) if positive is None else positive
+    values = {"accuracy": np.trace(tables.sum(1), axis1=1, axis2=2) / tables.sum((1, 2, 3))}
+    if tables.shape[1] > 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rates = tables.sum(2) / tables.sum((2, 3))[:, :, None]
+            ratios = np.where(rates.max(1) == 0, 1.0, rates.min(1) / rates.max(1))
+            values["disparate_impact"] = ratios.min(1) if positive is None else ratios[:, positive]
+            if classes > 2:
+                values |= {f"disparate_impact_{c}": ratios[:, c] for c in range(classes)}
+            values["demographic_parity_difference"] = (rates.max(1) - rates.min(1)).max(1)
+            odds = tables / tables.sum(3)[:, :, :, None]
+            values["equalized_odds_difference"] = (odds.max(1) - odds.min(1)).max((1, 2))
+    return values
+
+
+class GroupTable(NamedTuple):
+    """Metrics by group, each by name, and where they lie, 95 %, over draws of units."""
+
+    numbers: dict[str, dict[str, float]]
+    around: dict[str, dict[str, Interval]]
+
+    @classmethod
+    def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
+        """Of how many records each group has, and what was measured, nan where it was not; empty for one group."""
+        if len(found) < 2:
+            return cls({}, {})
+        columns = dict.fromkeys(column for each in found.values() for column in each)
+        numbers = {
+            name: {"count": counts[name], **{column: each.get(column, (math.nan, WHOLE))[0] for column in columns}}
+            for name, each in found.items()
+        }
+        return cls(numbers, {name: {key: around for key, (_, around) in each.items()} for name, each in found.items()})
+
+
+def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
+    """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
+
+    Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
+    `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
+    classes `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of
+    Euclidean distances, and `r2`. What a group's records do not define is nan.
+    """
+    kind = task.experiment.objective.task
+    if kind not in ("classification", "regression") or len(task.groups) < 2:
+        return GroupTable({}, {})
+    answers = None
+    if kind == "classification":
+        answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
+    counts: dict[str, float] = {}
+    found: dict[str, Measured] = {}
+    for group, name in enumerate(task.groups):
+        rows = (records.sensitive == group).cpu().numpy()
+        counts[name] = int(rows.sum())
+        if not counts[name]:
+            found[name] = {}
+        elif answers is None:
+            found[name] = _numbers_of_group(outputs, records, rows, task.units)
+        else:
+            found[name] = _classes_of_group(answers, outputs, group, rows)
+    return GroupTable.of(counts, found)
+
+
+def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
+    measured = answers.of_group(group)
+    if answers.classes > 2:
+        return measured
+    target, units = answers.target[rows], answers.units[rows]
+    scores = outputs[:, 0].detach().double().cpu().numpy()[rows]
+    ones, others = (len(np.unique(units[target == c])) for c in (1, 0))
+    area = _auc(target, scores)
+    return measured | {
+        "auc": (area, intervals.curve_area(area, ones, others)),
+        "calibration_error": (calibration_error(target, scores), _around_calibration(target, scores, units)),
+    }
+
+
+def _numbers_of_group(
+    outputs: Tensor, records: Records, rows: Array, units_of_one: tuple[float, float] | None
+) -> Measured:
+    given = (outputs.detach(), records.target)
+    predicted, target = (in_units(each.double().cpu(), units_of_one).numpy()[rows] for each in given)
+    gaps = (predicted - target).reshape(len(target), -1)
+    squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
+    spread = np.square(wide.astype(np.float64) - wide.mean(axis=0, dtype=np.float64)).sum(axis=1)
+    low, high = intervals.ratio_of_means(squares, spread, own)
+    explained = float(1 - squares.sum() / spread.sum()) if spread.sum() > 0 else math.nan
+    return {
+        "mean_squared_error": (float(squares.mean()), intervals.positive_mean(squares, own)),
+        "mean_absolute_error": (float(np.sqrt(squares).mean()), intervals.positive_mean(np.sqrt(squares), own)),
+        "r2": (explained, Interval(1 - high, 1 - low)),
+    }
+
+
+def calibration_error(target: Array, scores: Array) -> float:
+    """Mean gap between score (n,) and share of class 1 in ten bins of equal width, weighted by their records (n,)."""
+    gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(target))
+
+
+def _around_calibration(target: Array, scores: Array, units: Array) -> Interval:
+    bins, gaps = _bins(scores), scores - target
+    within = [np.where(bins == b, gaps, 0.0) for b in range(_BINS)]
+    errors = [intervals.mean_error(each, units) for each in within]
+    return intervals.sum_of_sizes(np.array([each.mean() for each in within]), np.array(errors))
+
+
+def _bins(scores: Array) -> Array:
+    bins: Array = np.clip((scores * _BINS).astype(int), 0, _BINS - 1)
+    return bins
+
+
+def _auc(target: Array, scores: Array) -> float:
+    """The area under the ROC curve; nan where one class is absent, or a score is not finite."""
+    from sklearn.metrics import roc_auc_score
+
+    if len(np.unique(target)) < 2 or not np.isfinite(scores).all():
+        return math.nan
+    return float(roc_auc_score(target, scores))

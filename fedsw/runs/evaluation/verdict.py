@@ -1,0 +1,157 @@
+"""What a run's numbers mean, in words: warnings that a reader must not miss, and signal against noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedsw._tools.text import apart, between, measured, to_float, upward
+from fedsw.runs.evaluation.intervals import Gain
+from fedsw.runs.evaluation.quality import Quality
+
+MOST_EPSILON = 10.0
+"""Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
+
+STARTED = (
+    "the start came from the released moments, which did the learning; the rounds added little that can be told from "
+    "noise"
+)
+"""What is said of a signal below `FELT` where moments were bought."""
+
+FELT = 1.5
+"""Signal to noise of a whole run below which rounds are mostly noise."""
+
+_CLEAR = 5.0
+_FAIR = 0.8
+_SURE = 3.0
+"""Standard deviations of pure noise beyond which a signal is believed to be there."""
+
+
+def warnings_of(
+    *,
+    metrics: Mapping[str, float],
+    quality: Quality,
+    records: int,
+    start: float | None,
+    epsilon: float,
+    noisy: bool,
+    completed: bool = True,
+    at_clients: bool = False,
+    rise: Gain | None = None,
+) -> tuple[str, ...]:
+    """What a reader of a run must know before its metrics, the worst first; `records` are held out.
+
+    The held-out loss was `start` before training, and is larger by `rise`, record by record. Clients may keep records
+    to measure on (`at_clients`), whose metrics their operators see.
+    """
+    warnings = [
+        *_of_loss(metrics, start, rise),
+        *_of_constant(metrics, quality, records),
+        *_of_fairness(metrics, quality, records),
+    ]
+    if noisy and epsilon > MOST_EPSILON:
+        warnings.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
+    if completed and records == 0 and at_clients:
+        warnings.append(
+            "how good the model is, only clients can see: `fedsw evaluate` measures it on the records that each keeps "
+            "out of training, at its operator's screen"
+        )
+    elif completed and records == 0:
+        warnings.append(
+            "nobody knows how good the model is: there are no held-out records. Name a table that holds nobody's "
+            "private record with data.held_out, or keep a part of clients' records out of training with "
+            "data.held_out_fraction"
+        )
+    return tuple(warnings)
+
+
+def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> dict[str, Any]:
+    """The ratio of signal to noise over a run, from released vectors alone, and what it means; empty without noise.
+
+    ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy:
+    it reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
+    there is no signal to speak of, and that of the run is 0. It says how well sums were heard and nothing of what was
+    learnt from them: labels of pure noise have gradients, too.
+
+    Lines of a run's metrics have sigma and gradient_norm; `parameters` is r, the length of a released vector.
+    """
+    pairs = [(to_float(row.get("gradient_norm")), to_float(row.get("sigma"))) for row in history]
+    excess = [norm**2 / sigma**2 - parameters for norm, sigma in pairs if norm is not None and sigma]
+    if not excess or not all(math.isfinite(value) for value in excess):
+        return {}
+    mean, chance = sum(excess) / len(excess), math.sqrt(2 * parameters / len(excess))
+    ratio = math.sqrt(max(0.0, mean) / parameters)
+    whole = ratio * math.sqrt(len(excess)) if mean > _SURE * chance else 0.0
+    if whole >= _CLEAR:
+        words = "what was summed is well above its noise; whether the model is of use, only held-out metrics say"
+    elif whole >= FELT:
+        words = "the noise is felt: more records, a larger ε or fewer parameters would help"
+    else:
+        words = (
+            "mostly noise: the rounds may have taught the model nothing; more records, a larger ε or fewer parameters "
+            "would help"
+        )
+    return {"a_round": ratio, "the_run": whole, "rounds": len(excess), "words": words}
+
+
+def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | None) -> Iterator[str]:
+    """A loss that is not finite, or that rose by more than the draw of held-out records explains."""
+    loss = metrics.get("loss")
+    if loss is None:
+        return
+    if not math.isfinite(loss):
+        yield "the loss is not finite: training failed. Lower training.learning_rate"
+    elif start is not None and rise is not None and rise.above:
+        before, after = apart(start, loss)
+        yield (
+            f"the loss rose from {before} before training to {after}, by {measured(rise.value, rise[1:])}: the run "
+            "made the model worse. Lower training.learning_rate, or add records or ε"
+        )
+
+
+def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
+    names = ("accuracy", "root_mean_squared_error", "mean_squared_error")
+    name = next((each for each in names if each in quality.constant), names[-1])
+    if quality.gain is None or name not in metrics or name not in quality.constant:
+        return
+    shown = measured(metrics[name], quality.intervals.get(name))
+    constant = measured(quality.constant[name], quality.constant_intervals.get(name))
+    what = name.replace("_", " ")
+    if quality.one_answer:
+        yield _same_for_all(quality, what, shown)
+    if quality.gain.below:
+        yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}"
+    elif not quality.gain.above and (quality.noised or not quality.one_answer):
+        noise = " and the noise in what was counted of them" if quality.noised else ""
+        gap = measured(quality.gain.value, quality.gain[1:]) + " in squared error" * name.startswith("root_")
+        yield (
+            f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
+            f"difference, {gap}, is within what {records} held-out records{noise} allow"
+        )
+
+
+def _same_for_all(quality: Quality, what: str, shown: str) -> str:
+    if not quality.noised:
+        return (
+            f"the model answers the same for every record: its {what} {shown} is a constant's, and groups are equal "
+            "for that reason alone"
+        )
+    assert quality.others is not None
+    return (
+        "the model may answer the same for every record: the share of other answers than the most frequent cannot be "
+        f"told from 0 ({between(quality.others)}); rates of groups and classes then are noise"
+    )
+
+
+def _of_fairness(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
+    """A disparate impact on one side of the 4/5 rule that chance could put on the other."""
+    impact, interval = to_float(metrics.get("disparate_impact")), quality.intervals.get("disparate_impact")
+    if impact is None or interval is None or quality.one_answer:
+        return
+    if interval.low < _FAIR < interval.high:
+        of = f" of {quality.impact_of}" if quality.impact_of else ""
+        yield (
+            f"too few held-out records: {records} cannot tell disparate impact{of} {measured(impact, interval)} from "
+            f"the {_FAIR:g} of the 4/5 rule"
+        )

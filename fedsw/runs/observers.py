@@ -1,0 +1,267 @@
+"""Observers that log a run elsewhere: MLflow, Weights & Biases, several beside each other."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsw._tools.text import to_float
+from fedsw.runs.observer import Ending, Observer, Witness
+from fedsw.runs.telemetry import LOGGER, event
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from torch import Tensor
+
+    from fedsw.runs.observer import Outcome
+
+_FOREIGN = re.compile(r"[^\w\-./ ]")
+_UNSAFE = "training_loss"
+_NO_NUMBERS = ("round", "seed")
+
+
+def numbers_of(content: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round or a summary by name, inner ones as `held_out/accuracy`; words and gaps are left out.
+
+    An un-noised loss, which a run records only where `unsafe_metrics` made its reader's epsilon infinite, is
+    `unsafe/training_loss`.
+    """
+    found = {}
+    for name, value in flat(content):
+        number = to_float(value)
+        if number is not None and name not in _NO_NUMBERS:
+            found[f"unsafe/{name}" if name == _UNSAFE else name] = number
+    return found
+
+
+def words_of(content: Mapping[str, Any]) -> dict[str, str]:
+    """Everything of a plan or a summary that is a word or a list of words, by name."""
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in flat(content)
+        if to_float(value) is None and value is not None
+    }
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and value of everything that is not a mapping, names joined by '/', in signs that every service takes."""
+    for name, value in content.items():
+        path = prefix + _FOREIGN.sub("_", str(name))
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}/")
+        else:
+            yield path, value
+
+
+class Observers:
+    """Tells every observer, in order; one that raises is left out from then on, with one warning.
+
+    A run spends budget, and what it has released must not be lost because a server of metrics is gone. What is no
+    error, `KeyboardInterrupt` above all, passes. Where none of them is shown models or ends of runs, nothing is.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = list(observers)
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Tell everyone."""
+        self._tell("started", plan)
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Tell everyone."""
+        self._tell("round_done", record)
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Tell everyone."""
+        self._tell("finished", summary)
+
+    def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
+        """Show the model (r,) to those that are shown models."""
+        self._tell("released", round_, theta, outcome, kind=Witness)
+
+    def broke_off(self, status: str) -> None:
+        """Tell those that want to know."""
+        self._tell("broke_off", status, kind=Ending)
+
+    def _tell(self, what: str, *given: Any, kind: type | None = None) -> None:
+        for observer in list(self._observers):
+            if kind is not None and not isinstance(observer, kind):
+                continue
+            try:
+                getattr(observer, what)(*given)
+            except Exception as fault:
+                self._observers = [other for other in self._observers if other is not observer]
+                name = type(observer).__name__
+                words = f"the observer {name} failed and is left out from now on: {type(fault).__name__}: {fault}"
+                logging.getLogger(LOGGER).warning(words, extra=event("observer left out"))
+
+
+_TAGS = ("title", "directory")
+_FOLDER = "fedsw.directory"
+_MOST_METRICS, _MOST_PARAMETERS, _MOST_TAGS = 1000, 100, 100  # of one request to a server
+_LONGEST = 5000
+
+
+class MlflowObserver:
+    """Logs a run to MLflow: the plan as parameters, rounds as metrics of step = round, the summary as metrics and tags.
+
+    Only what observers are handed over is sent, all of it releasable; no source, console output or machine. Every
+    metric bears the time at which the run began, so that the time of a round is not on record there either. A resumed
+    run goes on in the MLflow run that it had.
+
+    The experiment is of MLflow, else that of MLFLOW_EXPERIMENT_NAME, else "fedsw"; the URI is where MLflow keeps runs,
+    else that of MLFLOW_TRACKING_URI, else its default. ModuleNotFoundError names the extra `mlflow`; ValueError if
+    MLflow cannot be reached or does not take runs.
+    """
+
+    def __init__(self, experiment: str | None = None, *, tracking_uri: str | None = None) -> None:
+        try:
+            from mlflow import MlflowClient
+        except ModuleNotFoundError as fault:
+            raise ModuleNotFoundError(
+                "mlflow is not installed; pip install '.[mlflow]' in fedsw's checkout brings it", name="mlflow"
+            ) from fault
+        name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedsw"
+        try:
+            self._client: MlflowClient = MlflowClient(tracking_uri=tracking_uri)
+            found = self._client.get_experiment_by_name(name)
+            self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+        except Exception as fault:
+            where = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "its default place"
+            raise ValueError(
+                f"MLflow at {where} takes no runs: {fault}. Set MLFLOW_TRACKING_URI to a server that does, or leave "
+                "this observer out"
+            ) from fault
+        self._run, self._begun = "", 0
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Begin an MLflow run, or go on with that of the same folder, and log the plan."""
+        self._begun = int(1000 * time.time())
+        folder = str(Path(plan["directory"]).resolve())
+        tags, name = {_FOLDER: folder}, str(plan["name"])
+        self._run = (
+            self._before(folder)
+            or self._client.create_run(self._experiment, self._begun, tags, run_name=name).info.run_id
+        )
+        self._client.update_run(self._run, status="RUNNING")
+        self._tag({f"fedsw.{name}": str(plan[name]) for name in _TAGS if plan.get(name)} | tags)
+        from mlflow.entities import Param
+
+        known = self._client.get_run(self._run).data.params
+        fresh = [
+            Param(name, str(value)[:_LONGEST])
+            for name, value in flat(plan)
+            if name not in (*_TAGS, *known) and value is not None
+        ]
+        for some in _batches(fresh, _MOST_PARAMETERS):
+            self._client.log_batch(self._run, params=some)
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Log a round's numbers at the step of that number."""
+        self._log(numbers_of(record), step=int(record["round"]))
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Log the summary, its words as tags, and end the MLflow run."""
+        step = int(summary.get("released_rounds", 0))
+        self._log({f"summary/{name}": value for name, value in numbers_of(summary).items()}, step=step)
+        self._tag({f"fedsw.{name}": words for name, words in words_of(summary).items()})
+        self._client.set_terminated(self._run, "FINISHED")
+
+    def broke_off(self, status: str) -> None:
+        """End the MLflow run as failed, or as killed if the run was interrupted."""
+        self._tag({"fedsw.status": status})
+        self._client.set_terminated(self._run, "KILLED" if status == "interrupted" else "FAILED")
+
+    def _before(self, folder: str) -> str | None:
+        quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
+        found = self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1)
+        return found[0].info.run_id if found else None
+
+    def _log(self, numbers: dict[str, float], *, step: int) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, self._begun, step) for name, value in numbers.items()]
+        for some in _batches(metrics, _MOST_METRICS):
+            self._client.log_batch(self._run, metrics=some)
+
+    def _tag(self, tags: dict[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        for some in _batches([RunTag(name, words[:_LONGEST]) for name, words in tags.items()], _MOST_TAGS):
+            self._client.log_batch(self._run, tags=some)
+
+
+def _batches(items: list[Any], most: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
+_NOTHING_ELSE = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "save_code": False,
+    "silent": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+"""Settings under which wandb sends nothing by itself: what the server prints may hold a client's words."""
+
+
+class WandbObserver:
+    """Logs a run to Weights & Biases: the plan as config, rounds at step = round, the summary and how the run ended.
+
+    Only what observers are handed over is sent, all of it releasable: console output, source, machine and packages are
+    switched off. wandb dates every step by itself, so a project shows when each round was released: that is for the
+    run's operator, not for publication. A resumed run goes on in the wandb run that it had.
+
+    The project is wandb's, else that of WANDB_PROJECT, else "fedsw"; the mode "online", "offline" or "disabled", else
+    that of WANDB_MODE, else online. ModuleNotFoundError names the extra `wandb`.
+    """
+
+    def __init__(self, project: str | None = None, *, mode: str | None = None) -> None:
+        try:
+            import wandb
+        except ModuleNotFoundError as fault:
+            raise ModuleNotFoundError(
+                "wandb is not installed; pip install '.[wandb]' in fedsw's checkout brings it", name="wandb"
+            ) from fault
+        self._wandb = wandb
+        self._project, self._mode = project or os.environ.get("WANDB_PROJECT") or "fedsw", mode
+        self._run: Any = None
+
+    def started(self, plan: dict[str, Any]) -> None:
+        """Begin a wandb run, or go on with that of the same folder, with the plan as its config."""
+        folder = str(Path(plan["directory"]).resolve())
+        self._run = self._wandb.init(
+            project=self._project,
+            name=str(plan["name"]),
+            id=hashlib.sha256(folder.encode()).hexdigest()[:16],
+            resume="allow",
+            mode=self._mode,
+            config={name: value for name, value in flat(plan) if value is not None},
+            settings=self._wandb.Settings(**_NOTHING_ELSE),
+        )
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        """Log a round's numbers at the step of that number."""
+        self._run.log(numbers_of(record), step=int(record["round"]))
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Keep the summary with the wandb run, and end it."""
+        self._run.summary.update({**numbers_of(summary), **words_of(summary)})
+        self._run.finish(exit_code=0)
+
+    def broke_off(self, status: str) -> None:
+        """End the wandb run as failed."""
+        self._run.summary.update({"status": status})
+        self._run.finish(exit_code=1)

@@ -1,0 +1,95 @@
+"""What a node's operator may know of the runs that it takes part in: a small file a run, in the node's `state-dir`.
+
+It is for the operator and is never sent. It holds what the server asked for and the numbers of rounds that this node
+answered in: no count, no output, no time (the file system's own times say when a node was last asked).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from fedsw._tools import files
+from fedsw.experiment import Experiment, planned_releases, planned_stages
+
+_PATTERN = "run-*.json"
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A node's part in one run, named as the server names it; what the experiment asks for, and how far it is.
+
+    Attributes:
+        epsilon: infinite without noise, and None where it follows from a noise multiplier.
+        rounds, answered, last: how many rounds (stages of a sketch) with an answer of clients are planned; how many
+            this node answered in; the number of the last of these, 0 before the first.
+        agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
+        heard: when the node was last asked something, in seconds since 1970, by the file system.
+    """
+
+    run: str
+    name: str
+    clients: tuple[int, ...]
+    trust: str
+    epsilon: float | None
+    delta: float | str
+    nominal: bool
+    rounds: int
+    answered: int = 0
+    last: int = 0
+    agreed: str = ""
+    heard: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether this node has answered in the last planned round."""
+        return self.last >= self.rounds
+
+    def after(self, round_: int) -> Participation:
+        """The same after an answer in a round; a further attempt of a round counts once."""
+        if round_ == self.last:
+            return self
+        return replace(self, answered=self.answered + 1, last=max(self.last, round_))
+
+
+def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: str = "") -> Participation:
+    """The part of a node that was just greeted, with what its operator chose in words."""
+    privacy = experiment.privacy
+    return Participation(
+        run,
+        experiment.name,
+        clients,
+        privacy.trust,
+        privacy.epsilon if privacy.noisy else float("inf"),
+        privacy.delta,
+        experiment.seed is not None,
+        max(planned_releases(experiment), planned_stages(experiment)),
+        agreed=agreed,
+    )
+
+
+def note(folder: Path, part: Participation, round_: int | None) -> None:
+    """Write down that a node was greeted, or answered in a round."""
+    path = folder / f"run-{part.run}.json"
+    known = _read(path) if path.exists() else None
+    found = part if known is None or known.run != part.run else known
+    content = asdict(found if round_ is None else found.after(round_))
+    del content["heard"]
+    files.new_folder(folder)
+    files.replace(path, json.dumps(content).encode(), durable=False)
+
+
+def participations(folder: Path) -> list[Participation]:
+    """The runs that a node took part in, the one that was heard of last at the end; damaged files are left out."""
+    found = [part for path in folder.glob(_PATTERN) if (part := _read(path)) is not None]
+    return sorted(found, key=lambda part: part.heard)
+
+
+def _read(path: Path) -> Participation | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        heard = path.stat().st_mtime
+        return Participation(**{**content, "clients": tuple(content["clients"]), "heard": heard})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,108 @@
+"""The screen that commands print on, and its tables: whatever is in a text, it moves no cursor and colours nothing."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Column, Table
+
+from fedsw._tools.text import harmless
+
+
+class Screen(Console):
+    """A console for texts of strangers: brackets in them are no markup, and control characters are left out.
+
+    What rich itself writes passes. A bar moves where stderr is a terminal alone: a notebook asks every program for
+    colours (FORCE_COLOR), and keeps all that is written.
+    """
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False, highlight: bool = True) -> None:
+        terminal = False if stderr and not sys.stderr.isatty() else None
+        super().__init__(
+            stderr=stderr, quiet=quiet, highlight=highlight, markup=False, emoji=False, force_terminal=terminal
+        )
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of what is printed; those of text are harmless."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(harmless(piece.text, ""), piece.style)
+
+
+_LONGEST_NUMBER = 24
+"""Columns at the right hold an interval at most; what is longer may be wrapped."""
+
+
+def table_of(
+    headings: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    left: Collection[str] | None = None,
+    whole: Collection[str] = (),
+    **look: Any,
+) -> Table:
+    """A table under headings: words are wrapped where they do not fit, and numbers where nothing else gives way.
+
+    Columns of words are at the ``left``, the first by default, the others at the right; ``whole`` ones are never
+    wrapped. What is too wide comes in parts. The look is that of `rich.table.Table`.
+    """
+    words = headings[:1] if left is None else left
+    table, lines = _Parted(box=box.SIMPLE_HEAD, **look), [tuple(row) for row in rows]
+    for place, heading in enumerate(headings):
+        cells, at_left = [line[place] for line in lines], heading in words
+        one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *cells))
+        unbroken = heading in whole
+        needed = max(cell_len(line) for cell in (heading, *cells) for line in cell.splitlines() or [""])
+        number = not at_left and needed <= _LONGEST_NUMBER
+        table.add_column(
+            heading,
+            justify="left" if at_left else "right",
+            no_wrap=unbroken or one_word or number,
+            min_width=needed if unbroken or number else None,
+        )
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+class _Parted(Table):
+    """A table that is shown in parts, each with the first column, where it is too wide: no number is cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, *others = self.columns
+        parts = [[first]]
+        for column in others:
+            if len(parts[-1]) > 1 and self._least(console, options, [*parts[-1], column]) > options.max_width:
+                parts.append([first])
+            parts[-1].append(column)
+        for part in parts:
+            if self._least(console, options, part) > options.max_width:
+                part = [
+                    replace(column, min_width=None, no_wrap=column.no_wrap and not column.min_width) for column in part
+                ]
+            yield from super(_Parted, self._of(part)).__rich_console__(console, options)
+
+    def _least(self, console: Console, options: ConsoleOptions, columns: list[Column]) -> int:
+        return self._of(columns).__rich_measure__(console, options.update(max_width=10**4)).minimum
+
+    def _of(self, columns: list[Column]) -> _Parted:
+        table = copy.copy(self)
+        table.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
+        return table
+
+
+def named_rows(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Names, and what stands beside each of them."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table

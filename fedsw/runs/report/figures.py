@@ -1,0 +1,250 @@
+"""The house style of figures: panels without a display, a palette for every eye, histograms by group, small files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw._tools import files
+from fedsw.runs.record import RunRecord
+from fedsw.runs.run_files import Names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+# Okabe and Ito's palette: distinct with any kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", ":", "-.")
+
+MOST_BYTES = 100_000
+"""Of a picture: whoever clones a repository of pictures copies each of them twice."""
+
+_BINS = 40
+_PALETTE = 128
+_WHITE = 250
+_SMALLER = 0.95
+_UNNAMED = Names()
+_STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": "medium",
+    "figure.dpi": 130,
+    "figure.titlesize": "large",
+    "font.size": 9,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
+_NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
+"""Of names and titles, which anybody may write: between two $ they would be set as mathematics, or end the drawing."""
+
+
+@contextmanager
+def house_style(*, formulas: bool = False) -> Iterator[None]:
+    """Draw in the house style inside this context (or in a function decorated with `@house_style()`).
+
+    No text that is made inside is parsed as mathematics, unless all of it is the project's own (`formulas`), as the
+    labels that matplotlib makes for a logarithmic axis are.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE | ({} if formulas else _NO_FORMULAS)):
+        yield
+
+
+def new_panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of rows x columns panels, made without a display; the panels come row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def save(figure: Figure, path: Path, *, most: int = MOST_BYTES) -> Path:
+    """Write a figure as a PNG file of at most `most` bytes."""
+    files.new_folder(path.parent)
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    files.replace(path, compact(drawn.getvalue(), most=most), durable=False)
+    return path
+
+
+def compact(picture: bytes, *, most: int = MOST_BYTES) -> bytes:
+    """Encode a picture again as a PNG with a palette, and with fewer pixels if it would have more than `most` bytes."""
+    from PIL import Image
+
+    with Image.open(BytesIO(picture)) as opened:
+        if opened.format == "PNG" and opened.mode == "P" and len(picture) <= most:
+            return picture
+        white = Image.new("RGBA", opened.size, "white")
+        pixels = Image.alpha_composite(white, opened.convert("RGBA")).convert("RGB")
+    scale = 1.0
+    encoded = _with_palette(pixels)
+    while len(encoded) > most:
+        scale *= _SMALLER
+        size = max(1, round(pixels.width * scale)), max(1, round(pixels.height * scale))
+        encoded = _with_palette(pixels.resize(size, Image.Resampling.LANCZOS))
+    return encoded
+
+
+def _with_palette(picture: Image) -> bytes:
+    """Encode with a palette from a tree, where a rare colour keeps a place of its own (a median cut mixes classes)."""
+    from PIL.Image import Dither, Quantize
+
+    small = picture.quantize(_PALETTE, method=Quantize.FASTOCTREE, dither=Dither.NONE)
+    # The tree takes the mean of white and what is nearly white, which shows on a white page.
+    small.putpalette([value if value < _WHITE else 255 for value in small.getpalette() or ()])
+    content = BytesIO()
+    small.save(content, "PNG", optimize=True)
+    return content.getvalue()
+
+
+def histogram_by_group(
+    axes: Axes,
+    values: NDArray[np.float64],
+    sensitive: NDArray[np.int64],
+    *,
+    limits: tuple[float, float] | None = None,
+    sideways: bool = False,
+    name: Callable[[int], str] = _UNNAMED.group,
+) -> None:
+    """Overlaid histograms (densities, on shared bins) of outputs (n,), a colour for each group (n,), called `name`."""
+    bins = np.linspace(*(limits or limits_of(values)), _BINS + 1)
+    for position, group in enumerate(np.unique(sensitive)):
+        axes.hist(
+            values[sensitive == group],
+            bins=bins.tolist(),
+            density=True,
+            histtype="stepfilled",
+            facecolor=(colour(position), 0.35),
+            edgecolor=colour(position),
+            linewidth=1.2,
+            linestyle=LINES[position % len(LINES)],  # groups differ in black and white, too
+            label=name(int(group)),
+            orientation="horizontal" if sideways else "vertical",
+        )
+
+
+def limits_of(values: NDArray[np.float64]) -> tuple[float, float]:
+    """A range that holds every finite value of an array of any shape and is never empty."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def colour(position: int) -> str:
+    """The palette's colour for the n-th thing drawn."""
+    return COLOURS[position % len(COLOURS)]
+
+
+def marker(position: int) -> str:
+    """The marker for the n-th thing drawn."""
+    return MARKERS[position % len(MARKERS)]
+
+
+_MOST_POINTS = 2_000
+_MOST_IMAGES = 30
+
+
+@house_style()
+def draw_samples(record: RunRecord) -> Figure | None:
+    """Generated samples: over held-out ones in the plane, or as images; None if the run has none."""
+    outputs = record.outputs
+    if outputs is None:
+        return None
+    if "images" in outputs.extra:
+        return _autoencoder_images(record, outputs.extra)
+    reference = outputs.extra.get("reference")
+    if reference is None:
+        return None
+    if reference.shape[1] == 2:
+        figure, (axes,) = new_panels(1, 1, size=(4.6, 4.4))
+        draw_cloud(axes, outputs.values, reference)
+        axes.legend(loc="upper right", markerscale=3)
+    elif is_square(reference.shape[1]):
+        figure, panels = new_panels(2, 1, size=(6.4, 2.6))
+        draw_images(panels[0], reference[:_MOST_IMAGES], "held out")
+        draw_images(panels[1], outputs.values[:_MOST_IMAGES], "generated")
+    else:
+        return None
+    figure.suptitle(f"{record.experiment.name}: generated samples")
+    return figure
+
+
+@house_style()
+def draw_latent(record: RunRecord) -> Figure | None:
+    """The first two coordinates of held-out latent codes or features, a colour for each class; one as a histogram."""
+    outputs = record.outputs
+    if outputs is None:
+        return None
+    from matplotlib import colormaps
+
+    figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
+    codes, names, one = outputs.values, record.names, outputs.values.shape[1] == 1
+    for label in np.unique(outputs.target):
+        own = codes[outputs.target == label]
+        named = names.label(int(label)) if names.classes else str(label)
+        look: dict[str, Any] = {"color": colormaps["tab10"](int(label) % 10), "label": named}
+        if one:
+            axes.hist(own[:, 0], range=limits_of(codes), bins=_BINS, histtype="step", density=True, **look)
+        else:
+            axes.scatter(own[:_MOST_POINTS, 0], own[:_MOST_POINTS, 1], s=5, alpha=0.5, linewidths=0, **look)
+    axes.set(xlabel="coordinate 1", ylabel="density" if one else "coordinate 2", aspect="auto" if one else "equal")
+    axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.suptitle(f"{record.experiment.name}: held-out codes by label")
+    return figure
+
+
+def draw_cloud(axes: Axes, generated: NDArray[np.float64], reference: NDArray[np.float64]) -> None:
+    """Generated points (m, 2) over held-out ones (n, 2), at the scale of the held-out ones."""
+    for position, (name, points) in enumerate((("held out", reference), ("generated", generated))):
+        look: dict[str, Any] = {"color": "0.7" if position == 0 else colour(1), "alpha": 0.6, "linewidths": 0}
+        axes.scatter(points[:_MOST_POINTS, 0], points[:_MOST_POINTS, 1], s=5, label=name, **look)
+    low, high = limits_of(np.asarray(reference, dtype=np.float64).reshape(-1))
+    margin = 0.35 * (high - low)
+    axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin), aspect="equal")
+
+
+def draw_images(axes: Axes, images: NDArray[np.float64], title: str, *, columns: int = 15) -> None:
+    """Square grey images (n, side^2) in rows, darkest 0, brightest 1."""
+    side = math.isqrt(images.shape[1])
+    rows = -(-len(images) // columns)
+    sheet = np.ones((rows * (side + 1) - 1, columns * (side + 1) - 1))
+    for position, image in enumerate(images):
+        top, left = (position // columns) * (side + 1), (position % columns) * (side + 1)
+        sheet[top : top + side, left : left + side] = np.clip(image.reshape(side, side), 0, 1)
+    axes.imshow(sheet, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_title(title)
+    axes.set_axis_off()
+
+
+def is_square(width: int) -> bool:
+    """Whether that many features are the pixels of a square image."""
+    return width >= 16 and math.isqrt(width) ** 2 == width
+
+
+def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) -> Figure | None:
+    shown = {"images": "held out", "reconstructions": "reconstructed", "samples": "decoded from the prior"}
+    rows = {title: extra[name][:_MOST_IMAGES] for name, title in shown.items() if name in extra}
+    if not is_square(extra["images"].shape[1]):
+        return None
+    figure, panels = new_panels(len(rows), 1, size=(6.4, 1.15 * len(rows) + 0.3))
+    for axes, (title, images) in zip(panels, rows.items(), strict=True):
+        draw_images(axes, images, title)
+    figure.suptitle(f"{record.experiment.name}: images")
+    return figure

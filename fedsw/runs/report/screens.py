@@ -1,0 +1,325 @@
+"""The one-screen summary of a run: what was trained, the guarantee in a sentence, held-out metrics, files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fedsw._tools.text import gained, measured, number, to_float, upward
+from fedsw.experiment import Experiment, planned_releases, planned_stages
+from fedsw.experiment.load import of_unit
+from fedsw.experiment.task_kinds import model_kind
+from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
+from fedsw.runs.record import RunRecord, command_for
+from fedsw.runs.report.console import named_rows, table_of
+from fedsw.runs.report.progress import group_table, measured_cell, metric_name, ordered_metrics, scores
+from fedsw.runs.run_files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY, Names
+
+_NARROW = 5
+"""Columns that are named, of those whose bounds are too wide."""
+_FILES = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
+
+
+def summary_panel(record: RunRecord) -> RenderableType:
+    """What a run was, what it guarantees and what came out; what there is of one that has not ended."""
+    rows = named_rows([*(_ended(record) if record.summary else _unfinished(record)), ("files", _files(record))])
+    title = ": ".join(part for part in (record.experiment.name, record.experiment.title) if part)
+    return Panel(rows, title=Text(title), title_align="left", box=box.ROUNDED)
+
+
+def experiments_table(experiments: Iterable[Experiment]) -> Table:
+    """The shipped experiments, one a row."""
+    rows = []
+    for one in experiments:
+        sizes = (str(one.training.rounds), str(one.federation.clients))
+        rows.append((one.name, one.title, number(one.objective.alpha), target_epsilon(one), *sizes))
+    numbers = ("α", "ε", "rounds", "clients")
+    return table_of(("name", "what", *numbers), rows, left=("name", "what"), whole=("name", *numbers), pad_edge=False)
+
+
+def ledger_report(account: Mapping[str, Any]) -> RenderableType:
+    """A ledger's total and its rows; runs of rounds that cost the same share one line."""
+    same: dict[tuple[str, float, float, float], list[int]] = {}
+    for entry in account["entries"]:
+        cost = (entry["group"], entry["sampling_rate"], entry["sensitivity"], entry["sigma"])
+        same.setdefault(cost, []).append(entry["round"])
+    rows = [
+        (
+            f"{min(rounds)} – {max(rounds)}" if len(rounds) > 1 else str(rounds[0]),
+            str(len(rounds)),
+            group,
+            *(number(value, 4) for value in numbers),
+        )
+        for (group, *numbers), rounds in same.items()
+    ]
+    headings = ("rounds", "releases", "group", "sampling rate", "sensitivity", "σ")
+    table = table_of(headings, rows, left=("rounds", "group"))
+    kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
+    nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
+    words = [f" at δ = {upward(account['delta'])} ({kind}{nominal})"]
+    if account.get("selection"):
+        words.append("which is the selection's: the run is the best of a random number of runs")
+    if (unit := account.get("unit", "record")) != "record":
+        words.append(f"for the replacement of {of_unit(unit)}")
+    if clients := account.get("clients"):
+        words.append("every client has a ledger of its own; that is the one that spent most")
+        for client, own in clients.items():
+            spent = f"ε = {upward(own['epsilon'], 4)} of {upward(own['budget'], 4)}"
+            words.append(f"{client}: {spent}, {own['released_rounds']} rounds taken part in")
+    total = f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}"
+    return Group(table, Text.assemble((total, "bold"), "\n".join(words)))
+
+
+def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> RenderableType:
+    """The demo's cells: what is weighed, what is guaranteed, what came out on held-out data."""
+    cells = [
+        (
+            number(row["alpha"]),
+            upward(row["target_epsilon"]),
+            upward(row["epsilon"]),
+            number(row["noise_multiplier"]) if row["noise_multiplier"] else "–",
+            number(row["accuracy"]),
+            number(row["disparate_impact"], 2),
+            number(row["seconds"], 2),
+        )
+        for row in rows
+    ]
+    table = table_of(("α", "target ε", "ε", "σ/Δ", "accuracy", "DI", "seconds"), cells, left=())
+    return Group(table, Text(caption, style="dim"))
+
+
+def target_epsilon(experiment: Experiment) -> str:
+    """The ε asked for; a noise multiplier when ε follows from it."""
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return "∞"
+    if privacy.noise_multiplier is not None:
+        return f"σ/Δ = {number(privacy.noise_multiplier)}"
+    return upward(privacy.epsilon)
+
+
+def _account(account: Mapping[str, Any]) -> str:
+    runs, limit, found = account["runs"], account["limit"], "no other run has counted"
+    if runs != 1:
+        found = f"ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])} of {runs} runs together"
+    most = "no limit" if limit is None else f"limit {upward(limit)}"
+    return f"data set {account['data']}: {found}, {most} (`fedsw account show {account['data']}`)"
+
+
+def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
+    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+    if warnings := summary.get("warnings"):
+        yield "WARNING", Text("\n".join(f"! {warning}" for warning in warnings), style="bold red")
+    yield "trained", Text(_trained(record))
+    if not record.completed:
+        yield "status", Text(f"{summary.get('status')}\n`{command_for(record.directory)}` goes on", style="yellow")
+    yield "cost", Text(_cost(summary))
+    if statement := guarantee.get("statement"):
+        yield "guarantee", Text(str(statement))
+    yield "privacy", _privacy(record)
+    if account := summary.get("account"):
+        yield "account", Text(_account(account))
+    if record.experiment.privacy.noisy:
+        yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
+        yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
+    if held_out := summary.get("held_out"):
+        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {}, record.names)
+        if constant := summary.get("constant"):
+            yield "a constant", _constant(record, constant)
+        if on := summary.get("held_out_measured_on"):
+            yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
+    if moments := summary.get("moments"):
+        yield "moments", Text(_moments(moments))
+    if noise := summary.get("signal_to_noise"):
+        yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
+    if by_group := summary.get("held_out_by_group"):
+        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, record.names)
+
+
+def _moments(moments: Mapping[str, Any]) -> str:
+    """What released moments say without any held-out record: a constant's worth, and columns with too wide bounds."""
+    constant, name = moments["constant"], "accuracy" if moments["classes"] else "squared error"
+    words = (
+        f"{100 * moments['share']:.0f} % of the budget (of μ²) for counts, means and second moments of "
+        f"{moments['records']:,} records; by them a constant has {name} "
+        f"{measured(constant['value'], (constant['low'], constant['high']))}"
+    )
+    narrow = sorted(moments["narrow_columns"], key=lambda each: float(each["most"]))
+    if narrow:
+        first = ", ".join(f"{each['name']} at most {math.ceil(100 * each['most'])} %" for each in narrow[:_NARROW])
+        more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
+        words += f"\nuse little of their declared bounds: {first}{more}"
+    return words
+
+
+def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
+    yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
+    yield "released", Text(rounds_of(record))
+    if record.history:
+        yield "spent", Text(f"ε {upward(record.last.get('epsilon'))} of {target_epsilon(record.experiment)}")
+        if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
+            yield "held out", _metrics(held_out, {}, record.names)
+
+
+def _trained(record: RunRecord) -> str:
+    experiment, summary, model = record.experiment, record.summary, record.experiment.model
+    kind = " ".join([model.kind, *map(str, model.hidden)])
+    if model_kind(model.kind).points:
+        kind = f"{model.particles} particles"
+    return (
+        f"{kind} for {experiment.objective.task} with {experiment.objective.penalty}, "
+        f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
+        f"{summary.get('clients')} clients, {rounds_of(record)}, engine {summary.get('engine')}"
+    )
+
+
+def rounds_of(record: RunRecord) -> str:
+    """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
+    experiment, rounds = record.experiment, record.experiment.training.rounds
+    once, sketch = planned_releases(experiment) < rounds, experiment.privacy.sketch
+    over = int(record.last.get("round", 0)) if sketch else len(record.history)
+    gone = over if once else int(record.summary.get("released_rounds", over))
+    if sketch:  # whose generator makes steps
+        stages = planned_stages(experiment)
+        steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
+        return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
+    words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    return f"{words} on one release" if once else words
+
+
+def _cost(summary: Mapping[str, Any]) -> str:
+    up, down = (bytes_of(summary.get(key)) for key in ("bytes_up", "bytes_down"))
+    took = "" if summary.get("seconds") is None else f"{number(summary['seconds'])} s, "
+    return f"{took}{up} up, {down} down"
+
+
+def noise_ratio(guarantee: Mapping[str, Any]) -> str:
+    """What the number is called that a guarantee's noise is in proportion to the sensitivity by."""
+    mechanism = guarantee.get("mechanism")
+    own = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
+    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), own)
+
+
+def _privacy(record: RunRecord) -> Text:
+    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+    text = Text(f"ε = {upward(summary.get('epsilon'), 4)} at δ = {upward(summary.get('delta'))}", style="bold")
+    if not record.completed:
+        text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
+    if record.experiment.privacy.noisy:
+        accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
+        noise = noise_ratio(guarantee)
+        details = [
+            *([relation] if relation else []),
+            f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",
+            f"bound {guarantee.get('bound')}",
+            f"accountant {accountant}",
+            f"{guarantee.get('sampling')} sampling",
+        ]
+        text.append(f" ({', '.join(details)})", style="not bold")
+        if guarantee.get("word") == "stated":
+            penalty = record.experiment.objective.penalty
+            text.append(f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", style="red")
+        if guarantee.get("accountant_is_guarantee") is False:
+            text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
+    if summary.get("nominal"):
+        text.append(
+            f"\nnominal: seed {summary.get('seed')} makes sampling and noise reproducible: who knows it can undo them",
+            style="yellow",
+        )
+    if to_float(summary.get("epsilon_of_reader")) != to_float(summary.get("epsilon")):
+        reader = upward(summary.get("epsilon_of_reader"))
+        text.append(f"\nfor a reader of this record ε = {reader}: it shows metrics of private data", style="red")
+    return text
+
+
+def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
+    """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
+    if release is not None:
+        noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
+        return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"
+    part = f"{on['records']} held-out records"
+    if on["records"] < on["of"]:
+        part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"
+    return f"{part}, {on['directions']} directions" if "directions" in on else part
+
+
+def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: Names) -> Text:
+    """Metrics with their intervals; says so where none is known."""
+    names = ordered_metrics(held_out)
+    names += [name for name in intervals if name in held_out and name not in names]
+    shown = (f"{metric_name(name, called)} {measured(held_out[name], intervals.get(name))}" for name in names)
+    text = Text(" · ".join(shown))
+    lacking = [metric_name(name, called) for name in names if name not in intervals]
+    if len(lacking) == len(names):
+        text.append(" (no intervals: they come with the end of a run)")
+    elif lacking:
+        text.append(f" (no interval is known of {', '.join(lacking)})")
+    return text
+
+
+def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
+    """What a model that looks at nothing scores on the same records, and what the best threshold would."""
+    summary, names = record.summary, record.names
+    known = scores(summary, "constant")
+    parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
+    text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
+    if gain := summary.get("gain"):
+        squares = " in squared error" if "root_mean_squared_error" in constant else ""
+        text.append(f"; {_gain(gain)}{squares}")
+    if best := summary.get("best_threshold"):
+        interval = [best["low"], best["high"]] if "low" in best else None
+        of = f" of {names.label(names.positive)}" if names.classes and names.positive is not None else ""
+        text.append(
+            f"; the model at the threshold{of} that suits these records best, {number(best['threshold'])}: accuracy "
+            f"{measured(best['accuracy'], interval)}"
+        )
+    return text
+
+
+def _gain(gain: Mapping[str, Any]) -> str:
+    """What the model is better or worse by; nothing is claimed that the interval does not hold."""
+    by = gained(gain["value"], [gain["low"], gain["high"]])
+    if gain["claim"] == "cannot be told":
+        return f"the model cannot be told from it: {by}"
+    return f"the model is {gain['claim']}: {by}"
+
+
+def _signal(noise: Mapping[str, Any], *, moments: bool) -> str:
+    """Signal against noise, in numbers and words; a run that began with moments may know much where rounds do not."""
+    from fedsw.runs.evaluation.verdict import FELT, STARTED  # late: it computes
+
+    rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
+    words = STARTED if moments and not noise["the_run"] >= FELT else noise["words"]
+    return f"{words} (signal to noise about {rounds})"
+
+
+def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapping[str, Any]], called: Names) -> Table:
+    """A line for each group: its held-out records, and each metric on them over its interval."""
+    names, rows = group_table(by_group, around, measured_cell, called=called)
+    return table_of(("group", *names), rows, pad_edge=False)
+
+
+def _files(record: RunRecord) -> Text:
+    present = [name for name in _FILES if (record.directory / name).is_file()]
+    drawn = sorted(path.name for path in (record.directory / "plots").glob("*.png"))
+    plots = f"\nplots/: {', '.join(drawn)}" if drawn else ""
+    return Text.assemble((f"{record.directory}/", "cyan"), f"\n{', '.join(present)}{plots}")
+
+
+def bytes_of(count: Any) -> str:
+    """A number of bytes in a unit of its size, as in 1.2 MB; an en dash when there is no number."""
+    size = to_float(count)
+    if size is None:
+        return "–"
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

@@ -1,0 +1,289 @@
+"""A run's files: their names, how they are read, where runs are found, names of groups and classes, times of rounds."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fedsw._tools import files
+from fedsw._tools.text import json_text, nearest
+from fedsw.data.columns.declaration import Columns
+
+CONFIG = "config.json"
+"""The experiment as it runs, its engine, and when it began."""
+PLAN = "plan.json"
+"""The guarantee that the run began with, and for how many records."""
+LEDGER = files.LEDGER_OF_A_RUN
+"""The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
+ACCOUNT = files.ACCOUNT_OF_A_RUN
+"""The last row of its data set's account that the run saw."""
+CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
+METRICS = "metrics.jsonl"
+"""A line for every released round."""
+SUMMARY = "summary.json"
+"""How the run ended, the last time it ended in order."""
+MODEL = "model.safetensors"
+"""The released model."""
+OUTPUTS = "outputs.npz"
+"""Held-out outputs of the released model, and what else the plots need."""
+HELD_OUT = "held_out.json"
+"""Noised counts and sums over records that clients kept out of training."""
+MOMENTS = "moments.json"
+"""Noised counts, means and second moments of all records, released before the first round."""
+CARD = "card.md"
+"""The model card."""
+REPORT = "report.html"
+"""The page that a run is shown by."""
+REGISTRY = "deployment.yaml"
+"""The run's entry for the registry of deployments, with questions for who deploys it."""
+LOG = "log.jsonl"
+"""When each round was released: for the operator only, not for publication."""
+ATTEMPTS = "attempts.log"
+"""Every attempt that was begun: round and number."""
+AGREED = "charge-lost"
+"""Present while the operator agrees that attempts which the folder does not know are charged."""
+GAP = "went-on"
+"""Up to which round the operator agreed that rounds which no checkpoint has are released and charged once more."""
+MOMENTS_ALONE = "moments-alone"
+"""Present in a run that is to stop once its moments are released."""
+NAME = "run.name"
+"""The name by which the clients know the run."""
+RUN_NAME = "[0-9a-f]{32}"
+"""The form of that name: clients name files for it, so that it is no path, and no two are equal by chance."""
+SKETCH = "sketch.safetensors"
+"""The released sketch, under trust models with one."""
+GENERATOR = "generator.pt"
+"""Where the training of a generator on the released sketch is."""
+CLASSIFIER = "classifier.safetensors"
+"""The classifier that a later stage of a sketch looks through; a number is in its name, as in those of its sketch."""
+RELEASES = "releases"
+"""The folder of what clients released once."""
+LOCK = "run.lock"
+"""Held by the server of the run."""
+
+RELEASABLE = (
+    CONFIG,
+    PLAN,
+    NAME,
+    ATTEMPTS,
+    METRICS,
+    LEDGER,
+    MOMENTS,
+    SKETCH,
+    GENERATOR,
+    CLASSIFIER,
+    MODEL,
+    OUTPUTS,
+    HELD_OUT,
+    SUMMARY,
+)
+"""What may leave a run's folder, and what a copy of it needs; a file that is new belongs here or in `KEPT_BACK`."""
+KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, GAP, MOMENTS_ALONE, RELEASES, LOCK)
+"""What does not go into a copy: the log, which says when; locks and agreements, which say of which process; what an
+account or single clients know; and card, page and entry, which are written anew from the rest."""
+
+
+def client_ledgers(directory: Path) -> list[Path]:
+    """The ledgers that clients keep in a run's folder, as far as they are there."""
+    return sorted(path for pattern in CLIENT_LEDGERS for path in directory.glob(pattern))
+
+
+def require_plain_files(directory: Path) -> None:
+    """Refuse a run's folder that holds links, which lead elsewhere, or pipes and devices, which never end."""
+    for place, folders, names in os.walk(directory):
+        for name in sorted((*folders, *names)):
+            if (path := Path(place, name)).is_symlink():
+                raise ValueError(f"{path} is a link to {path.readlink()}; a run's folder holds none: remove it")
+            if name not in folders:
+                _require_regular(path)
+
+
+def _require_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file but a pipe, a socket, a device or a folder, and is not read: remove it")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content of one of a run's JSON files; None if there is none, and ValueError if it is damaged, or no file."""
+    _require_regular(path)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as fault:  # no JSON, or no UTF-8
+        raise ValueError(f"{path} is damaged: {fault}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: it holds a {type(value).__name__} and not an object")
+    return value
+
+
+def found_json(path: Path) -> dict[str, Any]:
+    """The content of one of a run's JSON files; empty if there is none or it is damaged."""
+    try:
+        return read_json(path) or {}
+    except ValueError:
+        return {}
+
+
+def jsonable(value: Any) -> Any:
+    """The same content in strict JSON: infinities and NaN become the strings "inf", "-inf", "nan"."""
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Put JSON in place whole, on the disk on return; infinities become "inf" or "-inf", and NaN becomes null."""
+    files.replace(path, (json_text(value) + "\n").encode())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's JSONL file; a last line cut short by a crash is left out. Empty if there is no file."""
+    _require_regular(path)
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = []
+    for position, line in enumerate(lines, start=1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as fault:
+            if position < len(lines):
+                raise ValueError(f"{path}, line {position}: {fault}") from None
+            continue
+        if not isinstance(found[-1], dict):
+            raise ValueError(f"{path}, line {position} is damaged: a {type(found[-1]).__name__}, and not an object")
+    return found
+
+
+def find_run(name: str, runs: Path) -> Path:
+    """The directory of a run: a path, a name under `runs`, or an experiment's name for its latest run."""
+    for folder in (Path(name).expanduser(), runs / name):
+        if is_run(folder):
+            return folder
+        if folder.is_dir() and (dated := sorted(child for child in folder.iterdir() if is_run(child))):
+            return dated[-1]
+    known = [str(child.relative_to(runs)) for child in sorted(runs.glob("*/*")) if is_run(child)]
+    latest = f"the latest are {', '.join(known[-3:])}" if known else f"there are none under {runs}/"
+    raise ValueError(f"no run at {name!r}; {nearest(name, known)}{latest}")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` holds a run that was started."""
+    return (folder / CONFIG).is_file()
+
+
+_CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Declared names of groups and classes, by their numbers; empty where nobody declared any.
+
+    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
+    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty.
+    """
+
+    groups: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    positive: int | None = None
+    predicted: str = ""
+
+    def group(self, number: int) -> str:
+        """The name of a group, "A=2" without one."""
+        return self.groups[number] if 0 <= number < len(self.groups) else f"A={number}"
+
+    def label(self, number: int) -> str:
+        """The name of a class, "Y=2" without one."""
+        return self.classes[number] if 0 <= number < len(self.classes) else f"Y={number}"
+
+    def cell(self, cell: str) -> str:
+        """The name of a stratum: "female" for "A=0", "high,female" for "Y=1,A=0"; others as they are."""
+        match = _CELL.fullmatch(cell)
+        if match is None:
+            return cell
+        label = "" if match[1] is None else f"{self.label(int(match[1]))},"
+        return label + self.group(int(match[2]))
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        numbers = {"positive": self.positive, "predicted": self.predicted}
+        return {"groups": list(self.groups), "classes": list(self.classes), **numbers}
+
+
+UNNAMED = Names()
+"""Of a run whose groups and classes nobody named."""
+
+
+def names_in(directory: Path, columns: Columns | None = None) -> Names:
+    """The names that a run began with; else those of declared columns; else none."""
+    names = found_json(directory / PLAN).get("names")
+    if isinstance(names, Mapping):
+        return names_from(names)
+    return UNNAMED if columns is None else names_of(columns)
+
+
+def names_of(columns: Columns) -> Names:
+    """The names that are declared, and of what numbers are."""
+    predicted = "" if columns.units is None else columns.targets[0].name
+    return Names(columns.groups, columns.classes, columns.positive, predicted)
+
+
+def names_from(plain: Any) -> Names:
+    """The names that JSON holds, as `Names.plain` writes them; none if it holds something else."""
+    if not isinstance(plain, Mapping):
+        return UNNAMED
+    positive = plain.get("positive")
+    of = (positive if type(positive) is int else None, str(plain.get("predicted") or ""))
+    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), *of)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list) else ()
+
+
+_BEGINS, _RELEASED = "run begins", "round released"
+
+
+def round_seconds(directory: Path) -> list[float]:
+    """Seconds between the releases of a run, of the processes before a resume too; the first of each from its start."""
+    return [
+        later - earlier
+        for process in _processes(directory)
+        for earlier, later in pairwise(at for at, event in process if event)
+    ]
+
+
+def total_seconds(directory: Path) -> float:
+    """Seconds of all processes of a run, each from its first line to its last."""
+    return sum(process[-1][0] - process[0][0] for process in _processes(directory))
+
+
+def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
+    """For every process of the run, its lines: when, and whether it begins or releases then."""
+    path = directory / LOG
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    processes: list[list[tuple[float, bool]]] = []
+    for line in text.splitlines():
+        try:
+            content = json.loads(line)
+            at, event = datetime.datetime.fromisoformat(content["time"]).timestamp(), content["event"]
+        except (ValueError, LookupError, TypeError):
+            continue  # cut short by a crash
+        if event == _BEGINS:
+            processes.append([])
+        if processes:
+            processes[-1].append((at, event in (_BEGINS, _RELEASED)))
+    return processes

@@ -1,0 +1,361 @@
+"""Secret batches of fixed size, without replacement, by stratum: what amplification by sampling rests on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedsw._tools.randomness import KEY_BYTES, Stream, smallest_keys
+from fedsw._tools.settings import whole
+from fedsw._tools.subnormal import flushing_to_zero
+from fedsw.data import DeclaredRecords, Records, within_reach
+from fedsw.data.units import Units
+from fedsw.experiment.choices import shipped_task
+from fedsw.experiment.sections import Model
+from fedsw.experiment.sources import Shape
+from fedsw.experiment.task_kinds import task_names
+from fedsw.learning.models import count_parameters
+from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives.groups import terms_of
+from fedsw.learning.objectives.penalties import Penalty, ToSample, expanded
+from fedsw.learning.tasks.generated_samples import uniform_ball
+from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
+from fedsw.learning.tasks.task import Inputs, Raw, Task
+from fedsw.mathematics.clipping import Tape, Term, clipped_sum, record
+from fedsw.mathematics.clipping.clip import Mode
+from fedsw.mathematics.transport.sliced import (
+    DEFAULT_MEMORY_LIMIT,
+    Scheme,
+    Ties,
+    orthogonal_spread,
+    project,
+    public_directions,
+    spread,
+)
+from fedsw.privacy.accounting import Charge
+from fedsw.privacy.release import Bounded, Sample
+from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One attempt's records, stratum by stratum. Which they are is secret; size and sampling rate of each are public.
+
+    Round and attempt together name the batch; a ledger takes each pair once. What is computed from it leaves once, for
+    the plan that drew it and the ledger that it was drawn for (`fedsw.privacy.release.Sample`).
+    """
+
+    round: int
+    attempt: int
+    records: Records
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+    sample: Sample = field(default_factory=Sample)
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.records)
+
+
+def draw_batch(
+    records: Records,
+    strata: Sequence[NDArray[np.int64]],
+    sizes: Sequence[int],
+    *,
+    seed: int | None,
+    round_: int,
+    attempt: int,
+    sample: Sample | None = None,
+) -> Batch:
+    """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
+
+    The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
+    federation of the same records, whatever the number of its clients; of units, that of a federation of one client.
+    A stratum's numbers (n_s,) are those of its units; where none is declared, rows of the records.
+    """
+    units = Units.of(records)
+    if seed is None:
+        stream = Stream(os.urandom(KEY_BYTES))
+        keys = [stream.words(len(numbers)) for numbers in strata]
+    else:
+        stream = Stream(Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes())
+        words = stream.words(int(units.ids.max()) + 1)
+        keys = [words[units.ids[numbers]] for numbers in strata]
+    chosen = [numbers[smallest_keys(own, size)] for numbers, own, size in zip(strata, keys, sizes, strict=True)]
+    rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
+    rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
+    return Batch(round_, attempt, records.take(rows), tuple(sizes), rates, Sample() if sample is None else sample)
+
+
+class Learnt(Protocol):
+    """What is learnt: a `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
+
+    def outputs(self, raw: Raw, batch: Inputs, /) -> Tensor:
+        """What a penalty compares: (n, d)."""
+
+    def loss(self, raw: Raw, batch: Inputs, /) -> Tensor:
+        """Task loss of every record: (n,)."""
+
+
+_LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
+"""Whole numbers of an objective, and the least that each may be."""
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
+
+    Attributes:
+        task: the name of a shipped task ("classification", "regression"), or an object with outputs and a loss, see
+            `Learnt`.
+        penalties: at least one; one of parts is replaced by its parts.
+        classes: number of classes; 0 where targets are numbers.
+        targets: number of targets; 0 where they are classes.
+        dimension: d of the task's outputs; a `fedsw.Task` knows it, for anything else it is 1 unless it is given.
+        directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
+        ties, bound, mode: as in an experiment's settings.
+        micro_batch: most records that pass through the model at once.
+    """
+
+    task: Learnt | str
+    penalties: Sequence[Penalty]
+    classes: int = 2
+    targets: int = 0
+    dimension: int | None = None
+    directions: int = 50
+    scheme: Scheme = "orthogonal"
+    direction_seed: int = 0
+    ties: Ties = "shared"
+    bound: Bound = "auto"
+    mode: Mode = "spectral"
+    micro_batch: int = 65_536
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    composite: Composite = field(init=False)
+    learnt: Learnt = field(init=False)
+    _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            object.__setattr__(self, name, whole(getattr(self, name), name, least=least))
+        object.__setattr__(self, "penalties", expanded(self.penalties))
+        object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
+        learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
+        object.__setattr__(self, "learnt", learnt)
+        if self.dimension is None:
+            known = learnt.dimension(self._shape(0), Model()) if isinstance(learnt, Task) else 1
+            object.__setattr__(self, "dimension", known)
+        for penalty, d in zip(self.penalties, self.dimensions, strict=True):
+            if d < 1:
+                raise ValueError(f"dimension = {d}; outputs that are compared have at least 1")
+            if isinstance(penalty, ToSample) and penalty.sample is not None and penalty.sample.shape[1] != d:
+                raise ValueError(f"the public sample has {penalty.sample.shape[1]} columns and the outputs {d}")
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Names of the strata of sampling, in the order of all sequences by stratum; public."""
+        return self.composite.cells
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """d of every penalty's outputs."""
+        assert self.dimension is not None
+        return tuple(self.dimension if p.dimension is None else p.dimension for p in self.penalties)
+
+    def require_labels(self, records: Records) -> None:
+        """Refuse records whose classes or targets are not those of the objective, when they are loaded.
+
+        Raises:
+            ValueError: naming the first record's label, or the declared classes, and what the objective has.
+        """
+        width = 0 if records.is_classification else records.target.shape[1]
+        if (self.classes, self.targets) != (0, 0) and width != self.targets:
+            theirs = f"{width} target numbers" if width else "classes"
+            own = f"{self.targets} target numbers" if self.targets else f"{self.classes} classes"
+            raise ValueError(
+                f"the records have {theirs} and the objective {own}; make it with classes=0 and targets={width or 't'} "
+                "for numbers, and with classes= alone for classes"
+            )
+        if not (self.classes and records.is_classification):
+            return
+        if isinstance(records, DeclaredRecords) and len(declared := records.columns.classes) not in (0, self.classes):
+            raise ValueError(
+                f"the records declare {len(declared)} classes ({', '.join(map(repr, declared[:_MOST_NAMED]))}) and the "
+                f"objective has {self.classes}; make it with classes={len(declared)}"
+            )
+        within_reach(records.target, self.classes, "the class", "the objective", "classes=")
+
+    def planned_sensitivities(self, sizes: Sequence[int], clip: Clip) -> tuple[Sensitivity, ...]:
+        """Delta of every stratum before directions are drawn, without the safety factor."""
+        spreads = [
+            1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
+        ]
+        return self.composite.sensitivities(sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it but which models were tried, which is of this process alone."""
+        return {name: value for name, value in vars(self).items() if name != "_tried"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _tried=WeakSet())
+
+    def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
+        """The clipped gradient (r,) of the objective on a batch, in the order of `model.parameters()`.
+
+        Guarantee: replacing one record of a stratum moves it by at most that stratum's sensitivity, safety factor
+        included, whatever the records and the model hold; no Jacobian is formed. Protects every record of the batch;
+        its stratum and all sizes are public.
+
+        The batch is from `Plan.batches`, the model in the mode it is trained in.
+
+        Raises:
+            UnsupportedModule: naming the layer and what to write instead.
+            ValueError: if outputs or losses have another shape than was said, or mix records.
+        """
+        self._require_per_record(model, batch.records)
+        thetas = [self._directions(number, d, batch) for number, d in enumerate(self.dimensions)]
+        spreads = [1.0 if d == 1 else spread(theta) for d, theta in zip(self.dimensions, thetas, strict=True)]
+        sensitivities = self.composite.sensitivities(
+            batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
+        )
+        bounds = [SLACK * each for each in sensitivities]
+        charges = [Charge(*each) for each in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)]
+        total = self._clipped(model, batch, clip, thetas)
+        numbers = {"round": batch.round, "attempt": batch.attempt}
+        return Bounded(total, worst(bounds), **numbers, charges=charges, sample=batch.sample)
+
+    def _require_per_record(self, model: nn.Module, records: Records) -> None:
+        """Try made-up records, once for every model; of the private ones only the shapes are looked at."""
+        if model in self._tried:
+            return
+        width, targets = records.features.shape[1], 0 if records.target.ndim == 1 else records.target.shape[1]
+        features, target = made_up_features(0, width), made_up_targets(self.classes, targets)
+        target = target.float() if targets else target
+        made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
+
+        def made(raw: Raw, inputs: Inputs) -> list[Tensor]:
+            return [*self._selected(raw, inputs), self._losses(raw, inputs)]
+
+        require_per_record(model, self._inputs(model, made_up), made)
+        self._tried.add(model)
+
+    @flushing_to_zero
+    def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
+        """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
+        chunks = list(self._chunks(batch.records))
+        outputs: list[list[Tensor]] = [[] for _ in self.penalties]
+        for chunk in chunks:
+            inputs = self._inputs(model, chunk)
+            tape = record(model, inputs.features)
+            for penalty, parts, head in zip(self.penalties, outputs, self._selected(tape.raw, inputs), strict=True):
+                parts.append(project(head.detach(), (penalty.clip or clip).output))
+        by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
+        device = outputs[0][0].device
+        cotangents = self._cotangents(by_stratum, [theta.to(device) for theta in thetas], batch, clip)
+        pulled = [torch.cat(list(parts)) for parts in cotangents]
+        total = torch.zeros(count_parameters(model), dtype=torch.float64, device=device)
+        weight, start = self.composite.task_weight(len(batch)), 0
+        for chunk in chunks:
+            if len(chunks) > 1:
+                inputs = self._inputs(model, chunk)
+                tape = record(model, inputs.features)
+            part = slice(start, start + len(chunk))
+            total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight))
+            start += len(chunk)
+        return total.cpu()
+
+    def _cotangents(
+        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
+    ) -> Sequence[Sequence[Tensor]]:
+        """Gradients of the penalties in their outputs, which are within the clip, by penalty and stratum.
+
+        A forecast of clients that nobody trusts overrides it (`fedsw.desk.planning.after_moments.TabledObjective`).
+        """
+        return self.composite.cotangents(
+            by_stratum,
+            thetas,
+            lambda number, count: self._sample(number, count, batch).to(by_stratum[0][0].device),
+            ties=self.ties,
+            memory_limit=self.memory_limit,
+        )
+
+    def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
+        pulled = [
+            (head, q, (penalty.clip or clip).jacobian)
+            for head, q, penalty in zip(self._selected(tape.raw, inputs), cotangents, self.penalties, strict=True)
+            if penalty.weight > 0
+        ]
+        if not weight > 0:
+            return terms_of(pulled, None, None, clip.loss, self.mode)
+        losses = self._losses(tape.raw, inputs)
+        weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
+        return terms_of(pulled, losses, weights, clip.loss, self.mode)
+
+    def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
+        losses = self.learnt.loss(raw, inputs)
+        if tuple(losses.shape) != (len(inputs.features),):
+            raise ValueError(
+                f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives one "
+                "number for each record, (n,), not their mean"
+            )
+        return losses
+
+    def _selected(self, raw: Raw, inputs: Inputs) -> list[Tensor]:
+        heads = []
+        for penalty, d in zip(self.penalties, self.dimensions, strict=True):
+            head = penalty.selected(raw, inputs, self.learnt.outputs)
+            if head.ndim == 1 and d == 1:
+                head = head[:, None]
+            if tuple(head.shape) != (len(inputs.features), d):
+                raise ValueError(
+                    f"compared outputs have shape {tuple(head.shape)} for {len(inputs.features)} records and dimension "
+                    f"{d}; they are (n, d). Set the dimension of the objective or of the penalty"
+                )
+            heads.append(head)
+        return heads
+
+    def _chunks(self, records: Records) -> Iterator[Records]:
+        for start in range(0, len(records), self.micro_batch):
+            stop = min(start + self.micro_batch, len(records))
+            yield records if stop - start == len(records) else records.take(torch.arange(start, stop))
+
+    def _directions(self, number: int, d: int, batch: Batch) -> Tensor:
+        purpose = () if number == 0 else (f"penalty {number}",)
+        return public_directions(
+            d, self.directions, self.scheme, self.direction_seed, "directions", *purpose, batch.round, batch.attempt
+        )
+
+    def _sample(self, number: int, count: int, batch: Batch) -> Tensor:
+        penalty = self.penalties[number]
+        assert isinstance(penalty, ToSample)
+        if penalty.sample is not None:
+            return penalty.sample.detach().double() - penalty.centre
+        stream = Stream.seeded(self.direction_seed, "prior", batch.round, batch.attempt)
+        return uniform_ball(count, self.dimensions[number], penalty.radius, stream)
+
+    def _inputs(self, model: nn.Module, records: Records) -> Inputs:
+        first = next((p for p in model.parameters() if p.requires_grad), None)
+        if first is None:
+            raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
+        features = records.features.to(first.device, first.dtype)
+        return Inputs(features, records.target.to(first.device), self._shape(features.shape[1]))
+
+    def _shape(self, features: int) -> Shape:
+        groups = max((getattr(penalty, "groups", 1) for penalty in self.penalties), default=1)
+        return Shape(features, tuple(map(str, range(groups))), self.classes, self.targets)
+
+
+def _shipped(name: str) -> Learnt:
+    task = shipped_task(name)
+    if task is None:
+        raise ValueError(f"task {name!r} is none of {', '.join(task_names())}; name one of these, or give an object")
+    return task() if isinstance(task, type) else task  # type: ignore[return-value]

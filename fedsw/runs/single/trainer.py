@@ -1,0 +1,279 @@
+"""A trainer for one machine: the loop that a PyTorch user would write, with checkpoints, resume and the ledger."""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsw._tools import files
+from fedsw._tools.text import upward
+from fedsw.data import Records
+from fedsw.learning.models import count_parameters, flatten, load_flat
+from fedsw.learning.models.initial import parted
+from fedsw.learning.objectives import Clip
+from fedsw.learning.tasks.divergence import Diverged, divergence, stopped_diverged
+from fedsw.learning.tasks.own_task import made_up_features
+from fedsw.privacy.accounting import BudgetExhausted, Ledger
+from fedsw.privacy.accounting.lifetime import About, account_named, one_cost, require_same
+from fedsw.privacy.release import Released, release
+from fedsw.runs import checkpoint, recovery
+from fedsw.runs.accounts import Budgeted, kept_account, reserving
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.run_files import ACCOUNT, LEDGER, METRICS, SUMMARY
+from fedsw.runs.single import _begun as begun
+from fedsw.runs.single._stepping import require_steps
+from fedsw.runs.single.objective import Objective
+from fedsw.runs.single.training_plan import Plan
+
+Line = dict[str, Any]
+
+_SEEDED = {True: "with a seed (nominal)", False: "without a seed"}
+_PARENT = Path("private-training")
+"""Where folders of trainings are that were given none."""
+
+
+def set_gradient(model: nn.Module, released: Released) -> None:
+    """Put a released gradient (r,) into `.grad` of the trainable parameters, for any `torch.optim` optimizer.
+
+    Raises:
+        ValueError: if it has another number of coordinates than the model has trainable numbers.
+    """
+    _set_gradient(model, released.value)
+
+
+def _set_gradient(model: nn.Module, released: Tensor) -> None:
+    for parameter, part in parted(model, released):
+        parameter.grad = part.to(parameter)
+
+
+class PrivateTrainer:
+    """Trains a model by released gradients alone.
+
+    In `directory` are kept: the ledger, checkpoints, what was released since the last one, `metrics.jsonl`, and what
+    the training was begun with. Made again over a folder that holds them, the trainer goes on, where optimizer and
+    scheduler are stepped by it alone: the ledger keeps every round that was ever charged, and a round that was charged
+    but is not on file is done again as a fresh attempt, and charged again. It goes on with what was begun, and with
+    nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name. Records are not
+    compared, as a digest of them would be one more release.
+
+    Args:
+        model: any module whose trainable layers `fedsw.mathematics.clipping` knows.
+        optimizer: of `torch.optim`, over the model's parameters; weight decay and the like are post-processing.
+        objective, clip, plan: what is minimised, the norms, and what was settled for them.
+        scheduler: of `torch.optim.lr_scheduler`, made with the optimizer; stepped once a round.
+        directory: the training's folder; None for a fresh one, `private-training/<time>`, made at its first use.
+        observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
+        account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
+            for no account: nothing then composes the training with other releases of the same records.
+
+    Raises:
+        ValueError: if the optimizer does not hold exactly the model's trainable parameters, or a copy of it, or of the
+            scheduler, cannot step once in every round.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+        clip: Clip,
+        plan: Plan,
+        *,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+        directory: Path | str | None = None,
+        observer: Callable[[Line], None] | None = None,
+        account: str | Path | None = None,
+    ) -> None:
+        if plan.objective is not objective:
+            raise ValueError("the plan was made for another objective; make it with fedsw.plan(objective, ...)")
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+        if optimized != {id(p) for p in model.parameters() if p.requires_grad}:
+            raise ValueError("the optimizer holds other parameters than the model trains; give it model.parameters()")
+        require_steps(optimizer, scheduler, plan.rounds)
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.objective, self.clip, self.plan = objective, clip, plan
+        self._begun = begun.described(model, optimizer, scheduler, objective, clip, plan)
+        self._directory, self._observer = directory, observer
+        self._account = None if account is None else account_named(account)
+        self.rounds, self.epsilon = 0, 0.0
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """The training's folder."""
+        return files.fresh_folder(_PARENT) if self._directory is None else Path(self._directory)
+
+    @property
+    def guarantee(self) -> str:
+        """The plan's guarantee in words, and what composes it with other releases."""
+        if self._account is None:
+            return f"{self.plan.guarantee} This training counts in no account."
+        return f"{self.plan.guarantee} This training counts in the account of data set {self._account.data!r}."
+
+    def fit(self, records: Records) -> nn.Module:
+        """Train on all rounds that are left, and return the model.
+
+        Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
+        the account, with whatever else counts there.
+
+        A folder whose training is finished says so in a warning: the model is the one that it ended with.
+
+        Raises:
+            Diverged: if the model has diverged; no round after it is charged (`fedsw.learning.tasks.divergence`).
+            BudgetExhausted: if the plan's epsilon is used up; the model is that of the rounds before.
+            LimitReached: if the training does not fit below the account's limit; nothing is charged or drawn. For a
+                round that was lost and is charged again: the model is that of the rounds before.
+            ValueError: if the folder counts in another account, or in one where none is named; if it holds a training
+                that was begun with something else.
+            LedgerReplaced: if the folder is a copy of one that released more, by the account; if the ledger in it is
+                older than the checkpoint remembers.
+            RunBusy: if another process trains in the folder.
+        """
+        self.plan.strata_of(records)  # refuses others, before there is a folder
+        files.private_folder(self.directory)
+        with recovery.held(self.directory), self._counting() as counted, self._ledger() as ledger:
+            counted.limit(ledger)
+            if ledger.head().sequence:
+                counted.take_over(ledger)
+            try:
+                self._train(records, ledger)
+            except (BudgetExhausted, Diverged):
+                counted.settle()  # nothing more can be charged, or is worth it
+                raise
+            except BaseException as fault:
+                folder = str(self.directory)
+                fault.add_note(f"what was released is kept: PrivateTrainer(..., directory={folder!r}) goes on")
+                raise
+            counted.settle()
+        return self.model
+
+    def _counting(self) -> AbstractContextManager[Budgeted]:
+        """The folder's place in its account, where all rounds are reserved for; or in none."""
+        account = kept_account(self.directory)
+        require_same(self._account, account, self.directory)
+        resumed = account is not None or (self.directory / LEDGER).exists()
+        if self._account is None:
+            return nullcontext(Budgeted(self.directory, None, "", resumed=resumed))
+        folder = RunDirectory(self.directory)
+        name = folder.name()
+        folder.keep_name(name)
+        about = About(self.directory.name, "PrivateTrainer", str(self.directory.resolve()), self.plan.unprotected)
+        return reserving(
+            self.directory,
+            self._account,
+            name,
+            one_cost(self.plan.reserved()),
+            about,
+            resumed=resumed,
+            remembered=[self.directory / ACCOUNT],
+        )
+
+    def _train(self, records: Records, ledger: Ledger) -> None:
+        self.epsilon = ledger.epsilon()
+        if self.rounds >= self.plan.rounds:
+            warnings.warn(
+                f"{self.directory} holds a training that is finished: {self.rounds} rounds, epsilon "
+                f"{upward(self.epsilon, 5)}. The model is the one that it ended with, and nothing was trained now; "
+                "give another directory, or none, to train anew",
+                stacklevel=3,
+            )
+        self._require_sound(records)
+        with checkpoint.Checkpoints(self.directory, self._step, self._state, ledger.head) as checkpoints:
+            for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
+                recovery.require_space(self.directory, checkpoints.size)
+                bounded = self.objective.gradient(self.model, batch, self.clip)
+                released = release(bounded, self.plan, ledger)
+                checkpoints.take(batch.round, released.value)
+                self.epsilon = released.spent
+                self._report(batch.attempt, released)
+                self._require_sound(records)
+
+    def _require_sound(self, records: Records) -> None:
+        """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""
+        weights = [each for each in self.model.parameters() if each.requires_grad]
+        inputs = made_up_features(0, records.features.shape[1])
+        why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
+        if why is not None:
+            spent, promised = upward(self.epsilon, 5), upward(self.plan.epsilon, 6)
+            raise Diverged(
+                stopped_diverged(why, round_=self.rounds, planned=self.plan.rounds, spent=spent, promised=promised)
+            )
+
+    def _step(self, released: Tensor) -> None:
+        _set_gradient(self.model, released)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.rounds += 1
+
+    def _ledger(self) -> Ledger:
+        """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
+        path = self.directory / LEDGER
+        state = checkpoint.load(self.directory)
+        ledger = recovery.reopened(path, self.directory / SUMMARY, state)
+        if ledger is None:
+            begun.keep(self.directory, self._begun)
+            return Ledger.create(path, self.plan)
+        try:
+            self._require_same(ledger)
+            begun.require_same(self.directory, self._begun)
+            if state is not None:
+                self._restore(state)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def _require_same(self, ledger: Ledger) -> None:
+        kept = (ledger.groups, ledger.delta, ledger.budget, ledger.accountant, ledger.nominal)
+        plan = self.plan
+        if kept != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
+            raise ValueError(
+                f"{self.directory} holds a run of epsilon {upward(ledger.budget, 6)} at delta {upward(ledger.delta)} "
+                f"for {', '.join(ledger.groups)} by {ledger.accountant}, {_SEEDED[ledger.nominal]}; this plan is for "
+                f"epsilon {upward(plan.epsilon, 6)} at delta {upward(plan.delta)} for {', '.join(plan.strata)} by "
+                f"{plan.accountant}, {_SEEDED[plan.nominal]}. Give every plan a folder of its own; on the "
+                "same records what they spend adds up"
+            )
+
+    def _state(self) -> checkpoint.Checkpoint:
+        theta = flatten(self.model).cpu()
+        content: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
+        if self.scheduler is not None:
+            content["scheduler"] = self.scheduler.state_dict()
+        return checkpoint.Checkpoint(self.rounds, theta, torch.zeros(0), content)
+
+    def _restore(self, state: checkpoint.Checkpoint) -> None:
+        if state.theta.numel() != count_parameters(self.model):
+            raise ValueError(
+                f"the checkpoint in {self.directory} is of a model with {state.theta.numel()} trainable numbers, this "
+                f"one has {count_parameters(self.model)}; go on with the same model, or give another folder"
+            )
+        load_flat(self.model, state.theta)
+        self.optimizer.load_state_dict(state.optimizer["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state.optimizer["scheduler"])
+        self.rounds = state.round
+        for step in state.later:
+            self._step(step.released)
+
+    def _report(self, attempt: int, released: Released) -> None:
+        line: Line = {
+            "round": self.rounds,
+            "attempt": attempt,
+            "epsilon": released.spent,
+            "sigma": released.sigma,
+            "gradient_norm": float(torch.linalg.vector_norm(released.value)),
+        }
+        with files.opened(self.directory / METRICS, "a") as file:
+            file.write(json.dumps(line) + "\n")
+        if self._observer is not None:
+            self._observer(line)

@@ -1,0 +1,173 @@
+"""The plan of training on one machine, from public numbers alone, and its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw._tools.settings import real, seed_of, whole
+from fedsw.data import Records
+from fedsw.data.units import Units
+from fedsw.experiment import resolve_delta
+from fedsw.learning.objectives import Clip
+from fedsw.privacy import plan as plans
+from fedsw.privacy.accountants import GAUSSIAN
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.release import Sample
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.runs.single.objective import Batch, Objective, draw_batch
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(plans.Plan):
+    """The plan of training on one machine: `fedsw.privacy.plan.Plan`, and its batches. Made by `plan`."""
+
+    objective: Objective
+
+    def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
+        """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.
+
+        Where records say whose they are (`as_records(..., unit=...)`), units are drawn, and one row of each; the plan's
+        sizes, rates and guarantee are then those of units.
+
+        Args:
+            records: all private records; their strata must have the planned sizes.
+            ledger: what pays for them, and has what was released before: attempts that it holds are not repeated. The
+                batches leave for no other ledger; without one, each for the first that pays for it.
+            first: the first round that is not yet in the model.
+
+        Raises:
+            ValueError, BadRecords: as `strata_of`; nothing is drawn.
+        """
+        strata = self.strata_of(records)
+        spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
+        used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
+        for round_ in range(first, self.rounds + 1):
+            attempt = used.get(round_, -1) + 1
+            sample = Sample(self, ledger)
+            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt, sample=sample)
+
+    def strata_of(self, records: Records) -> list[NDArray[np.int64]]:
+        """Which units are in every stratum, by number, (n_s,): of private records that are the planned ones by size.
+
+        Raises:
+            ValueError: if a stratum has another number of records than was planned for, or a record a class that the
+                objective does not have.
+            BadRecords: if rows of one unit are of several strata.
+        """
+        self.objective.require_labels(records)
+        units = Units.of(records)
+        if units.declared != (self.unit is not None):
+            raise ValueError(
+                f"the plan is for {'records' if self.unit is None else repr(self.unit)}, and these records "
+                f"{'say' if units.declared else 'do not say'} whose they are: give plan(unit=...) for those of "
+                "as_records(unit=...), and for no others"
+            )
+        cell = self.objective.composite.cell_of(records.sensitive, records.target)
+        units.require_alike(cell, "stratum", "records")
+        stratum = cell.numpy()[units.firsts]
+        strata = [np.flatnonzero(stratum == index) for index in range(len(self.strata))]
+        for name, rows, size in zip(self.strata, strata, self.sizes, strict=True):
+            if len(rows) != size:
+                raise ValueError(
+                    f"stratum {name} has {len(rows)} {'units' if units.declared else 'records'} and the plan is for "
+                    f"{size}: rates and noise follow from the sizes. Make the plan with the sizes of these records"
+                )
+        return strata
+
+
+def plan(
+    objective: Objective,
+    clip: Clip,
+    *,
+    sizes: Sequence[int] | Mapping[str, int],
+    rounds: int,
+    epsilon: float | None = None,
+    delta: float | str,
+    batch_fraction: float | None = None,
+    batch_size: int | None = None,
+    noise_multiplier: float | None = None,
+    accountant: str = "pld",
+    mechanism: str = GAUSSIAN,
+    seed: int | None = None,
+    unit: str | None = None,
+) -> Plan:
+    """Settle batches, sensitivity and noise from public numbers.
+
+    Guarantee: `rounds` releases with this multiplier satisfy (epsilon, delta)-differential privacy for the replacement
+    of one record of any stratum (docs/guarantees/sampling.md).
+
+    Args:
+        clip: norms M, L and C.
+        sizes: private records of every stratum, in the order of `objective.strata` or by their names; public.
+        epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
+        delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
+        batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
+        accountant, mechanism: what composes the releases, and their noise; the accountant takes it.
+        seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
+        unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
+            those of persons, and all records of one are replaced together.
+
+    Raises:
+        ValueError: naming the number that does not fit, and what would.
+    """
+    counts = _counts(objective, sizes)
+    rounds, seed = whole(rounds, "rounds", least=1), seed_of(seed)
+    batch_fraction = None if batch_fraction is None else real(batch_fraction, "batch_fraction")
+    batch = _batch(objective.strata, counts, batch_fraction, batch_size)
+    epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
+    resolved = resolve_delta(delta, records=sum(counts))
+    bounds = tuple(SLACK * each for each in objective.planned_sensitivities(batch, clip))
+    # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
+    rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
+    multiplier, found = plans.calibrated(
+        epsilon, noise_multiplier, delta=resolved, rate=rate, rounds=rounds, accountant=accountant, mechanism=mechanism
+    )
+    return Plan(
+        strata=objective.strata,
+        sizes=counts,
+        batch=batch,
+        rates=tuple(taken / size for taken, size in zip(batch, counts, strict=True)),
+        rounds=rounds,
+        epsilon=found,
+        delta=resolved,
+        multiplier=multiplier,
+        sensitivities=bounds,
+        accountant=accountant,
+        mechanism=mechanism,
+        seed=seed,
+        unit=unit,
+        objective=objective,
+    )
+
+
+def _counts(objective: Objective, sizes: Sequence[int] | Mapping[str, int]) -> tuple[int, ...]:
+    strata = objective.strata
+    if isinstance(sizes, Mapping):
+        if set(sizes) != set(strata):
+            raise ValueError(f"sizes are for {', '.join(map(str, sizes))}; the strata are {', '.join(strata)}")
+        sizes = [sizes[name] for name in strata]
+    if len(sizes) != len(strata):
+        raise ValueError(f"{len(sizes)} sizes for {len(strata)} strata; give one for each of {', '.join(strata)}")
+    counts = tuple(whole(size, f"size of stratum {name}", least=0) for name, size in zip(strata, sizes, strict=True))
+    for name, count in zip(strata, counts, strict=True):
+        if not count:
+            raise ValueError(f"stratum {name} has 0 records; it needs at least 1, or another grouping")
+    return counts
+
+
+def _batch(strata: Sequence[str], sizes: Sequence[int], fraction: float | None, size: int | None) -> tuple[int, ...]:
+    if (fraction is None) == (size is None):
+        raise ValueError("give batch_fraction or batch_size, one of the two")
+    if fraction is not None:
+        if not 0 < fraction <= 1:
+            raise ValueError(f"batch_fraction = {fraction}; it lies above 0 and at most at 1")
+        return plans.by_fraction(fraction, sizes)
+    size = whole(size, "batch_size", least=1)
+    for name, held in zip(strata, sizes, strict=True):
+        if size > held:
+            raise ValueError(f"batch_size = {size}; stratum {name} has {held} records: between 1 and {held} fit")
+    return (size,) * len(sizes)

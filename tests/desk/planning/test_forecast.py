@@ -1,0 +1,338 @@
+"""Laws of a forecast: twins are public and of the asked sizes, noise costs, and no private record is looked at."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedsw
+from benchmarks import forecast_report
+from fedsw.cli.app import main
+from fedsw.data import DeclaredRecords
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.planning._forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
+from fedsw.desk.planning.after_moments import moments_of, twins_of
+from fedsw.desk.planning.public_rows import LAWS, PublicRows, columns_named, drawn, resampled, scaled, spread_evenly
+from fedsw.desk.planning.run_plan import planned
+from fedsw.desk.planning.words import as_plain, draw_plan, rows
+from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.tasks.problem import Problem
+from tests.desk.planning.test_preset import COLUMNS, SIZES, asked
+
+pytestmark = pytest.mark.slow
+
+RESULT = Path(forecast_report.__file__).parent / "results" / "forecast.json"
+PACKAGE = Path(fedsw.__file__).parent
+FEATURES = [
+    {"name": "age", "low": 17, "high": 90, "missing": [""], "fill": 40},
+    {"name": "scan", "low": -1, "high": 1, "scale": "signed", "count": 3},
+    {"name": "job", "categories": ["a", "b", "c", "d"]},
+    {"name": "smoker", "kind": "boolean"},
+    {"name": "free"},
+]
+MANY = Columns.model_validate({**COLUMNS, "features": FEATURES})
+FEW = (2.0, 30.0, 300.0)
+QUICK = {"preset": "auto", "rounds": 6}
+
+
+def columns_of(**changes) -> Columns:
+    return Columns.model_validate({**COLUMNS, **changes})
+
+
+def curve_of(*kept: float) -> Curve:
+    points = tuple(Point(10.0 ** (place + 1), (Score(0.5 + 0.3 * share, 0.5),)) for place, share in enumerate(kept))
+    return Curve((Score(0.8, 0.5),), points)
+
+
+def test_twins_have_the_asked_sizes_and_what_is_declared():
+    twins = drawn(MANY, {"f": 70, "m": 130}, LAWS[0], seed=0)
+    assert twins.sensitive.bincount().tolist() == [70, 130]
+    assert twins.features.shape == (200, MANY.inputs)
+    age, absent, scan, job = (twins.features[:, place] for place in (slice(1), 1, slice(2, 5), slice(5, 9)))
+    assert float(age.min()) >= 0 and float(age.max()) <= 1
+    assert set(absent.tolist()) == {0.0, 1.0}
+    assert float(scan.min()) >= -1 and float(scan.min()) < 0
+    assert job.sum(dim=1).tolist() == [1.0] * 200
+    several = columns_of(target={"name": "y", "values": ["a", "b", "c"]})
+    assert drawn(several, SIZES, LAWS[1], seed=0).target.bincount().min() > 100
+    numbers = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
+    target = drawn(numbers, SIZES, LAWS[1], seed=0).target
+    assert target.shape == (1_000, 1) and float(target.min()) >= 0 and float(target.max()) <= 1
+
+
+def test_draws_of_one_law_differ_and_teach_the_same():
+    experiment = settled_quick(rounds=40)
+    problem = Problem.from_experiment(experiment)
+    columns = experiment.data.columns
+    one, other = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
+    assert not torch.equal(one.features, other.features)
+    own = trained(problem, experiment, one, one, multiplier=0.0, seed=0)
+    fresh = trained(problem, experiment, one, other, multiplier=0.0, seed=0)
+    unlike = trained(problem, experiment, one, drawn(columns, SIZES, LAWS[0], seed=1), multiplier=0.0, seed=0)
+    assert fresh.gain == pytest.approx(own.gain, abs=0.05) and fresh.gain > 0.1 > unlike.gain
+
+
+def test_a_law_says_how_much_of_their_bounds_columns_use_where_a_target_lies_and_how_rare_a_class_is():
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(6)])
+    for used in ((0.04, 0.2), (0.5, 0.8)):
+        spread = drawn(columns, SIZES, replace(LAWS[2], used=used), seed=0).features.std(dim=0)
+        assert used[0] / 5 < float(spread.min()) and float(spread.max()) < used[1] / 3
+    rare = drawn(columns, SIZES, replace(LAWS[2], common=0.98), seed=0).target
+    assert rare.bincount().tolist() == [980, 20]
+    numbers = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
+    target = drawn(numbers, SIZES, replace(LAWS[2], middle=0.05, spread=0.01), seed=0).target
+    assert float(target.mean()) == pytest.approx(0.05, abs=0.002) and float(target.max()) < 0.1
+
+
+def test_a_narrow_target_has_its_say_though_its_errors_are_small_numbers():
+    narrow = Curve((Score(-4e-4, -5e-4),), (Point(10.0, (Score(-9e-4, -5e-4),)),))
+    assert narrow.taught == (0,) and narrow.kept == (-1.0,)
+    nothing = Curve((Score(-4.99e-4, -5e-4),), (Point(10.0, (Score(-9e-4, -5e-4),)),))
+    assert nothing.taught == ()
+
+
+def test_moments_tell_a_plan_of_a_rare_class_what_public_numbers_cannot():
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
+    asked_of = asked(data={"source": "object", "columns": columns.model_dump()})
+    problem, records = Problem.from_experiment(asked_of), drawn(columns, SIZES, replace(LAWS[0], common=0.98), seed=0)
+    numbers = numbers_of(asked_of, SIZES, problem)
+    moments = moments_of(problem, settled(asked_of, numbers), records, one=0.05, seed=0)
+    twins = twins_of(moments, problem, columns)
+    assert float(twins.target.double().mean()) == pytest.approx(0.02, abs=0.01)
+    found = curve(asked_of, problem, SIZES, table=twins, strengths=(300.0,))
+    assert found.kept[0] < FEASIBLE
+
+
+def settled_quick(rounds: int = 6):
+    from fedsw.federation.server.settling import numbers_of, settled
+
+    own = asked(training={"preset": "auto", "rounds": rounds}, privacy={"trust": "none"})
+    return settled(own, numbers_of(own, SIZES))
+
+
+def test_what_nobody_said_is_public_is_not_trained_on():
+    experiment = settled_quick()
+    twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
+    private = DeclaredRecords(twins.features, twins.sensitive, twins.target, twins.ids, twins.columns, "private")
+    with pytest.raises(TypeError, match="twins are public records, these are DeclaredRecords"):
+        trained(Problem.from_experiment(experiment), experiment, private, twins, multiplier=1.0, seed=0)
+
+
+def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
+    """Every class with a method `spend` in the package: the ledger's, the protocol's, and what takes public twins'."""
+    found = {
+        (str(path.relative_to(PACKAGE)), node.name)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "spend" for each in node.body)
+    }
+    assert found == {
+        ("privacy/accounting/_ledger.py", "Ledger"),
+        ("privacy/release.py", "Spends"),
+        ("privacy/release.py", "Uncounted"),
+    }
+    uses = {path.name for path in PACKAGE.rglob("*.py") if "Uncounted" in path.read_text(encoding="utf-8")}
+    assert uses == {"release.py", "forecast.py"}
+
+
+def test_noise_costs_what_can_be_learnt():
+    experiment = settled_quick()
+    problem = Problem.from_experiment(experiment)
+    columns = experiment.data.columns
+    twins, held_out = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
+    quiet, *noisy = (
+        trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=seed).gain
+        for multiplier, seed in ((0.0, 0), (1e5, 0), (1e5, 1), (1e5, 2))
+    )
+    assert quiet > 0.1 > sum(noisy) / len(noisy)
+
+
+def test_a_curve_never_falls_and_is_read_both_ways():
+    assert _rising([0.1, 0.5, 0.3, 0.9]) == pytest.approx([0.1, 0.4, 0.4, 0.9])
+    found = curve_of(0.0, 0.6, 0.5, 1.0)
+    assert found.kept == pytest.approx((0.0, 0.55, 0.55, 1.0))
+    assert found.at(math.inf) == 1.0 and found.at(1e9) == pytest.approx(1.0) and found.at(1.0) < 0
+    for share in (FEASIBLE, 0.5, 0.9):
+        assert found.at(found.strength_for(share)) == pytest.approx(share)
+    assert math.isinf(curve_of(0.0, 0.1).strength_for(FEASIBLE))
+    nothing = Curve((Score(0.5, 0.5),), (Point(10.0, (Score(0.5, 0.5),)),))
+    assert nothing.kept == (0.0,) and nothing.taught == ()
+
+
+def test_sizes_keep_their_proportions_and_no_group_is_lost():
+    assert scaled({"a": 10, "b": 990}, 100) == {"a": 2, "b": 99}
+    assert spread_evenly(("a", "b"), 10) == {"a": 5, "b": 5}
+    with pytest.raises(ExperimentError, match="--records is 3, and there are 2 groups"):
+        spread_evenly(("a", "b"), 3)
+
+
+def test_columns_of_a_named_data_set_come_from_the_names_of_its_inputs():
+    found = columns_named(["age", "job=a", "job=b"], groups=["f", "m"], classes=["no", "yes"], targets=0, bounded=True)
+    assert found.feature_names == ("age", "job=a", "job=b") and found.inputs == 3
+
+
+def test_a_public_table_takes_the_place_of_the_laws():
+    table = drawn(MANY, {"f": 30, "m": 30}, LAWS[0], seed=0)
+    found = resampled(table, {"f": 100, "m": 50}, seed=0)
+    assert isinstance(found, PublicRows) and found.sensitive.bincount().tolist() == [100, 50]
+    assert {tuple(row) for row in found.features.tolist()} <= {tuple(row) for row in table.features.tolist()}
+    women = table.take(table.sensitive == 0)
+    with pytest.raises(ValueError, match="no record of the group 'm'"):
+        resampled(PublicRows(women.features, women.sensitive, women.target, women.ids, MANY, "x"), SIZES, seed=0)
+
+
+def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
+    given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": {"preset": "auto", "rounds": 25}}
+    weak, strong = (planned(asked(**given, privacy={"epsilon": e}), SIZES, strengths=FEW) for e in (0.05, 50.0))
+    assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
+    assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
+    assert weak.forecast.least_records > 1_000 > strong.forecast.least_records
+    assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.03)
+    assert weak.forecast.most_parameters < weak.parameters < strong.forecast.most_parameters
+    assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
+    own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
+    assert own[0].kept == pytest.approx(weak.forecast.kept)
+    assert draw_plan(strong, tmp_path / "plan.png").stat().st_size > 10_000
+    json.dumps(as_plain(weak))
+
+
+def test_a_plan_of_persons_says_whose_records_its_epsilon_is_for():
+    data = {"source": "object", "columns": columns_of(unit="patient").model_dump()}
+    found = planned(asked(data=data, training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+    assert dict(rows(found))["noise"].endswith("releases of all records of one 'patient', at each client by itself")
+    alone = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+    assert as_plain(found)["unit"] == "patient" and dict(rows(alone))["noise"].endswith("releases")
+
+
+def test_what_hangs_on_how_much_there_is_to_learn_is_said():
+    def said(kept: float, least: float, most: float) -> str:
+        found = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
+        return replace(found, forecast=replace(found.forecast, kept=kept, range=(least, most))).unless
+
+    assert said(0.6, 0.1, 0.9).startswith("unless the columns tell little")
+    assert said(0.1, 0.0, 0.9).startswith("unless the columns tell much of the target: 90 % would")
+    assert said(0.6, 0.5, 0.9) == said(0.1, 0.0, 0.2) == ""
+
+
+def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible():
+    """Nobody knows before moments are released how much of their bounds columns use."""
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
+    data = {"source": "object", "columns": columns.model_dump()}
+    steps = {"preset": "auto", "rounds": 25}
+    plain = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
+    assert plain.forecast.kept >= FEASIBLE > plain.forecast.tight
+    assert plain.forecast.depends and not plain.forecast.feasible
+    assert plain.verdict.startswith("feasible only if the columns use their bounds")
+    first = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
+    assert first.forecast.tight >= FEASIBLE and first.forecast.feasible
+    free = columns_of(features=[{"name": f"x{place}"} for place in range(3)])
+    data = {"source": "object", "columns": free.model_dump()}
+    assert (
+        planned(asked(data=data, training=steps, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
+    )
+
+
+def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
+    found = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, strengths=FEW, expect="much")
+    assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
+    assert "assumes that no class has less than 50 % of the records: if one of them has 2 %, " in found.verdict
+    assert as_plain(found)["forecast"]["kept_with_a_rare_class"] == found.forecast.rare
+    said = [replace(found, forecast=replace(found.forecast, rare=rare)).verdict for rare in (0.1, 0.7)]
+    assert "2 %, a constant would do as well" in said[0] and "2 %, about 70 % would be left" in said[1]
+    table = drawn(columns_of(), scaled(SIZES, 600), LAWS[1], seed=5)
+    known = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, table=table, strengths=FEW)
+    assert known.forecast.rarest is None and "assumes" not in known.verdict
+
+
+def test_a_task_without_rules_has_its_noise_and_no_forecast():
+    ring = parse_experiment(
+        {
+            "name": "ring",
+            "data": {"source": "ring", "records": 500, "test_records": 50},
+            "model": {"kind": "generator", "hidden": [4]},
+            "objective": {"task": "generation", "penalty": "distribution-matching", "alpha": 1.0},
+            "training": {"rounds": 5},
+        }
+    )
+    found = planned(ring, {"all": 500})
+    assert found.forecast is None and found.multiplier > 0 and "no forecast: " in found.verdict
+    with pytest.raises(ValueError, match="there is nothing to draw"):
+        draw_plan(found, Path("x.png"))
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = asked(training=QUICK).model_copy(update={"title": "own"})
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[data]\nsource = "files"\n[data.columns]\n'
+        'features = [{name = "x", low = 0, high = 1}]\n'
+        'sensitive = {name = "sex", values = ["f", "m"]}\ntarget = {name = "y", values = ["no", "yes"]}\n'
+        f'[training]\npreset = "auto"\nrounds = {text.training.rounds}\n[federation]\nclients = 1\n'
+    )
+    return tmp_path
+
+
+def plan_of(capsys, *arguments: str) -> dict:
+    assert main(["plan", "own.toml", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_is_the_same_whatever_the_records_hold(own, capsys):
+    plans = []
+    for name, value in (("a", "0.5"), ("b", "0.9")):
+        folder = own / name / "0"
+        folder.mkdir(parents=True)
+        with (folder / "train.csv").open("w", newline="") as file:
+            rows = [[value, "fm"[i % 2], ("no", "yes")[name == "b"]] for i in range(40)]
+            csv.writer(file).writerows([["x", "sex", "y"], *rows])
+        plans.append(plan_of(capsys, "--data-dir", str(own / name)))
+    assert plans[0] == plans[1] == plan_of(capsys, "--records", "f=20,m=20")
+
+
+def test_a_public_table_is_read_from_the_command_line(own, capsys):
+    with (own / "public.csv").open("w", newline="") as file:
+        rows = [[0.1 + 0.8 * (i % 2), "fm"[i // 2 % 2], ("no", "yes")[i % 2]] for i in range(80)]
+        csv.writer(file).writerows([["x", "sex", "y"], *rows])
+    given = ("--records", "f=200,m=200", "--public-table", "public.csv")
+    found = plan_of(capsys, *given)["forecast"]
+    assert found["range"] == pytest.approx([found["kept"]] * 2)
+    assert main(["plan", "own.toml", *given, "--expect", "much"]) == 2
+    assert "takes the place of the laws: keep one" in capsys.readouterr().err
+
+
+def test_a_plan_warns_of_no_delta_but_that_of_the_records_it_is_for(own, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a search for enough records looks at 10^8, for which 1e-5 would be too large
+        assert main(["plan", "own.toml", "--records", "300", "privacy.delta=1e-5", "--json"]) == 0
+    assert "1/n" not in capsys.readouterr().err
+
+
+def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
+    for given in ("f=20", "many", "f=20,m=1", "f=20,x=5"):
+        assert main(["plan", "own.toml", "--records", given]) == 2
+        assert "write a number, or at least 2 for every group: f=N,m=N" in capsys.readouterr().err
+    assert main(["plan", "own.toml"]) == 2
+    assert "nobody here can count them" in capsys.readouterr().err
+    assert "groups of one size are assumed" in plan_of(capsys, "--records", "40")["assumed"]
+
+
+def test_the_page_shows_what_was_measured():
+    stored = json.loads(RESULT.read_text(encoding="utf-8"))
+    cells, page = forecast_report.joined(stored), forecast_report.PAGE.read_text(encoding="utf-8")
+    assert len(cells) == 152 and len(stored["search"]) == 12
+    for table in (
+        forecast_report.forecast_table(cells),
+        forecast_report.cells_table(cells),
+        forecast_report.search_table(stored["search"]),
+    ):
+        assert table in page

@@ -1,0 +1,204 @@
+"""A node that demands a bundle loads that one and no other, and settles it from the bytes before anything of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tomllib
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsw.cli.app import main
+from fedsw.experiment import ExperimentError
+from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
+from fedsw.federation.deploy.executor import BundleRefused, Node, require_bundle
+from fedsw.federation.deploy.flower_processes import NodeSettings, supernode_command
+from fedsw.federation.engines import inprocess
+from fedsw.federation.node.limits import require_limits
+from tests.federations import small
+
+PYPROJECT = """
+[project]
+name = "tiny"
+version = "0.1.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "fedsw"
+[tool.flwr.app.components]
+serverapp = "bundled.app:app"
+clientapp = "bundled.app:app"
+"""
+APP = """
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+Path({mark!r}).write_text("code of the bundle ran")
+app = ClientApp()
+@app.query("tell")
+def tell(message, context):
+    config = {{"keys": sorted(context.node_config), "from": __file__}}
+    return Message(RecordDict({{"answer": ConfigRecord(config)}}), reply_to=message)
+"""
+OTHER = "0" * 64
+OWN, _ = build_fab_from_files({name: text.encode() for name, text in bundle_files().items()})
+OWN_HASH = bundle_hash()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The code and text of an error reply, or what the app says: its node configuration's keys, and its own file."""
+
+    code: int
+    reason: str
+    keys: list[str] = field(default_factory=list)
+    file: str = ""
+
+
+class Sent:
+    """A SuperLink that sends one bundle, announced by any hash; the bundle's import writes the file `mark`."""
+
+    def __init__(self, folder: Path, announced: str | None = None) -> None:
+        self.mark, app = folder / "mark", APP.format(mark=str(folder / "mark"))
+        files = {"pyproject.toml": PYPROJECT, "bundled/__init__.py": "", "bundled/app.py": app}
+        self.content, _ = build_fab_from_files({name: text.encode() for name, text in files.items()})
+        self.hash = hashlib.sha256(self.content).hexdigest()
+        self.announced = announced or self.hash
+
+    def ask(self, **config: Any) -> Answer:
+        """What a node of this configuration answers."""
+        replies: list[Message] = []
+        fab = SimpleNamespace(content=self.content, hash_str=self.announced)
+        run = SimpleNamespace(fab_hash=self.announced, series_id=1, override_config={})
+        node = Node(None, 12, {"partition-id": 0, **config}, lambda run_id: run, lambda fab_hash, run_id: fab)
+        node._give = lambda reply, seconds: replies.append(reply)  # type: ignore[method-assign]
+        inprocess.identify(1)
+        message = Message(RecordDict({"ask": ConfigRecord({})}), 12, "query.tell", ttl=120.0)
+        inprocess.number(message, "m")
+        try:
+            node._answer(message)
+        finally:
+            node.close()
+        (reply,) = replies
+        assert reply.metadata.reply_to_message_id == "m"
+        if not reply.has_content():
+            return Answer(reply.error.code, reply.error.reason)
+        answer = reply.content["answer"]
+        return Answer(0, "", list(answer["keys"]), str(answer["from"]))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    return home
+
+
+def test_another_bundle_than_the_demanded_one_is_refused_before_any_of_its_code_runs(tmp_path, home):
+    sent = Sent(tmp_path)
+    refused = sent.ask(bundle=OTHER)
+    assert refused.code == 1 and OTHER in refused.reason and sent.hash in refused.reason
+    assert not sent.mark.exists() and not list(home.iterdir()), "nothing was run, and nothing unpacked"
+
+
+def test_the_demanded_bundle_is_served(tmp_path, home):
+    sent = Sent(tmp_path)
+    answer = sent.ask(bundle=sent.hash)
+    assert answer.keys == ["partition-id"], "what was kept by the node is not asked of the app"
+    assert sent.mark.read_text() == "code of the bundle ran"
+
+
+def test_a_bundle_is_what_its_bytes_are_and_not_what_it_is_announced_as(tmp_path, home):
+    sent = Sent(tmp_path, announced=OTHER)
+    for config in ({"bundle": OTHER}, {}):
+        refused = sent.ask(**config)
+        assert OTHER in refused.reason and sent.hash in refused.reason and not sent.mark.exists()
+
+
+@given(st.integers(0, len(OWN) - 1), st.integers(1, 255))
+def test_a_bundle_with_any_byte_changed_is_refused(place: int, change: int) -> None:
+    tampered = bytearray(OWN)
+    tampered[place] ^= change
+    for announced in (OWN_HASH, hashlib.sha256(tampered).hexdigest()):
+        with pytest.raises(BundleRefused, match=f"demands the bundle {OWN_HASH}"):
+            require_bundle(bytes(tampered), announced, OWN_HASH)
+    with pytest.raises(BundleRefused, match="announced as"):
+        require_bundle(bytes(tampered), OWN_HASH, None)
+
+
+def test_the_own_bundle_is_what_flower_sends_of_the_folder_that_a_server_submits(tmp_path):
+    sent = build_fab_from_disk(write_bundle(tmp_path / "bundle"))
+    assert hashlib.sha256(sent).hexdigest() == read_bundle("own") == bundle_hash()
+    require_bundle(sent, bundle_hash(), bundle_hash())
+    require_bundle(sent, bundle_hash(), bundle_hash().upper())
+
+
+@pytest.mark.slow
+def test_flwr_run_in_a_checkout_sends_the_same_apps():
+    """Their project files differ: the checkout's has the whole package in it."""
+
+    def opened(content: bytes) -> dict[str, bytes]:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.startswith(".info/")}
+
+    ours, theirs = opened(OWN), opened(build_fab_from_disk(Path(__file__).resolve().parents[3]))
+    mine, other = (tomllib.loads(files.pop("pyproject.toml").decode()) for files in (ours, theirs))
+    assert ours == theirs and mine["tool"]["flwr"] == other["tool"]["flwr"]
+    for key in ("name", "version", "description", "license"):
+        assert mine["project"][key] == other["project"][key]
+
+
+def test_a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_came(tmp_path, home, monkeypatch):
+    from flwr.cli.install import install_from_fab
+
+    sent = Sent(tmp_path)
+    left = install_from_fab(sent.content, skip_prompt=True)
+    assert left.is_relative_to(home)
+    (left / "bundled" / "app.py").write_text("raise SystemExit('left by an earlier bundle')\n")
+    answer = sent.ask(bundle=sent.hash)
+    assert sent.mark.exists() and not Path(answer.file).is_relative_to(left)
+    shutil.rmtree(home / "apps")
+    assert not list(home.iterdir()), "what a worker unpacked is removed with it"
+
+
+def _node(folder: Path, **changes: Any) -> NodeSettings:
+    for name in ("ca.crt", "node.key"):
+        (folder / name).touch()
+    files = {"authority": folder / "ca.crt", "key": folder / "node.key"}
+    return NodeSettings(superlink="fed.example.org:9092", client=0, clients=2, **files, **changes)
+
+
+def test_a_node_that_cannot_look_at_the_hash_is_not_started(tmp_path):
+    node = _node(tmp_path, bundle="own")
+    assert f'bundle="{bundle_hash()}"' in supernode_command(node, stock=False, port=1)[-1]
+    with pytest.raises(ValueError, match=rf"--bundle {bundle_hash()} cannot be kept with --stock.*leave --stock out"):
+        supernode_command(node, stock=True, port=1)
+    with pytest.raises(ExperimentError, match=r"demands the bundle .* without --stock"):
+        require_limits(small(), node.node_config)  # a SuperNode that was started by hand, with this configuration
+
+
+@pytest.mark.parametrize("text", ["", "owned", "12ab", "g" * 64, "0" * 63, "0" * 65])
+def test_what_is_no_hash_is_refused_when_the_node_is_started(tmp_path, text):
+    with pytest.raises(ValueError, match=r"64 hexadecimal digits.*`fedsw bundle` prints it"):
+        _node(tmp_path, bundle=text)
+
+
+def test_the_command_prints_the_hash_and_writes_what_it_is_the_hash_of(tmp_path, capsys):
+    assert main(["bundle"]) == 0
+    assert capsys.readouterr().out.split() == [bundle_hash()]
+    assert main(["bundle", str(tmp_path / "app"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["sha256"] == hashlib.sha256(build_fab_from_disk(tmp_path / "app")).hexdigest()
+    assert all((tmp_path / "app" / name).is_file() for name in answer["files"])

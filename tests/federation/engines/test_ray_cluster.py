@@ -1,0 +1,70 @@
+"""Ray's workers are this machine's cores, or those of a cluster that runs already."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedsw.federation.engines import _deployed as deployed
+from fedsw.federation.engines import inprocess
+from fedsw.runs.run_files import SUMMARY
+
+
+@pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
+def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
+    address: str | None, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses a number of cores for a cluster that runs already."""
+    found: list[dict[str, Any]] = []
+    simulation = importlib.import_module("flwr.simulation.run_simulation")
+    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 2)
+    assert [each["init_args"] for each in found] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("device", "address", "share"), [("cpu", None, 0.0), ("cuda", None, 0.5), ("cuda", "10.0.0.1:6379", 1.0)]
+)
+def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
+    device: str, address: str | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs of this machine between four sites; in a cluster one for each."""
+    found: list[dict[str, Any]] = []
+    simulation = importlib.import_module("flwr.simulation.run_simulation")
+    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
+    assert [each["client_resources"]["num_gpus"] for each in found] == [share]
+
+
+def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has begun by then, and nothing is charged; whatever else went wrong is said at once."""
+    logs = ["The current node timed out during startup."]
+
+    def submitted(directory: Path, *given: object, resume: bool) -> str:
+        if logs:
+            return logs.pop()
+        (directory / SUMMARY).write_text(json.dumps({"status": "completed"}))
+        return ""
+
+    monkeypatch.setattr(deployed, "_submit", submitted)
+    deployed.run_submitted(tmp_path, 2)
+    (tmp_path / SUMMARY).unlink()
+    logs += ["", "no such app"]
+    with pytest.raises(RuntimeError, match="never started on Flower's engine; its last output:\nno such app"):
+        deployed.run_submitted(tmp_path, 2)

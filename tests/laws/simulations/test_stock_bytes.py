@@ -1,0 +1,83 @@
+"""The law of equal bytes where Flower's own SuperLink stores and sends the messages of real clients (`--stock`).
+
+Bytes of the numbers that Flower gives its nodes, which are public and of several lengths, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from fedsw.federation.engines.driver import run
+from tests.federations import small
+
+pytestmark = pytest.mark.slow
+LOOKING = """
+import json, os, sys
+
+if any(word.endswith("superlink.py") for word in getattr(sys, "orig_argv", ())):
+    from flwr.proto.message_pb2 import Message
+    from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_type_from_object_content
+    from flwr.supercore.object_store import in_memory_object_store, sql_object_store
+    import flwr.app
+
+    def say(**line):
+        with open(os.environ["FEDSW_TEST_STORED"], "a") as file:
+            file.write(json.dumps(line) + "\\n")
+
+    def ids(tree):
+        return [tree.object_id, *(each for child in tree.children for each in ids(child))]
+
+    def watch(store):
+        preregister, put = store.preregister, store.put
+
+        def announced(self, run_id, object_tree):
+            missing = preregister(self, run_id, object_tree)
+            say(message=object_tree.object_id, missing=list(missing), all=ids(object_tree))
+            return missing
+
+        def stored(self, object_id, object_content):
+            kind, names = "", 0
+            if get_object_type_from_object_content(object_content) == "Message":
+                found = Message.FromString(get_object_body(object_content, flwr.app.Message)).metadata
+                kind = found.message_type + (" up" if found.reply_to_message_id else " down")
+                names = sum(-(-number.bit_length() // 7) for number in (found.src_node_id, found.dst_node_id))
+            say(object=object_id, bytes=len(object_content) - names, kind=kind)
+            return put(self, object_id, object_content)
+
+        store.preregister, store.put = announced, stored
+
+    watch(in_memory_object_store.InMemoryObjectStore)
+    watch(sql_object_store.SqlObjectStore)
+"""
+
+
+def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch(tmp_path: Path, monkeypatch):
+    """Two records, one a group, for four clients: two clients have none at least, and one has some."""
+    (tmp_path / "sitecustomize.py").write_text(LOOKING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
+    asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
+    result = run(small(*asked, "federation.clients=4"), engine="deployed-stock", runs=tmp_path / "runs")
+    assert len(json.loads((result.directory / "plan.json").read_text())["groups"]) == 2
+
+    lines = [json.loads(line) for line in (tmp_path / "stored.jsonl").read_text().splitlines()]
+    sizes = {line["object"]: line["bytes"] for line in lines if "object" in line}
+    kinds = {line["object"]: line["kind"] for line in lines if line.get("kind")}
+    taken, found = defaultdict(list), list[str]()
+    for line in lines:
+        if "message" in line:
+            if kinds[line["message"]] in ("train.outputs up", "train.gradients up"):
+                found += line["all"]
+            taken[kinds[line["message"]]].append(sum(sizes[each] for each in line["missing"]))
+    assert len(set(found)) == len(found), "an object of two replies"
+    assert {kind: len(sizes) for kind, sizes in taken.items() if kind.endswith("up")} == {
+        f"{kind} up": 4 for kind in ("query.hello", "train.outputs", "train.gradients")
+    }
+    for kind in ("train.outputs", "train.gradients"):
+        for way in ("down", "up"):
+            assert len(set(taken[f"{kind} {way}"])) == 1, (kind, taken)

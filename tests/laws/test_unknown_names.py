@@ -1,0 +1,219 @@
+"""What is not known must stop it: every place that decides by a name of a penalty, class, noise or accountant.
+
+Accounting and the door have a test of their own (`tests/privacy/test_unknown.py`), and so have trust models
+(`tests/experiment/test_names.py`): nothing outside their folders compares with a name of one. Of all other files each
+comparison is listed here with why an unknown name goes no further.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import fedsw
+from fedsw.audit.record import _bounds_again as sensitivity
+from fedsw.experiment import parse_experiment
+from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.trust import trust_model
+from fedsw.learning.objectives import Clip, Objective, histograms
+from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.tasks import compared
+from fedsw.privacy.accountants import ACCOUNTANTS, accountant_named, require_noise
+from fedsw.privacy.accounting import Step, epsilon_by
+from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.privacy.relations import RELATIONS, holds_for
+from fedsw.privacy.release import Part
+from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity
+from tests.privacy.test_unknown import DECIDING
+
+PACKAGE = Path(fedsw.__file__).parent
+NAMES = {*PENALTIES, *ACCOUNTANTS, *MECHANISMS, *RELATIONS, "class", "numbers", "add-remove"}
+CONSTANTS = {"GAUSSIAN", "LAPLACE", "NO_NOISE", "REPLACE_ONE", "REPLACE_ANY", "ADD_OR_REMOVE"}
+PARTS = {"Objective", "Matching", "Composite", "StatedPart", "Parity", "EqualizedOdds", "ToSample", "Stated"}
+SPOKEN = re.compile(r"penalt|accountant|mechanism|noise|relation|target|takes", re.IGNORECASE)
+"""What a comparison is about where a name is a word for other things, too."""
+
+LOOKED_UP = "what is compared was looked up before, and raised there"
+VALIDATED = "`Facts` takes known targets alone"
+RAISES = "the last branch raises"
+ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
+DECIDES = {
+    "audit/_canaries.py:Attacker._matched": RAISES,
+    "audit/_canaries.py:_labels_are_free": ATTACK,
+    "audit/_neighbours.py:Neighbours.records": ATTACK,
+    "audit/_neighbours.py:worst_neighbours": ATTACK,
+    "audit/record/_folder.py:Folder.delta": "the larger delta is for every accountant that is not pure",
+    "audit/record/_folder.py:Folder.penalties": RAISES,
+    "audit/record/_sums_row.py:check": "one check more for pld; the others have theirs",
+    "audit/record/_promise.py:_fixed": "the names are those of `Folder.penalties`, which raises",
+    "audit/record/_promise.py:_sentence": "the larger delta is for every accountant that is not pure",
+    "audit/record/_promise.py:_summary": "the larger delta is for every accountant that is not pure",
+    "audit/record/_bounds_again.py:of_sum": "every other name is looked up in `_MOVED` and `_CELLS`: a KeyError",
+    "audit/record/_spent.py:floor": "an accountant without a lower bound has the floor 0",
+    "audit/record/_steps.py:_large_share": "reached for the listed Renyi accountants alone",
+    "audit/record/_steps.py:_renyi": "reached for the listed Renyi accountants alone",
+    "audit/record/_steps.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
+    "desk/baselines/_run_baseline.py:refusal": "every penalty but one is refused",
+    "data/_synthetic.py:synthetic": RAISES,
+    "data/_synthetic.py:synthetic.draw": LOOKED_UP,
+    "experiment/compatibility.py:_of_columns": VALIDATED,
+    "experiment/compatibility.py:_unread_by_task": VALIDATED,
+    "experiment/task_kinds.py:Facts.penalties": VALIDATED,
+    "experiment/sections/_privacy.py:_accountants": "names that may be asked for; others are refused",
+    "experiment/sections/_privacy.py:Privacy._consistent": "every relation but one is refused",
+    "experiment/sources.py:load_dataset": VALIDATED,
+    "experiment/sources.py:stated_shape": VALIDATED,
+    "federation/trust/central/rounds.py:Rounds._matched": RAISES,
+    "federation/trust/distributed/_ranked.py:Ranks.__init__": LOOKED_UP,
+    "federation/trust/distributed/_ranked.py:Ranks._sample": LOOKED_UP,
+    "federation/trust/distributed/_ranked.py:Ranks.of": LOOKED_UP,
+    "federation/trust/distributed/_ranked.py:ranked_by": RAISES,
+    "federation/trust/distributed/_ranked.py:table_errors": LOOKED_UP,
+    "federation/trust/local_gradient/_noising.py:objective_of": RAISES,
+    "federation/trust/local_release/__init__.py:LocalReleased.accountant": "the door asks whether it takes the noise",
+    "learning/objectives/composite.py:Composite.cotangents": RAISES,
+    "learning/objectives/composite.py:with_slack": "whatever is no composite is asked for its own sensitivities",
+    "learning/objectives/histograms.py:_between": RAISES,
+    "learning/objectives/histograms.py:_reach": RAISES,
+    "learning/objectives/histograms.py:_weight": RAISES,
+    "learning/objectives/penalties.py:require_bound": "whatever has cotangents and a bound is challenged by them",
+    "runs/single/_begun.py:_values": "a digest: what is no objective is written as it is",
+    "runs/single/objective.py:Objective.__post_init__": "one check more for a sample",
+    "runs/single/objective.py:Objective._sample": RAISES,
+    "learning/tasks/compared.py:compared_by": "whatever is no composite is one penalty on the task's outputs",
+    "learning/tasks/compared.py:require_stated": "what is stated is tried; a proven part has nothing to try",
+    "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
+    "learning/tasks/problem.py:Problem._require_stated": (
+        "whatever is no composite has a proven bound, or raised before"
+    ),
+    "learning/tasks/problem.py:Problem.heads": "whatever is no composite compares the task's outputs",
+    "learning/tasks/problem.py:Problem.prior_sample": RAISES,
+    "learning/tasks/problem.py:Problem.private_parameters": (
+        "whatever is not known has private parameters, and is clipped"
+    ),
+    "learning/tasks/problem.py:_objective": RAISES,
+    "learning/tasks/public_side.py:public_side_of": RAISES,
+}
+"""Every function that decides by such a name, after its file, and why what is unknown goes no further there."""
+
+
+def deciding(path: Path) -> Iterator[str]:
+    """The functions of a file that compare with a name, or ask which of the penalties' classes something is."""
+
+    def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[str]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            around = (*around, node.name)
+        if compares(node):
+            yield f"{path.relative_to(PACKAGE).as_posix()}:{'.'.join(around)}"
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, around)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), ())
+
+
+def compares(node: ast.AST) -> bool:
+    """Whether a node decides by a name of the kinds that this test is about."""
+    match node:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn(), *_]):
+            parts = [node.left, *node.comparators]
+        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=[_, *_]):
+            parts = [node.func, *node.args]
+        case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+            return bool({each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)} & PARTS)
+        case _:
+            return False
+    words = {each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)}
+    words |= {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}
+    known = {word for word in words if word in NAMES | CONSTANTS}
+    return bool(known) and bool(SPOKEN.search(ast.unparse(node)))
+
+
+def test_every_place_that_decides_by_such_a_name_is_listed_with_why_an_unknown_one_stops_there():
+    files = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in DECIDING]
+    found = {place for path in files for place in deciding(path)}
+    assert {"new": sorted(found - set(DECIDES)), "gone": sorted(set(DECIDES) - found)} == {"new": [], "gone": []}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "goal.penalty == 'equality-of-odds'",
+        "'gaussian' != part.mechanism",
+        "accountant in ('pld', 'mine')",
+        "accountant.startswith('pld')",
+        "mechanism == LAPLACE",
+        "relation != 'replace-one'",
+        "facts.target == 'numbers'",
+        "isinstance(part, Objective | Matching)",
+    ],
+)
+def test_a_comparison_is_seen_however_it_is_written(line):
+    assert any(compares(node) for node in ast.walk(ast.parse(line)))
+
+
+def test_words_for_other_things_are_left_alone():
+    lines = ("part.kind == 'gaussian'", "clip.mode == 'none'", "isinstance(task, Task)", "name.startswith('object')")
+    assert not any(compares(node) for line in lines for node in ast.walk(ast.parse(line)))
+
+
+CLIP = Clip(1.0, 1.0, 1.0)
+ODD = SimpleNamespace(cells=("all",), owner=lambda stratum: 0, word="proven", drawn_by=(), penalty="energy")
+NEAR = Objective("statistical-parity", 2, 1, 1.0)
+UNKNOWN = {
+    "a penalty": lambda: PENALTIES.get("energy"),
+    "a penalty between groups": lambda: Objective("energy", 2, 1, 0.5),
+    "a penalty of the settings": lambda: parse_experiment({"name": "x", "objective": {"penalty": "energy"}}),
+    "one more penalty": lambda: parse_experiment(
+        {"name": "x", "objective": {"also": [{"penalty": "energy", "weight": 0.1}]}}
+    ),
+    "a penalty that is made": lambda: compared.penalty_of("energy", "objective.penalty", {}),
+    "a penalty of a record": lambda: sensitivity.of_sum(
+        {
+            "objective": {"penalty": "energy", "alpha": 0.5, "also": []},
+            "clip": {"output": 1.0, "jacobian": 1.0, "loss": 1.0},
+            "privacy": {"bound": "auto"},
+        },
+        {"A=0": 5, "A=1": 5},
+        spreads=[1.0],
+    ),
+    "a part of an objective": lambda: Composite.cotangents(
+        SimpleNamespace(parts=(ODD,)), [[torch.zeros(2, 1)]], [torch.ones(1, 1)], lambda *_: None
+    ),
+    "a part of tables": lambda: histograms.cotangent_bound(
+        SimpleNamespace(alpha=1.0, pairs=()), cell=0, size=5, radius=1.0, spread=1.0
+    ),
+    "classes of a task": lambda: Facts(target="colours"),
+    "another side": lambda: Facts(other_side="twin"),
+    "a trust model": lambda: trust_model("somebody"),
+    "an accountant": lambda: accountant_named("mine"),
+    "an epsilon": lambda: epsilon_by("mine", {Step(0.1, 1.0): 1}, 1e-5),
+    "a noise": lambda: MECHANISMS.get("uniform"),
+    "a part's noise": lambda: Part("sum", 1.0, 1.0, "uniform"),
+    "an accountant's noise": lambda: require_noise("pld", "uniform"),
+    "neighbours": lambda: holds_for("zero-out", "replace-one"),
+    "a relation": lambda: Sensitivity(1.0, "slice") + Sensitivity(1.0, "slice", "zero-out"),
+    "a relation of the settings": lambda: parse_experiment({"name": "x", "privacy": {"relation": "zero-out"}}),
+    "a bound": lambda: swd_sensitivity(Side(5, 1.0, 1.0), Side(5, 1.0, 1.0), bound="best"),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_is_unknown_raises(what):
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        UNKNOWN[what]()
+
+
+def test_what_is_known_does_not_raise_there():
+    histograms.cotangent_bound(NEAR, cell=0, size=5, radius=1.0, spread=1.0)
+    histograms.cotangent_bound(Matching("prior", 1.0, 1.0), cell=0, size=5, radius=1.0, spread=1.0)
+    assert Facts(target="numbers").penalties == ("statistical-parity",)
+    assert Facts(target="class").penalties == ("statistical-parity", "equality-of-odds")
+    assert Facts(other_side="prior").penalties == ("prior-matching",)

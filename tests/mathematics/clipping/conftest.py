@@ -1,0 +1,17 @@
+"""What tests of the clip share."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedsw.mathematics.clipping import _columns as columns
+
+
+@pytest.fixture(params=["formed", "factored"])
+def way(request, monkeypatch):
+    """Every layer that knows two ways to be measured and added takes this one."""
+    original = columns._forms
+    monkeypatch.setattr(
+        columns, "_forms", lambda call, deltas, way, room: original(call, deltas, request.param, room=room)
+    )
+    return request.param
