@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedsw._tools.settings import FederationError
+from fedsw._tools.text import upward
 from fedsw.federation import messages
-from fedsw.federation.exchange.cohort import Present, Site, clients_of, greeting, site_of
 from fedsw.federation.exchange.exchange import Traffic, answers_to
+from fedsw.federation.exchange.participants import Present, Site, clients_of, greeting, site_of
 from fedsw.federation.messages import Fault
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.telemetry import event
-from fedsw.settings import FederationError
-from fedsw.tasks.problem import Problem
-from fedsw.text import upward
 
 _TOLERANCE = 1e-6  # relative; a release costs more
 
@@ -150,10 +150,12 @@ class Availability:
 
         Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire; if
         `patient`, also for sites that are offline, as long as a message would be waited for: one whose process stood
-        still for half a minute, or is started again, is back by then. Those `without` do not count, whether they are
-        there or not.
+        still for half a minute, or is started again, is back by then. After that time nobody is greeted again: a site
+        that answers every greeting too late would be waited for without end. Those `without` do not count, whether
+        they are there or not.
         """
-        until = time.monotonic() + (self._timeout if patient else 0.0)
+        last_greeting = time.monotonic() + self._timeout
+        until = last_greeting if patient else 0.0
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
@@ -162,7 +164,8 @@ class Availability:
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
-            self._greet(here)
+            if time.monotonic() < last_greeting:
+                self._greet(here)
             found = self._found(here, without)
         return found
 
