@@ -207,7 +207,7 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
         raise ExperimentError(
             "objective.also has more penalties; --one-run follows the gradient of one. Leave objective.also out"
         )
-    if PENALTIES.get(experiment.objective.penalty).own:
+    if PENALTIES.get(experiment.objective.penalty).custom:
         raise ExperimentError(
             f"objective.penalty {experiment.objective.penalty!r} is of your own; --one-run follows the gradient of "
             f"{', '.join(map(repr, PENALTIES))}"

@@ -1,4 +1,4 @@
-"""What an experiment is: every setting of a run, validated before anything is spent."""
+"""Experiments: every setting of a run, validated before anything is spent."""
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.load import (

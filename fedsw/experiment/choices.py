@@ -1,4 +1,4 @@
-"""What settings name: shipped tasks, and code of others, of which none is loaded unasked for a stored experiment."""
+"""All settings of an experiment, and the tasks and code that they name; code of a stored experiment must be allowed."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Settings(sections.Section):
 
 
 class TaskKind(Protocol):
-    """What an experiment is checked against: a task of `fedsw.learning.tasks.task`, or its class."""
+    """A task of `fedsw.learning.tasks.task`, or its class, as far as settings are checked against it."""
 
     @property
     def facts(self) -> Facts:
-        """What it goes together with."""
+        """Models, data and penalties that the task goes with."""
 
     def misfit(self, settings: Settings) -> str | None:
-        """What does not go with it beyond its facts."""
+        """Return why settings do not go with the task, beyond its facts, or None."""
 
 
 @functools.cache
@@ -82,14 +82,14 @@ def task_facts(name: str) -> Facts:
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` of a task, penalty, model, source of records or map: code that runs at nodes, by its key."""
+    """Yield key and value of each setting that names code to run at nodes: task, penalty, model, source, map."""
     named = {
         "objective.task": settings.objective.task,
         **dict(penalties_of(settings)),
         "model.kind": settings.model.kind,
         "data.source": settings.data.source,
         "sketch.map": settings.sketch.map,
-        **{f"sketch.also[{place}].map": part.map for place, part in enumerate(settings.sketch.also)},
+        **{f"sketch.also[{index}].map": part.map for index, part in enumerate(settings.sketch.also)},
     }
     return ((key, value) for key, value in named.items() if is_reference(value))
 
@@ -107,8 +107,8 @@ class CodeRefused(ExperimentError):
 
 
 def named_code(experiment: Settings) -> Iterator[tuple[str, str]]:
-    """Every `module:name` of an experiment whose code runs somewhere, after its key; objects of a process left out."""
-    named = [*references(experiment), *((f"metrics[{n}]", each) for n, each in enumerate(experiment.metrics))]
+    """Yield key and value of each setting that names code of a module; objects held by a process are left out."""
+    named = [*references(experiment), *((f"metrics[{n}]", metric) for n, metric in enumerate(experiment.metrics))]
     held_out = experiment.data.held_out
     if held_out is not None and experiment.data.family != "files" and is_reference(held_out):
         named.append(("data.held_out", held_out))
@@ -144,16 +144,16 @@ def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stor
 
 
 def _is_shipped(key: str, reference: str) -> bool:
-    """Whether this is the class of a shipped task or model; no other object of fedsw's own may be named unasked."""
+    """True for the class of a shipped task or model; other objects of fedsw must be allowed like anybody's."""
     module = reference.partition(":")[0]
-    place = _SHIPPED.get(key)
-    if place is None or not (module == place or module.startswith(f"{place}.")):
+    package = _SHIPPED.get(key)
+    if package is None or not (module == package or module.startswith(f"{package}.")):
         return False
-    found = load_object(reference, what=key, allowed=(module,))
-    if not isinstance(found, type):
+    loaded = load_object(reference, what=key, allowed=(module,))
+    if not isinstance(loaded, type):
         return False
     if key == "objective.task":
-        return isinstance(getattr(found, "facts", None), Facts)
+        return isinstance(getattr(loaded, "facts", None), Facts)
     from torch import nn
 
-    return issubclass(found, nn.Module)
+    return issubclass(loaded, nn.Module)

@@ -1,4 +1,4 @@
-"""Which settings go together, and which nothing would read: what task, model, data, trust model can do together."""
+"""Refuse settings of two sections that do not go together: task, model, data, trust model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
-    """What does not go together, with what would; None if everything does. Without ``kind``, of an unloaded task."""
+    """Return the first misfit of two settings, with the remedy, or None. ``kind`` is None for a task not loaded yet."""
     return next(filter(None, _misfits(settings, kind)), None)
 
 
 def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
-    """All of it, found as it is asked for: the first refusals say what later ones rest on."""
+    """Yield all misfits lazily, and None for checks that pass: later checks rest on the first ones."""
     privacy = settings.privacy
     if kind is not None:
         yield from _of_task(settings, kind)
@@ -52,7 +52,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
 
 
 def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
-    """What of a record stays in the neighbours of a guarantee, and so is public: "group", "label", both, or nothing.
+    """Return the parts of a record that neighbours share and that are so public: "group", "label", both, or none.
 
     Of a penalty of one's own only what is known before it is loaded (`Composite.fixed`).
     """
@@ -90,7 +90,7 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
     source = "files" if data.own else data.source
     also = SOURCES[source].tasks if source in SOURCES else ()
     if source not in facts.sources and task not in also:
-        named = (name for name, each in shipped_tasks().items() if source in each.facts.sources)
+        named = (name for name, task_kind in shipped_tasks().items() if source in task_kind.facts.sources)
         tasks = _either((*named, *also))
         fit = _either(facts.sources)
         yield f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
@@ -127,24 +127,24 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
 
 
 def _of_coding(settings: Settings) -> Iterator[str]:
-    """What codes the inputs of a model column by column must know the columns, and take them as they are."""
+    """Refuse models of declared columns where none are declared, or where the inputs are not these columns."""
     spec, data = settings.model, settings.data
     if model_kind(spec.kind).columns:
-        asked = f"model.kind {spec.kind!r} is a sum of functions of declared columns"
+        reason = f"model.kind {spec.kind!r} is a sum of functions of declared columns"
     elif spec.inputs != "plain":
-        asked = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
+        reason = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
     else:
         return
     if settings.privacy.sketch:
-        yield f"{asked}, and privacy.trust {settings.privacy.trust!r} trains no such model: leave it out"
+        yield f"{reason}, and privacy.trust {settings.privacy.trust!r} trains no such model: leave it out"
     if not data.own:
-        yield f"{asked}, and the inputs of data.source {data.source!r} are not declared: use your own tables"
+        yield f"{reason}, and the inputs of data.source {data.source!r} are not declared: use your own tables"
     if data.row_norm is not None:
-        yield f"{asked}, and data.row_norm scales a record by all of them together: leave data.row_norm out"
+        yield f"{reason}, and data.row_norm scales a record by all of them together: leave data.row_norm out"
     if model_kind(spec.kind).columns and data.columns is not None:
         for feature in data.columns.features:
             if not feature.categories and feature.reader.bounds(feature) is None:
-                yield f"{asked}; column {feature.name!r} needs public bounds: declare low and high"
+                yield f"{reason}; column {feature.name!r} needs public bounds: declare low and high"
 
 
 def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _of_own_penalties(settings: Settings, kind: TaskKind) -> Iterator[str]:
     """A penalty of one's own compares groups, where somebody holds outputs or all of its parts are proven."""
     name, trust = settings.privacy.trust, trust_model(settings.privacy.trust)
     for key, penalty in penalties_of(settings):
-        if not PENALTIES.get(penalty).own:
+        if not PENALTIES.get(penalty).custom:
             continue
         if kind.facts.comparison != "groups":
             task = settings.objective.task

@@ -1,4 +1,4 @@
-"""From a shipped experiment's name, TOML, a stored run or a dict to a validated experiment."""
+"""Read and validate an experiment: a shipped one by name, a TOML file, a stored run or a dict."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LONGEST_NAME = 100
 
 
 class Experiment(Settings):
-    """One run, whole.
+    """All settings of one run, checked against each other.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
     takes its facts is settled when the experiment is made concrete (`fedsw.learning.tasks.problem.Problem`).
@@ -66,19 +66,19 @@ class Experiment(Settings):
     """
 
     def with_sections(self, **changes: Mapping[str, object]) -> Experiment:
-        """The same with other values in some of its sections, by their names; they are not looked at again."""
+        """Return a copy with other values in some sections, by their names; nothing is validated again."""
         return self.model_copy(
             update={name: getattr(self, name).model_copy(update=values) for name, values in changes.items()}
         )
 
     def on_host(self) -> Experiment:
-        """The same computed on the processor: what a run left is used on machines that have not its device."""
+        """Return a copy that computes on the processor, for a machine without the device of the run."""
         return self.with_sections(training={"device": "cpu"}, privacy={"device": None})
 
     @field_validator(*TAGGED, mode="before")
     @classmethod
     def _of_trust_model(cls, raw: Any, info: ValidationInfo) -> Any:
-        """What depends on the trust model, as that reads it; nothing where [privacy] is refused."""
+        """Read a section by the class that trust model and task have for it; nothing where [privacy] is refused."""
         assert info.field_name is not None
         if info.field_name != "privacy" and "privacy" not in info.data:
             return {}
@@ -110,19 +110,19 @@ class Experiment(Settings):
 
     @model_serializer(mode="wrap")
     def _with_what_is_left_open(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the settings that `training.preset` has still to choose: what is written counts as the user's."""
-        found: dict[str, Any] = written(self)
+        """Leave out settings that `training.preset` has still to choose: what is written counts as the user's."""
+        settings: dict[str, Any] = written(self)
         for section, names in left_open(self).items():
             for name in set(names) - getattr(self, section).model_fields_set:  # "auto", where that is written, stays
-                found.get(section, {}).pop(name, None)
-        if found.get("local") == {}:
-            del found["local"]
-        return found
+                settings.get(section, {}).pop(name, None)
+        if settings.get("local") == {}:
+            del settings["local"]
+        return settings
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        if found := misfit(self, shipped_task(self.objective.task)):
-            raise ValueError(found)
+        if refusal := misfit(self, shipped_task(self.objective.task)):
+            raise ValueError(refusal)
         return self
 
 
@@ -176,7 +176,7 @@ def _beside(raw: dict[str, Any], folder: Path) -> None:
 
 
 def planned_releases(experiment: Experiment) -> int:
-    """How often a run releases something of a record: every round, or once, what all its rounds then learn from."""
+    """Return how often a run releases something of a record: every round, or once for all its rounds."""
     return experiment.privacy.model.releases(experiment)
 
 
@@ -234,7 +234,7 @@ def find_experiment(name: str) -> Path:
 
 
 def of_unit(unit: str) -> str:
-    """What epsilon is for where a unit is declared: nobody sees whether other clients have records of it, too."""
+    """Name in words what epsilon covers where a unit is declared: nobody sees its records at other clients."""
     return f"all records of one {unit!r}, at each client by itself"
 
 

@@ -1,6 +1,6 @@
-"""Objects of a user's own, by `module:name` or held by this process: found, checked, refused where they may not be.
+"""Load objects that settings name as `module:name`, or that this process holds; refuse modules that are not allowed.
 
-Metrics of a user's own are among them: how they are named, and which names are taken.
+Metrics named so are among them: how they are named, and which names are taken.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, cast
 from fedsw._tools.settings import ExperimentError
 
 OBJECT = "object"
-"""What such a name has before its colon, where others have a module."""
+"""The word before the colon of a name of an object that a process holds, where other names have a module."""
 
 _held: dict[str, object] = {}
 
 
 def is_held(text: str) -> bool:
-    """Whether `text` is the name of an object that a process holds, not of something in a module."""
+    """True if `text` names an object that a process holds, and not something in a module."""
     return text.startswith(f"{OBJECT}:")
 
 
@@ -50,7 +50,7 @@ def in_this_process(name: str) -> object | None:
 
 
 def named(setting: str, name: str) -> str:
-    """How a message names what a setting asks for; an object that this process holds by its own name, or its type's."""
+    """Return a setting and its value for a message; an object held by this process goes by its name or its type's."""
     if (thing := in_this_process(name)) is None:
         return f"{setting} {name!r}"
     return f"{setting} (your {getattr(thing, '__name__', type(thing).__name__)})"
@@ -60,7 +60,7 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def is_reference(text: str) -> bool:
-    """Whether `text` is written as `module:name`, both of them possibly dotted; nothing is imported."""
+    """True if `text` is written as `module:name`, both of them possibly dotted; nothing is imported."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -95,30 +95,30 @@ def load_object(reference: str, *, what: str, allowed: Collection[str] | None = 
     require_allowed(reference, what=what, allowed=allowed)
     module, _, name = reference.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        loaded: object = importlib.import_module(module)
     except Exception as fault:  # a module's own code runs here, and may raise anything
         raise ExperimentError(
             f"{what} is {reference!r}, and the module {module!r} cannot be imported ({type(fault).__name__}: {fault}); "
             "install its package, or add its folder to PYTHONPATH"
         ) from fault
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(loaded, part):
             raise ExperimentError(
                 f"{what} is {reference!r}, and {module!r} has no {name!r}; define it there, or mend the name"
             )
-        found = getattr(found, part)
+        loaded = getattr(loaded, part)
     if allowed is not None:
-        _require_own(found, reference, what=what)
-    return found
+        _require_own(loaded, reference, what=what)
+    return loaded
 
 
-def _require_own(found: object, reference: str, *, what: str) -> None:
-    """Refuse what can be called and is not the allowed module's own: it would allow all that the module imports.
+def _require_own(thing: object, reference: str, *, what: str) -> None:
+    """Refuse a function or class that the allowed module only imports: allowing it would allow all imports.
 
     `hospital:os.system` is a name in `hospital`, and so is `hospital:run` after `from subprocess import run`.
     """
     module = reference.partition(":")[0]
-    home = _home(found)
+    home = _home(thing)
     if home is None or home == module or home.startswith(f"{module}."):
         return
     raise ExperimentError(
@@ -127,14 +127,14 @@ def _require_own(found: object, reference: str, *, what: str) -> None:
     )
 
 
-def _home(found: object) -> str | None:
-    """The module that defines what would be called; None for what is used as it is, a table or a finished model."""
-    if isinstance(found, ModuleType):
-        return found.__name__
-    if isinstance(found, type | FunctionType | BuiltinFunctionType | MethodType):
-        return str(found.__module__ or "")
-    made = not callable(found) or any(kind.__module__.startswith("torch.nn.") for kind in type(found).__mro__)
-    return None if made else type(found).__module__
+def _home(thing: object) -> str | None:
+    """Return the module that defines a function or class; None for a table or a finished model, which is not called."""
+    if isinstance(thing, ModuleType):
+        return thing.__name__
+    if isinstance(thing, type | FunctionType | BuiltinFunctionType | MethodType):
+        return str(thing.__module__ or "")
+    made = not callable(thing) or any(kind.__module__.startswith("torch.nn.") for kind in type(thing).__mro__)
+    return None if made else type(thing).__module__
 
 
 _SHIPPED = re.compile(
@@ -145,7 +145,7 @@ _NAME = re.compile(r"[^\W\d][\w-]*")
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a metric of some task has this name."""
+    """True if a shipped metric of some task has this name."""
     return _SHIPPED.fullmatch(name) is not None
 
 
@@ -163,7 +163,7 @@ def require_names(names: Iterable[str]) -> None:
 
 
 def require_references(references: Sequence[str]) -> None:
-    """Refuse what cannot be metrics, by how it is written; nothing is imported, so clients may look as well."""
+    """Refuse names that no metric can have. Nothing is imported, so clients may check as well."""
     for reference in references:
         if not is_reference(reference):
             raise ExperimentError(f"metric {reference!r} is not written as module:name, as in 'my_module:my_function'")
@@ -173,7 +173,7 @@ def require_references(references: Sequence[str]) -> None:
 def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """The functions behind `module:name`, by `name`; their modules' own code runs."""
     require_references(references)
-    found: dict[str, Callable[..., Any]] = {}
+    metrics: dict[str, Callable[..., Any]] = {}
     for position, reference in enumerate(references):
         loaded = load_object(reference, what=f"metrics[{position}]")
         if not callable(loaded):
@@ -181,8 +181,8 @@ def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
                 f"metrics[{position}] {reference!r} is a {type(loaded).__name__} and cannot be called; name a function "
                 "of (outputs, records)"
             )
-        found[_name(reference)] = cast("Callable[..., Any]", loaded)
-    return found
+        metrics[_name(reference)] = cast("Callable[..., Any]", loaded)
+    return metrics
 
 
 def _name(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""Records of a user's own: Python objects of this process, and what a function or an object of a module gives."""
+"""Read records from Python objects: those of this process, or a function or object of a module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TWICE = "declare data.columns, or groups= and classes= for every client alike"
 
 @dataclass(frozen=True)
 class Own:
-    """What a run's clients hold: one table that is split among them (``shared``), or a table for each.
+    """Records of a run's clients: one table that is split among them (``shared``), or a table for each.
 
     All are read under one declaration; ``held_out`` is the server's own records to measure on.
     """
@@ -39,23 +39,23 @@ class Own:
 
     @property
     def read_off(self) -> tuple[str, ...]:
-        """What of the declaration is that of some client's records, and of nobody's own words."""
-        return tuple(sorted({each for part in self.parts for each in part.read_off}))
+        """Lists of the declaration, "groups" or "classes", that nobody wrote and that are read off the records."""
+        return tuple(sorted({listed for part in self.parts for listed in part.read_off}))
 
     @property
     def described(self) -> tuple[Held, ...]:
-        """What may be written down of them under every guarantee: types and numbers of records, or of units."""
+        """Types and numbers of records, or of units: facts that may be written down under every guarantee."""
         return tuple(Held(kind=part.kind, records=len(Units.of(part))) for part in self.parts)
 
 
 def in_this_process(source: str) -> Own | None:
     """The records that this process holds under a `data.source`; None if there are none."""
-    found = registry.in_this_process(source)
-    return found if isinstance(found, Own) else None
+    records = registry.in_this_process(source)
+    return records if isinstance(records, Own) else None
 
 
 def read_all(source: object, columns: Columns | None, clients: int, *, what: str) -> Own:
-    """What all clients of a simulation hold, validated, under one declaration.
+    """Read the records of all clients of a simulation, validated, under one declaration.
 
     ``source`` is one object, a list or tuple with one for every client, or a function of a client's number and the
     number of clients; ``what`` opens every message. ExperimentError if their number is not that of the clients, or
@@ -64,18 +64,18 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
     if isinstance(source, list | tuple):
         wrapped = ". A list of records is wrapped in as_records(...), and federation.clients is the number of clients"
         _require_one_each(source, clients, what, wrapped)
-        each: Sequence[object] = source
+        objects: Sequence[object] = source
     elif takes_client(source, what=what):
-        each = [asked(source, client, clients, what=what) for client in range(clients)]
+        objects = [asked(source, client, clients, what=what) for client in range(clients)]
     else:
         whole = read_one(asked(source, 0, clients, what=what), columns, what=what)
         return Own((whole,), shared=True)
     parts: list[DeclaredRecords] = []
-    for client, one in enumerate(each):
+    for client, one in enumerate(objects):
         part = read_one(one, columns, what=f"{what} of client {client}")
-        if parts and (found := difference(parts[0].columns, part.columns)):
+        if parts and (differs := difference(parts[0].columns, part.columns)):
             raise ExperimentError(
-                f"{what} of client {client} is read under other columns than client 0's: {found}; {_TWICE}"
+                f"{what} of client {client} is read under other columns than client 0's: {differs}; {_TWICE}"
             )
         parts.append(part)
     require_one_client_each([part.unit for part in parts], range(clients), str(parts[0].columns.unit))
@@ -96,22 +96,22 @@ def read_one(source: object, columns: Columns | None, *, what: str) -> DeclaredR
 
 
 def asked(source: object, client: int, clients: int, *, what: str) -> object:
-    """What a function gives for a client, or the object itself; ValueError with what the function raised."""
+    """Return a function's answer for a client, or the object itself; ValueError with what the function raised."""
     if not callable(source):
         return source
     arguments = (client, clients) if takes_client(source, what=what) else ()
     try:
-        found: object = source(*arguments)
+        answer: object = source(*arguments)
     except Exception as fault:
         words = f"{what}, called for client {client} of {clients}, raised {type(fault).__name__}: {fault}"
         raise ValueError(words) from fault
-    if callable(found):
+    if callable(answer):
         raise ExperimentError(f"{what} returned a function again; return the records themselves")
-    return found
+    return answer
 
 
 def takes_client(source: object, *, what: str) -> bool:
-    """Whether records are asked from a function of the client's number and the number of clients."""
+    """True if the source is a function of the client's number and the number of clients."""
     if not callable(source):
         return False
     positional, needed = _arity(source)
@@ -126,43 +126,43 @@ def takes_client(source: object, *, what: str) -> bool:
 
 
 def loaded(reference: str, columns: Columns | None, clients: int, *, what: str) -> Own:
-    """What `module:name` gives to all clients of a simulation; see `read_all`."""
+    """Read the records of all clients of a simulation from `module:name`; see `read_all`."""
     return read_all(load_object(reference, what=what), columns, clients, what=f"{what} {reference!r}")
 
 
 def client_records(
     source: str, columns: Columns, client: int, clients: int, *, alone: bool, several: bool
 ) -> tuple[Records, bool]:
-    """What a client holds, with ids of the whole federation, and whether it is everybody's table, to be split.
+    """Return a client's records, with ids of the whole federation, and True if they are everybody's, to be split.
 
     It is ``alone`` on a machine of its own, where what the module gives is this client's; where that holds ``several``
     clients, they cannot have the same records. ExperimentError for Python objects that are not in this process.
     """
-    if (found := in_this_process(source)) is not None:
-        if found.shared:
-            return found.parts[0], True
-        _require_one_each(found.parts, clients, "data")
-        return numbered(found.parts[client], client, clients), False
+    if (held := in_this_process(source)) is not None:
+        if held.shared:
+            return held.parts[0], True
+        _require_one_each(held.parts, clients, "data")
+        return numbered(held.parts[client], client, clients), False
     if source == registry.OBJECT or registry.is_held(source):
         raise ExperimentError(absent(source))
     what = f"data.source {source!r}"
-    given = load_object(source, what="data.source")
-    if isinstance(given, list | tuple):
+    named = load_object(source, what="data.source")
+    if isinstance(named, list | tuple):
         if alone:
             raise ExperimentError(f"{what} is a list of all clients' records; a client on its own machine brings one")
-        _require_one_each(given, clients, what)
-        own = given[client]
-    elif alone or takes_client(given, what=what):
-        if alone and several and not takes_client(given, what=what):
+        _require_one_each(named, clients, what)
+        answer = named[client]
+    elif alone or takes_client(named, what=what):
+        if alone and several and not takes_client(named, what=what):
             raise ExperimentError(
                 f"{what} gives one set of records, and this node holds several clients, {client} among them: each "
                 "record would be in the federation several times. Write a function of the client's number and the "
                 "number of clients"
             )
-        own = asked(given, client, clients, what=what)
+        answer = asked(named, client, clients, what=what)
     else:
         return _everybodys(source, columns), True
-    return numbered(read_one(own, columns, what=f"{what} of client {client}"), client, clients), False
+    return numbered(read_one(answer, columns, what=f"{what} of client {client}"), client, clients), False
 
 
 def _require_one_each(objects: Sequence[object], clients: int, what: str, remedy: str = "") -> None:
@@ -178,7 +178,7 @@ def numbered(records: Records, client: int, clients: int) -> Records:
 
 
 def absent(source: str) -> str:
-    """What is said of a run whose Python objects are not at hand."""
+    """Return the refusal of a run whose Python objects are not at hand."""
     if source == registry.OBJECT:
         return "data.source 'object' is passed in Python: fedsw.run(experiment, data=...)"
     return (
@@ -194,10 +194,14 @@ def _everybodys(reference: str, columns: Columns) -> DeclaredRecords:
 
 
 def _arity(function: Callable[..., Any]) -> tuple[int, int]:
-    """How many arguments a function takes by position, and how many of them it needs."""
+    """Return how many arguments a function takes by position, and how many of them it needs."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 0, 0
-    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return len(placed), sum(each.default is each.empty for each in placed)
+    placed = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(placed), sum(parameter.default is parameter.empty for parameter in placed)

@@ -1,4 +1,4 @@
-"""Penalties by name, in one registry: what must be known of one before anything is computed.
+"""`PENALTIES`, the registry of penalties: facts of each, known before anything is computed.
 
 Settings, problem, audit, planning and pages ask `PENALTIES` for a `PenaltyKind`, and the kind for what differs.
 """
@@ -18,7 +18,7 @@ ENTRY_POINTS = "fedsw.penalties"
 
 @dataclass(frozen=True)
 class PenaltyKind:
-    """What is known of a penalty by its name; `fedsw.learning.tasks.compared` makes it.
+    """Facts of a penalty, known by its name before it is made (`fedsw.learning.tasks.compared`).
 
     Attributes:
         made: `module:Name` of a class derived from `fedsw.Penalty`, or of an object of one.
@@ -29,7 +29,7 @@ class PenaltyKind:
         word: whose word its bound is; of one's own nobody knows before it is loaded (`Composite.word`).
         beside: whether it may be one of several (objective.also).
         canary: whether `fedsw audit --canary` has worst neighbours of it.
-        own: whether it is named as `module:Name`, so that its code is somebody's own.
+        custom: whether it is named as `module:Name`, so that its code is somebody's own.
     """
 
     made: str
@@ -39,14 +39,14 @@ class PenaltyKind:
     word: Word = "proven"
     beside: bool = True
     canary: bool = False
-    own: bool = False
+    custom: bool = False
 
 
 def _own(reference: str) -> PenaltyKind:
-    """What is known of a penalty of one's own before its code runs: strata are the groups, and no bound is proven."""
+    """Facts of a penalty named as `module:Name` before its code runs: strata are the groups, no bound is proven."""
     if not is_reference(reference):
         raise Unknown(f"{PENALTIES.unknown(reference)}; write module:name, as in 'my_package.my_module:Mine'")
-    return PenaltyKind(reference, "groups", word="stated", own=True)
+    return PenaltyKind(reference, "groups", word="stated", custom=True)
 
 
 PENALTIES: Registry[PenaltyKind] = Registry("a penalty", PenaltyKind, own=_own, group=ENTRY_POINTS)
@@ -63,12 +63,12 @@ PENALTIES.register("distribution-matching", PenaltyKind("", "records", beside=Fa
 def penalties_of(settings: Any) -> Iterator[tuple[str, str]]:
     """Every penalty that an experiment names, after its key."""
     yield "objective.penalty", settings.objective.penalty
-    for place, more in enumerate(settings.objective.also):
-        yield f"objective.also[{place}].penalty", more.penalty
+    for index, more in enumerate(settings.objective.also):
+        yield f"objective.also[{index}].penalty", more.penalty
 
 
 def kinds_of(settings: Any) -> tuple[PenaltyKind, ...]:
-    """What is known of every penalty that an experiment names."""
+    """Facts of every penalty that an experiment names."""
     return tuple(PENALTIES.get(name) for _, name in penalties_of(settings))
 
 

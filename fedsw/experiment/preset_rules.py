@@ -1,4 +1,4 @@
-"""What `training.preset = "auto"` chooses: rounds, batch, steps and clips, by rule, from public numbers alone.
+"""Rules of `training.preset = "auto"`: rounds, batch, steps and clips from public numbers alone.
 
 The rules were designed on the synthetic law and on the training part of Adult, and checked on others
 (docs/plan-results.md).
@@ -35,7 +35,7 @@ _AVERAGING = 0.5
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a task is trained: its clip of loss gradients, and how far parameters may go.
+    """How the preset trains a task: its clip of loss gradients, and how far parameters may go.
 
     From a strength of ``enough`` on the way grows like its square root; before, by a ``power``: a squared error feels
     every step of noise, an answer only its side. Its gradients are shorter, and shrink as it learns: its ``pace``.
@@ -54,9 +54,9 @@ _RULES: Mapping[str, _Rule] = {
 _SHARE, _LEAST_SHARE = 0.2, 0.02
 """Most and least of the budget for moments, where they pay."""
 _WELL = 0.002
-"""What noise may show where moments tell enough, also of columns that use 4 % of their bounds; below, less."""
+"""Noise up to which moments tell enough, also of columns that use 4 % of their bounds; below it they get less."""
 _SEEN = 2.9
-"""What noise may show in a direction, in what an average one can vary: above it moments tell too little ..."""
+"""Noise in a direction, in units of what an average one can vary, above which moments tell too little ..."""
 _SEEN_OF_MANY, _MANY = 4.8, 1000
 """... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
 _SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 0.7}
@@ -80,7 +80,7 @@ _PREPARED_RATE = 0.6
 _STEADY: Mapping[str, float] = {"classification": 0.07, "regression": 0.04}
 _HIDES = 7.0
 _BURIED = 0.5
-"""What noise may hide, penalties' own with it, before steps get shorter still: a closed form then knows more."""
+"""Noise, penalties' included, above which steps get shorter still: a closed form then knows more."""
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
@@ -97,7 +97,7 @@ _TAUGHT = 1 / 3
 
 @dataclass(frozen=True)
 class Squares:
-    """What a release of moments would sum, in public numbers: see `fedsw.learning.moments.moments_sum.Layout`.
+    """Size and bounds of the sum that a release of moments makes: see `fedsw.learning.moments.moments_sum.Layout`.
 
     So many ``classes`` are predicted, 0 for numbers; so many ``knots`` has an additive model, 0 one of another kind.
     """
@@ -117,7 +117,7 @@ class Squares:
 
     @property
     def predicted(self) -> str:
-        """What is predicted: "numbers", a class of "two", or of "more"."""
+        """The kind of target: "numbers", a class of "two", or of "more"."""
         return "numbers" if not self.classes else "two" if self.classes == 2 else "more"
 
     @property
@@ -162,7 +162,7 @@ class Numbers:
         return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
 
     def beside(self, squares: Squares) -> float:
-        """What noise shows in some direction, of what inputs can vary in an average one, with most of the share."""
+        """Variance of the noise in some direction over that of the inputs in an average one, at the largest share."""
         return squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts) / squares.spread
 
     def _seen(self, squares: Squares) -> float:
@@ -175,7 +175,9 @@ class Numbers:
     @property
     def knots(self) -> int:
         """The knots of the most bending additive model that noise lets be learnt; 0 where it lets none."""
-        return max((knots for knots, own in self.hats.items() if self.beside(own) <= self._seen(own)), default=0)
+        return max(
+            (knots for knots, squares in self.hats.items() if self.beside(squares) <= self._seen(squares)), default=0
+        )
 
     def strength(self, jacobian: float, loss: float) -> float:
         """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
@@ -191,8 +193,8 @@ class Numbers:
 
     def share(self, jacobian: float, loss: float) -> float:
         """The noise that the loss alone would take as a part of that of loss and penalties, at the clips L and C."""
-        own, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
-        return own / (own + penalties) if own else 1.0
+        loss_noise, penalties = self.loss * 2 * loss / self.records, self.penalty * jacobian
+        return loss_noise / (loss_noise + penalties) if loss_noise else 1.0
 
     def prepared_rate(self, task: str, share: float) -> float:
         """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs."""
@@ -201,7 +203,7 @@ class Numbers:
         return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
 
     def _hides(self) -> float:
-        """What the noise of the loss alone hides of prepared inputs, beside what the records tell of them."""
+        """Noise of the loss alone on prepared inputs, over the signal of the records."""
         assert self.squares is not None
         return max(1e-12, _HIDES * self.squares.features * self.multiplier * math.sqrt(self.parts) / self.records)
 
@@ -212,15 +214,15 @@ class Numbers:
         do next to nothing, it takes half of the loss's noise. On prepared inputs, where no group is small, penalties
         take as much noise as steps can bear unshortened, if that is more.
         """
-        own = self.loss * 2 * loss / self.records
-        if not (own and self.penalty and self.multiplier):
+        loss_noise = self.loss * 2 * loss / self.records
+        if not (loss_noise and self.penalty and self.multiplier):
             return loss / 2
-        least = _BESIDE * own / self.penalty
+        least = _BESIDE * loss_noise / self.penalty
         if least < _SMALL * loss:
             return least * max(_BARELY, least / (_SMALL * loss))
         if not prepared:
             return min(loss / 2, least)
-        return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * own / self.penalty))
+        return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * loss_noise / self.penalty))
 
 
 def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -248,8 +250,8 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         "clip": {"output": 0.5, "centre": 0.5, "loss": loss},
     }
     for section in ("training", "clip"):
-        own = getattr(settings, section)
-        rule[section] |= {name: getattr(own, name) for name in CHOSEN[section] if name in own.model_fields_set}
+        written = getattr(settings, section)
+        rule[section] |= {name: getattr(written, name) for name in CHOSEN[section] if name in written.model_fields_set}
     training, clip = rule["training"], rule["clip"]
     prepared = bool(share) and numbers.squares is not None
     if "jacobian" not in clip:
@@ -274,15 +276,15 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
     An additive model is learnt where noise lets its bends be seen in moments, and a linear one elsewhere. Columns are
     about their middle where no moments are released.
     """
-    kind, found = settings.model.kind, dict[str, Any]()
+    kind, choices = settings.model.kind, dict[str, Any]()
     if not _written(settings, "model", "kind"):
         bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
-        kind = found["kind"] = "additive" if bends and numbers.knots else "logistic"
+        kind = choices["kind"] = "additive" if bends and numbers.knots else "logistic"
     if model_kind(kind).columns and not _written(settings, "model", "knots"):
-        found["knots"] = numbers.knots or KNOTS[0]
+        choices["knots"] = numbers.knots or KNOTS[0]
     if kind == "logistic" and not _written(settings, "model", "inputs"):
-        found["inputs"] = settings.model.inputs
-    return found
+        choices["inputs"] = settings.model.inputs
+    return choices
 
 
 def _share(numbers: Numbers, settings: Settings) -> float:
@@ -308,22 +310,22 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     if settings.privacy.sketch:
         return {"sketch": ("stages",)} if settings.sketch.open else {}
     presets = settings.training.preset == "auto"
-    asked = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
-    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if asked else {}
+    open_moments = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
+    moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if open_moments else {}
     if not presets:
         return moments
-    found = {
+    names_by_section = {
         section: tuple(name for name in names if not _written(settings, section, name))
         for section, names in CHOSEN.items()
         if section not in ("privacy", "model") and (section != "clip" or not settings.clip.open)
     }
     if model := _open_of_model(settings):
-        found = {"model": model, **found}
-    return moments | {section: names for section, names in found.items() if names}
+        names_by_section = {"model": model, **names_by_section}
+    return moments | {section: names for section, names in names_by_section.items() if names}
 
 
 def _open_of_model(settings: Settings) -> tuple[str, ...]:
-    """What of the model is still to be chosen: its kind, and how a linear or an additive one takes columns."""
+    """Settings of the model still to be chosen: its kind, and how a linear or an additive one takes columns."""
     spec = settings.model
     if not _written(settings, "model", "kind"):
         return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
@@ -335,7 +337,7 @@ def _open_of_model(settings: Settings) -> tuple[str, ...]:
 
 
 def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:
-    """Whether two experiments differ at most in settings that a preset chooses: their records are then the same."""
+    """True if two experiments differ at most in settings that a preset chooses: their records are then the same."""
     return _fixed(one) == _fixed(other)
 
 
@@ -345,13 +347,13 @@ def _fixed(experiment: BaseModel) -> dict[str, Any]:
 
 def require_settled(settings: Settings) -> None:
     """Raise ExperimentError while there are settings to choose."""
-    if found := left_open(settings):
-        names = ", ".join(f"{section}.{name}" for section, names in found.items() for name in names)
+    if open_settings := left_open(settings):
+        names = ", ".join(f"{section}.{name}" for section, names in open_settings.items() for name in names)
         raise ExperimentError(f"nothing chose {names}: the server does that before it greets clients")
 
 
 def misfit(settings: Settings) -> str | None:
-    """What `preset` "auto" cannot choose for, with the remedy; None if it can, or is not asked to."""
+    """Return why settings left to rules cannot be chosen here, with the remedy, or None."""
     training = settings.training
     if settings.privacy.sketch and settings.sketch.open and not settings.privacy.noisy:
         return "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
@@ -374,7 +376,7 @@ def misfit(settings: Settings) -> str | None:
 
 
 def refusal(settings: Settings) -> str | None:
-    """What the rules cannot choose for, as the end of a sentence that says for what they do; None if they can."""
+    """Return what the rules choose for, as the end of a sentence, where this experiment is not among it, or None."""
     task, trust = settings.objective.task, settings.privacy.trust
     if task not in _RULES:
         return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"

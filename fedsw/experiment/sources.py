@@ -1,4 +1,4 @@
-"""From an experiment's settings to its records: private and held-out ones, and a public domain where one is asked."""
+"""Load an experiment's records from its settings: private, held-out, and those of a public domain."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _reading = threading.Lock()
 
 @dataclass(frozen=True)
 class Shape:
-    """What is public of a data set before a record is read: inputs, groups, classes or regression targets.
+    """Public facts of a data set before a record is read: inputs, groups, classes or regression targets.
 
     Ratios between groups are of the class `positive`; of no class in particular where that is None. Errors of one
     declared number are in its own units, by its lower bound and the width of its bounds (`units`).
@@ -221,9 +221,9 @@ def require_file_apart(
     owns both.
     """
     _require_other_file(path, tables, what)
-    own = shared_tables(tables, columns) if private is None else private
-    _require_other_persons(records, own, columns.unit, what, where)
-    common = data.rows_in_common(records, own)
+    tables_records = shared_tables(tables, columns) if private is None else private
+    _require_other_persons(records, tables_records, columns.unit, what, where)
+    common = data.rows_in_common(records, tables_records)
     if common and any(feature.outside == "cut" for feature in (*columns.features, *columns.targets)):
         uncut = columns.uncut()  # rows that are equal only after their numbers were cut are those of others
         common = data.rows_in_common(data.read_table(path, uncut), data.read_tables(tables, uncut))
@@ -306,10 +306,10 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
 
 @functools.lru_cache(maxsize=4)
 def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    found, most = _whole(spec, target, data_dir), spec.most_records
+    dataset, most = _whole(spec, target, data_dir), spec.most_records
     if most is None:
-        return found
-    return dataclasses.replace(found, train=found.train.take(np.arange(len(found.train))[:most]))
+        return dataset
+    return dataclasses.replace(dataset, train=dataset.train.take(np.arange(len(dataset.train))[:most]))
 
 
 def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
@@ -320,16 +320,16 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         encoded = importlib.import_module(_ENCODER).encoded
         made: Dataset = encoded(images, spec.encoded, spec.encoder_epochs)
         return made
-    found = private_half(images) if spec.half else images
-    return found if spec.code is None else with_classes(found, spec.code)
+    dataset = private_half(images) if spec.half else images
+    return dataset if spec.code is None else with_classes(dataset, spec.code)
 
 
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     known = SOURCES[spec.source]
     make = getattr(data, known.made_by)
     settings = {**dict(spec), "data_dir": data_dir, "target": target}
-    found: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.given.items()})
-    return found
+    dataset: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.parameters.items()})
+    return dataset
 
 
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""What must be known of a task or of a kind of model to check an experiment; data alone, nothing that computes."""
+"""Facts of tasks and of kinds of models that an experiment is checked against; nothing here computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPARED: Mapping[Comparison, str] = {
     "domain": "records",
     "sketch": "records",
 }
-"""What a penalty must compare (`PenaltyKind.compares`) for a task that compares this."""
+"""The side that a penalty must compare (`PenaltyKind.compares`), by the comparison of its task."""
 
 TASKS = "fedsw.learning.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
@@ -29,7 +29,7 @@ TASKS = "fedsw.learning.tasks.kinds"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a task goes together with. The defaults are those of a task that compares the outputs of groups.
+    """Models, data and targets of a task. The defaults are those of a task that compares the outputs of groups.
 
     Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
     odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
@@ -61,7 +61,7 @@ class Facts:
 
     @property
     def comparison(self) -> Comparison:
-        """What private outputs are compared with, which a trust model must be able to."""
+        """The side that private outputs are compared with; a trust model must be able to compare it."""
         return "sketch" if self.sketched else self.other_side or "groups"
 
     @property
@@ -80,12 +80,12 @@ class Facts:
 
     @property
     def grouped(self) -> bool:
-        """Whether the outputs of groups of private records are compared with each other."""
+        """True if the outputs of groups of private records are compared with each other."""
         return self.other_side is None
 
     @property
     def private_loss(self) -> bool:
-        """Whether private records have a task loss."""
+        """True if private records have a task loss."""
         return self.other_side not in ("generator", "domain")
 
 
@@ -132,7 +132,7 @@ MODELS: Mapping[str, ModelKind] = {
 """The shipped kinds; `fedsw.learning.tasks.needs` builds them."""
 
 OWN_MODEL = ModelKind(layered=False)
-"""What is known of a model of somebody's own: its settings are in model.arguments."""
+"""Facts of a model named as `module:name`: its settings are in model.arguments."""
 
 
 @functools.cache
@@ -145,5 +145,5 @@ def task_names() -> tuple[str, ...]:
 
 
 def model_kind(name: str) -> ModelKind:
-    """What is known of a kind of model."""
+    """Return the facts of a kind of model."""
     return MODELS.get(name, OWN_MODEL)

@@ -77,7 +77,7 @@ def test_nothing_outside_a_trust_models_folder_compares_with_its_name():
     found = [
         f"{path.relative_to(PACKAGE)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not OWN & set(path.parents) and path != PACKAGE / "federation" / "trust" / "/__init__.py"
+        if not OWN & set(path.parents) and path != PACKAGE / "federation" / "trust" / "__init__.py"
         for line in compared(path.read_text(encoding="utf-8"))
     ]
     assert found == []

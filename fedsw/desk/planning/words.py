@@ -39,7 +39,7 @@ def rows(found: Planned) -> Iterator[tuple[str, str]]:
     groups = ", ".join(f"{name} {size:,}" for name, size in found.by_group.items())
     yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
     penalty = found.experiment.objective.penalty
-    if PENALTIES.get(penalty).own or found.word != "proven":
+    if PENALTIES.get(penalty).custom or found.word != "proven":
         yield "own penalty", f"{penalty}: {_WHOSE[found.word]}"
     yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
     if found.multiplier:

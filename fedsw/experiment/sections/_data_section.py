@@ -1,4 +1,4 @@
-"""Which records there are, and how they are spread over clients."""
+"""Sections [data] and [partition]: which records there are, and how they are spread over clients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Sectio
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a data set with a name before a file of it is read.
+    """Facts of a named data set, known before a file of it is read.
 
-    The function ``made_by`` of `fedsw.data` has parameters ``given`` by settings of `[data]`. The
+    The function ``made_by`` of `fedsw.data` has ``parameters`` named by settings of `[data]`. The
     ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one ``number`` of
     it, or the two of a point. Some ``tasks`` take it beside those that name it.
     """
 
     made_by: str
-    given: Mapping[str, str]
+    parameters: Mapping[str, str]
     shape: tuple[int, int, int] | None = None
     images: bool = False
     number: bool = False
@@ -62,7 +62,7 @@ _OWN = ("files", OBJECT)
 
 
 class Held(Section):
-    """What is on record of a Python object that a run's records came from: public, and no fingerprint of a record.
+    """Public description of a Python object that a run's records came from, without a fingerprint of any record.
 
     Attributes:
         kind: its type, "pandas.DataFrame".
@@ -142,20 +142,20 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_unit(cls, given: Any) -> Any:
-        """The unit stands in the declaration, too, so that clients see it where they agree to columns."""
-        if not isinstance(given, Mapping) or given.get("columns") is None:
-            return given
-        columns, unit = given["columns"], given.get("unit")
+    def _one_unit(cls, raw: Any) -> Any:
+        """Copy the unit into the declaration, too, so that clients see it where they agree to columns."""
+        if not isinstance(raw, Mapping) or raw.get("columns") is None:
+            return raw
+        columns, unit = raw["columns"], raw.get("unit")
         if isinstance(columns, Columns):
             columns = columns.model_dump()
         if not isinstance(columns, Mapping):
-            return given
+            return raw
         declared = columns.get("unit")
         if unit is not None and declared is not None and unit != declared:
             raise ValueError(f"unit is {unit!r}, and columns.unit is {declared!r}; name the column once")
         both = unit if declared is None else declared
-        return given if both is None else {**given, "unit": both, "columns": {**columns, "unit": both}}
+        return raw if both is None else {**raw, "unit": both, "columns": {**columns, "unit": both}}
 
     @field_validator("source")
     @classmethod
@@ -243,39 +243,39 @@ class Data(Section):
 
     @property
     def own(self) -> bool:
-        """Whether records are somebody's own, described by `columns`, and not a named data set."""
+        """True if records are a user's, described by `columns`, and not a named data set."""
         return self.source not in SOURCES
 
     @property
     def drawn(self) -> bool:
-        """Whether records are drawn from a law, as many as the settings say."""
-        return self.source in SOURCES and "records" in SOURCES[self.source].given.values()
+        """True if records are drawn from a law, as many as the settings say."""
+        return self.source in SOURCES and "records" in SOURCES[self.source].parameters.values()
 
     @property
     def held_out_released(self) -> bool:
-        """Whether counts and sums over records that are kept out of training leave, noised and charged."""
+        """True if counts and sums over records kept out of training leave their client, noised and charged."""
         return self.held_out_to == "everybody"
 
     @property
     def occurring(self) -> str | None:
-        """What a list that was read off the records makes public, in words: "which classes and groups occur"."""
+        """Words for what a list read off the records makes public, "which classes and groups occur", or None."""
         return f"which {' and '.join(sorted(self.read_off))} occur" if self.read_off else None
 
     @property
     def label(self) -> str:
-        """What the data is called in a report."""
+        """Name of the data in a report."""
         if self.family != "object":
             return self.source
         return " and ".join(dict.fromkeys(held.kind for held in self.objects)) or "own"
 
     @property
     def shows_private_rows(self) -> bool:
-        """Whether metrics may be those of private records, un-noised: by the operator's own word."""
+        """True if the operator allowed metrics, un-noised, of records that may be private."""
         return self.held_out_overlap == "allow"
 
 
 class Partition(Section):
-    """How the records are spread over simulated clients: whatever decides that is told by how many each client has."""
+    """How the records are spread over simulated clients. The rule can leak through public client sizes."""
 
     scheme: Literal["iid", "group", "dirichlet"] = "iid"
     concentration: PositiveFloat = 0.5
@@ -284,7 +284,7 @@ class Partition(Section):
 
     @property
     def tells(self) -> Literal["group", "label"] | None:
-        """What of a record its client is chosen by, so that each client's number of them tells it; None if nothing."""
+        """The part of a record that chooses its client and that clients' sizes then tell; None if nothing does."""
         if self.scheme == "iid":
             return None
         return "label" if self.scheme == "dirichlet" and self.by == "target" else "group"

@@ -1,4 +1,4 @@
-"""What is learnt and how: rounds and steps, the objective and its clips, the model, clients, evaluation."""
+"""Sections of learning: training, model, objective, clip, slicing, evaluation, federation."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Training(Section):
         if self.optimizer != "sgd" or self.scheduler is not None:
             return 0.0
         first = self.rounds - math.ceil(self.averaging * self.rounds) + 1
-        kept = np.zeros((3, 3))  # covariance of momentum, parameters and their average
+        covariance = np.zeros((3, 3))  # covariance of momentum, parameters and their average
         for step in range(1, self.rounds + 1):
             rate, part = self.rate_after(step - 1), 1 / max(1, step - first + 1)
             pushed = np.array([1.0, -rate, -part * rate])
             carried = np.outer(pushed, [self.momentum, 0.0, 0.0]) + np.diag([0.0, 1.0, 1 - part])
             carried[2, 1] = part
-            kept = carried @ kept @ carried.T + np.outer(pushed, pushed)
-        return math.sqrt(float(kept[2, 2]))
+            covariance = carried @ covariance @ carried.T + np.outer(pushed, pushed)
+        return math.sqrt(float(covariance[2, 2]))
 
     @field_validator("device", mode="before")
     @classmethod
@@ -104,14 +104,14 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _settings_of_the_optimizer(self) -> Training:
-        own = self.optimizer in _OPTIMIZERS
-        if own and self.optimizer_arguments:
+        built_in = self.optimizer in _OPTIMIZERS
+        if built_in and self.optimizer_arguments:
             raise ValueError(
                 f"optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
                 f"{self.optimizer!r} reads momentum and second_moment"
             )
         for name, default in (("momentum", 0.0), ("second_moment", 0.999)):
-            if not own and getattr(self, name) != default:
+            if not built_in and getattr(self, name) != default:
                 raise ValueError(
                     f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}"
                 )
@@ -204,7 +204,7 @@ class Objective(Section):
 
     @model_validator(mode="after")
     def _weights(self) -> Objective:
-        total = self.alpha + sum(each.weight for each in self.also)
+        total = self.alpha + sum(more.weight for more in self.also)
         if total > 1 + 1e-12:
             raise ValueError(f"alpha and the weights of `also` add up to {total:g}; the task loss has the rest of 1")
         return self
@@ -234,7 +234,7 @@ class Clip(Section):
 
     @property
     def open(self) -> bool:
-        """Whether nothing is clipped."""
+        """True if nothing is clipped."""
         return self.mode == "none"
 
     @property
@@ -254,7 +254,7 @@ class Slicing(Section):
 
 
 class Evaluation(Section):
-    """What held-out metrics are measured on: they should cost little beside the rounds that they are about.
+    """Held-out records and directions that metrics are measured with: they should cost little beside the rounds.
 
     With `mode` "auto" at most about `records` held-out records, a fixed public subsample in which every group and
     class keeps its part (`evaluation.evaluator`), and, for distances of samples in more than `directions` dimensions,

@@ -1,4 +1,4 @@
-"""Who is trusted, how much privacy, and what each trust model is set by."""
+"""Sections [privacy] and [local]: the trust model, the guarantee, and the settings of each trust model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_DELTA = 1e-10
 """The least delta that accounts can tell from floating-point round-off (`fedsw.privacy.accounting._composition`)."""
 
 AUTO_DELTA_FROM, AUTO_DELTA_TO = 1e-9, 1e-3
-"""What delta "auto" does not go below, ten times `LEAST_DELTA`, and what it does not go above."""
+"""Least and greatest delta "auto"; the least is ten times `LEAST_DELTA`."""
 
 FEW_RECORDS = 1000
 """Fewer records than this are said to be few where delta is "auto"."""
@@ -36,8 +36,8 @@ _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 
 def _accountants() -> list[str]:
-    """All but those of Laplace noise alone, which the mechanism chooses."""
-    return [name for name, each in ACCOUNTANTS.items() if set(each.takes) != {LAPLACE}]
+    """Names of the accountants but those of Laplace noise alone, which the mechanism chooses."""
+    return [name for name, accountant in ACCOUNTANTS.items() if set(accountant.takes) != {LAPLACE}]
 
 
 class Privacy(Section):
@@ -131,18 +131,18 @@ class Privacy(Section):
 
     @property
     def noisy(self) -> bool:
-        """Whether a run adds noise: any trust that adds it, with a finite epsilon or a noise multiplier."""
+        """True if a run adds noise: under a trust model that does, with a finite epsilon or a noise multiplier."""
         finite = self.epsilon is not None and math.isfinite(self.epsilon)
         return trust_model(self.trust).noised and (finite or self.noise_multiplier is not None)
 
     @property
     def local(self) -> bool:
-        """Whether every client protects its own records, from the server too."""
+        """True if every client protects its own records, from the server too."""
         return trust_model(self.trust).local
 
     @property
     def sketch(self) -> bool:
-        """Whether records leave once, as a sum of cosines and sines, for a generator to learn from."""
+        """True if records leave once, as a sum of cosines and sines, for a generator to learn from."""
         return trust_model(self.trust).sketched
 
     @property
@@ -161,7 +161,7 @@ class SketchPrivacy(Privacy):
 
 
 class Local(Section):
-    """What a trust model is set by beside [privacy]: nothing, unless it has a class of its own for it.
+    """Settings of one trust model beside [privacy]: none, unless it declares a class for them.
 
     Section [local] is a union tagged by `privacy.trust`: see `TrustModel.sections`, and docs/threat-models.md.
     """
@@ -173,7 +173,7 @@ class Local(Section):
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the noise is for all that a replaced record moves."""
+        """True if the noise covers all that a replaced record moves."""
         return True
 
 
@@ -181,7 +181,7 @@ LocalT = TypeVar("LocalT", bound=Local)
 
 
 AUTO_BINS = range(4, 257)
-"""What `local.bins = "auto"` chooses from."""
+"""Numbers of bins that `local.bins = "auto"` chooses from."""
 
 
 class BinSettings(Local):
@@ -242,7 +242,7 @@ class SliceSettings(Local):
 
     @property
     def once(self) -> bool:
-        """Whether slices are noised once, and stored."""
+        """True if slices are noised once, and stored."""
         return self.algorithm == "flow-one-release"
 
     @model_validator(mode="after")
@@ -284,12 +284,12 @@ class ReleaseSettings(Local):
 
     @property
     def denoised(self) -> bool:
-        """Whether what was released is denoised before it is compared with."""
+        """True if released records are denoised before samples are compared with them."""
         return self.loss.startswith("wavelet")
 
     @property
     def adversarial(self) -> bool:
-        """Whether a critic is trained beside the generator."""
+        """True if a critic is trained beside the generator."""
         return self.loss.endswith("adversarial")
 
     @property
@@ -325,33 +325,33 @@ def tagged(section: str, raw: Any, trust: str, *, sketch: bool = False) -> Any:
     kind = trust_model(trust, sketch=sketch).sections.get(section, TAGGED[section][0])
     if type(raw) is kind:
         return raw
-    given = raw.model_dump(exclude_unset=True) if isinstance(raw, Section) else raw
-    if not isinstance(given, Mapping):
+    settings = raw.model_dump(exclude_unset=True) if isinstance(raw, Section) else raw
+    if not isinstance(settings, Mapping):
         return raw
-    foreign = meaningless(section, given, trust)
+    foreign = meaningless(section, settings, trust)
     for name, fields in foreign.items():
-        value = given[name]
-        if (tuple(value) if isinstance(value, list) else value) not in [each.default for each in fields.values()]:
+        value = settings[name]
+        if (tuple(value) if isinstance(value, list) else value) not in [field.default for field in fields.values()]:
             raise ValueError(
                 f"{name} is {value!r}, which has no meaning under privacy.trust {trust!r}, and has one under "
                 f"{' and '.join(map(repr, fields))}: leave it out, or choose that trust model"
             )
-    return kind.model_validate({name: value for name, value in given.items() if name not in foreign})
+    return kind.model_validate({name: value for name, value in settings.items() if name not in foreign})
 
 
 def _declared(section: str) -> tuple[type[BaseModel], ...]:
     return tuple(model.sections[section] for model in trust_models().values() if section in model.sections)
 
 
-def meaningless(section: str, given: Iterable[str], trust: str) -> dict[str, dict[str, FieldInfo]]:
+def meaningless(section: str, names: Iterable[str], trust: str) -> dict[str, dict[str, FieldInfo]]:
     """Which settings of a section mean something under other trust models alone: their fields under each of those."""
-    own = trust_model(trust).sections.get(section, TAGGED[section][1]).model_fields
+    read_here = trust_model(trust).sections.get(section, TAGGED[section][1]).model_fields
     declared = {model.name: model.sections.get(section, Section) for model in trust_models().values()}
     known = {name: kind.model_fields for name, kind in declared.items()}
     foreign = {
         name: {trust: fields[name] for trust, fields in known.items() if name in fields}
-        for name in given
-        if name not in own
+        for name in names
+        if name not in read_here
     }
     return {name: fields for name, fields in foreign.items() if fields}
 

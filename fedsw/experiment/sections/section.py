@@ -1,4 +1,4 @@
-"""What every section of an experiment is, and the kinds of values that several of them have."""
+"""`Section`, the base of every section of an experiment, and the types of values that several sections have."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ClipNorm = Annotated[float, Field(allow_inf_nan=False, strict=True), AfterValida
 
 
 class Section(BaseModel):
-    """Unknown keys are refused; values never change."""
+    """Base of all sections: unknown keys are refused, and values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def __hash__(self) -> int:
-        """Of all settings; some of them are tables of arguments, which have no hash of their own."""
+        """Hash the settings as JSON text, since tables of arguments have no hash."""
         return hash(self.model_dump_json())
 
     @classmethod
@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value that TOML and JSON can write and read back, lists as lists."""
+    """Return a value as TOML and JSON write and read it back, or raise ValueError."""
     if depth > _MOST_DEEP:
         raise ValueError(f"arguments are nested over {_MOST_DEEP} deep; give numbers, texts, and lists of them")
     if isinstance(value, bool | str) or (isinstance(value, int) and abs(value) <= 2**53):
@@ -75,16 +75,16 @@ def at_most(count: int, what: str) -> AfterValidator:
     return AfterValidator(limited)
 
 
-def among(names: Callable[[], Iterable[str]], own: str | None = None) -> AfterValidator:
+def among(names: Callable[[], Iterable[str]], custom: str | None = None) -> AfterValidator:
     """A limit on a name, to those that are known when it is read; see `one_of`."""
-    return AfterValidator(lambda name: one_of(name, names(), own))
+    return AfterValidator(lambda name: one_of(name, names(), custom))
 
 
-def one_of(name: str, names: Iterable[str], own: str | None = None) -> str:
-    """The name, if it is one of those that are known, or `module:name` where that may be something of one's ``own``."""
-    known = [repr(each) for each in names]
-    if repr(name) in known or (own is not None and is_reference(name)):
+def one_of(name: str, names: Iterable[str], custom: str | None = None) -> str:
+    """Return the name if it is known, or `module:name` where ``custom`` says what that may be; else ValueError."""
+    known = [repr(known_name) for known_name in names]
+    if repr(name) in known or (custom is not None and is_reference(name)):
         return name
-    if own is None:
+    if custom is None:
         raise ValueError(f"Input should be {', '.join(known[:-1])} or {known[-1]}")
-    raise ValueError(f"Input should be {', '.join(known)}, or 'module:name' for {own} of your own")
+    raise ValueError(f"Input should be {', '.join(known)}, or 'module:name' for {custom} of your own")

@@ -1,4 +1,4 @@
-"""What a sketch measures, in how many stages, and the generator that learns from it."""
+"""Section [sketch]: what a sketch measures, in how many stages, and the generator that learns from it."""
 
 from __future__ import annotations
 
@@ -214,9 +214,9 @@ class Sketch(SketchPart):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of the budget (of mu^2), stage by stage, with sum 1: those that say none have equal parts of what is left.
+        """Shares of the budget (of mu^2) of each stage, with sum 1.
 
-        So have those that are still to be chosen.
+        Stages that state none, or whose share is still to be chosen, have equal parts of the rest.
         """
         said = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
         equal = (1 - sum(share or 0.0 for share in said)) / (1 + said.count(None))
@@ -224,5 +224,5 @@ class Sketch(SketchPart):
 
     @property
     def open(self) -> bool:
-        """Whether shares are still to be chosen."""
+        """True if shares are still to be chosen."""
         return any(stage.share == "auto" for stage in self.stages)

@@ -61,7 +61,7 @@ def penalty_of(name: str, key: str, values: Mapping[str, Any]) -> Penalty:
         raise ExperimentError(
             f"{key} is {name!r}, a {type(thing).__name__}; name a class derived from fedsw.Penalty, or an object of one"
         )
-    takes = {each.name for each in fields(thing)} & _NUMBERS if kind.own else set(kind.takes)
+    takes = {each.name for each in fields(thing)} & _NUMBERS if kind.custom else set(kind.takes)
     given = {each: value for each, value in values.items() if each in _SHARED | takes and value is not None}
     try:
         return replace(thing, **given) if isinstance(thing, Penalty) else thing(**given)

@@ -438,7 +438,7 @@ def _clip_of(experiment: Experiment) -> Clip:
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
     goal, other_side = experiment.objective, task.facts.other_side
     kind = PENALTIES.get(goal.penalty)
-    if goal.also or kind.own:
+    if goal.also or kind.custom:
         return composite_of(experiment, shape)
     if (kind.compares, other_side) == ("sample", "prior"):
         return Matching("prior", goal.alpha, goal.prior_radius)
