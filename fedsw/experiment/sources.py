@@ -326,7 +326,8 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     known = SOURCES[spec.source]
-    make = getattr(data, known.made_by)
+    module, _, name = known.made_by.rpartition(":")
+    make = getattr(importlib.import_module(f"{data.__name__}.{module}") if module else data, name)
     settings = {**dict(spec), "data_dir": data_dir, "target": target}
     dataset: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.parameters.items()})
     return dataset

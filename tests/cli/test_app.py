@@ -40,7 +40,7 @@ def test_the_shipped_experiments_are_listed_in_an_empty_folder(tmp_path: Path) -
 def test_packages_of_these_names_beside_the_user_are_not_looked_at(tmp_path: Path) -> None:
     for name in ("clients", "server", "simulations", "fedsw"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "/__init__.py").write_text("raise RuntimeError('a stranger ran')")
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a stranger ran')")
     done = fedsw("list", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

@@ -23,7 +23,7 @@ runs = globals().get("runs", 0) + 1
 def _parcel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "parcel"
     folder.mkdir()
-    (folder / "/__init__.py").write_text(INIT)
+    (folder / "__init__.py").write_text(INIT)
     (folder / "heavy.py").write_text("WEIGHT = 9\n")
     (folder / "light.py").write_text("from parcel import feather\n")
     (folder / "feather.py").write_text("WEIGHT = 1\n")

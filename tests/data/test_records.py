@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedsw.data import Dataset, Records, concatenate, require_groups, validate
-from fedsw.data import _synthetic as synthetic
+from fedsw.data import Dataset, Records, concatenate, require_groups, synthetic, validate
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import load_shape
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsw.data import _synthetic as synthetic
+from fedsw.data import synthetic
 
 
 @pytest.fixture(scope="module")

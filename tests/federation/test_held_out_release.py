@@ -57,9 +57,9 @@ def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, feder
     assert summary["held_out_measured_on"]["records"] == everybody.count == 2 * (5 + 7 + 10)
     for name, value in summary["held_out"].items():
         if name != "ks":  # by ten bins
-            assert value == pytest.approx(everybody.worth.metrics[name], rel=1e-6, abs=1e-7)
+            assert value == pytest.approx(everybody.worth.metrics[name], rel=1e-5, abs=1e-7)  # float32
     for name in summary["held_out"].keys() & everybody.worth.quality.constant.keys():
-        assert summary["constant"][name] == pytest.approx(everybody.worth.quality.constant[name], rel=1e-6, abs=1e-7)
+        assert summary["constant"][name] == pytest.approx(everybody.worth.quality.constant[name], rel=1e-5, abs=1e-7)
     assert summary["epsilon_of_reader"] == math.inf
 
 

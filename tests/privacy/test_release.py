@@ -233,7 +233,7 @@ def test_no_other_file_of_the_package_adds_noise_or_spends():
                 called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
                 if called in found:
                     found[called].add(path)
-    laws = {PACKAGE / "privacy" / "noise.py"}  # which may be made of one another
+    laws = {PACKAGE / "privacy" / "mechanisms.py"}  # which may be made of one another
     door_only = dict.fromkeys(("noised", "spend", "spend_together"), {THE_DOOR})
     none = dict.fromkeys(("laplace_noised", "MECHANISMS", "released_on_grid"), set())
     assert {name: places - laws for name, places in found.items()} == {**door_only, **none}

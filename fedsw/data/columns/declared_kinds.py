@@ -60,9 +60,9 @@ class Number(Declared):
     ("signed"). One outside them is refused, or counts as the nearer bound where `outside` is "cut". Without bounds
     values are taken as they are.
 
-    `kind` names how cells are read (`columns.registered`): "integer" refuses what is not whole; "boolean" reads
-    true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0, and writes them in the words of `format`, "N|Y", false first
-    (false and true if it is left out); "date" reads dates, as `format` writes them (see
+    `kind` names how cells are read (`fedsw.data.columns.registered`): "integer" refuses what is not whole; "boolean"
+    reads true, false, yes, no, t, f, y, n, 1 and 0 as 1 and 0, and writes them in the words of `format`, "N|Y", false
+    first (false and true if it is left out); "date" reads dates, as `format` writes them (see
     `datetime.strptime`; ISO 8601, 2024-05-31, if it is left out), as days since the public date `since`, 1970-01-01 if
     it is left out. `low` and `high` of dates are dates, or days.
 

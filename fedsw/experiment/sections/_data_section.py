@@ -20,9 +20,9 @@ from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Sectio
 class DataSet:
     """Facts of a named data set, known before a file of it is read.
 
-    The function ``made_by`` of `fedsw.data` has ``parameters`` named by settings of `[data]`. The
-    ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one ``number`` of
-    it, or the two of a point. Some ``tasks`` take it beside those that name it.
+    The function ``made_by``, of `fedsw.data` or as `module:name` below it, has ``parameters`` named by settings of
+    `[data]`. The ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one
+    ``number`` of it, or the two of a point. Some ``tasks`` take it beside those that name it.
     """
 
     made_by: str

@@ -257,8 +257,9 @@ class Evaluation(Section):
     """Held-out records and directions that metrics are measured with: they should cost little beside the rounds.
 
     With `mode` "auto" at most about `records` held-out records, a fixed public subsample in which every group and
-    class keeps its part (`evaluation.evaluator`), and, for distances of samples in more than `directions` dimensions,
-    that many directions; in fewer dimensions whole orthogonal blocks. "full" takes all records, and whole blocks. A
+    class keeps its part (`fedsw.runs.evaluation.evaluator`), and, for distances of samples in more than `directions`
+    dimensions, that many directions; in fewer dimensions whole orthogonal blocks. "full" takes all records, and whole
+    blocks. A
     summary says what it was. Both numbers are for "auto".
     """
 

@@ -1,7 +1,7 @@
 """Apps of Flower 1.41 and 1.42 in processes of their own, and the whole messages that come and go there.
 
-    python -P apps.py superexec|serverapp [the options of flower-superexec or flwr-serverapp]
-    python -P apps.py worker DESCRIPTOR FOLDER
+    python -P _apps.py superexec|serverapp [the options of flower-superexec or flwr-serverapp]
+    python -P _apps.py worker DESCRIPTOR FOLDER
 
 The SuperLink of superlink.py starts the server app, which comes from the app bundle and is not changed: its grid is
 Flower's HttpGrid with two methods replaced. The node of executor.py starts workers, each with one bundle's ClientApp.

@@ -1,6 +1,6 @@
 """Marked processes: finding them, ending them, and a watchdog that does so when its parent is gone.
 
-    python -P watchdog.py NAME MARK < pipe held by the parent
+    python -P _watchdog.py NAME MARK < pipe held by the parent
 
 Run by path and with the standard library and psutil only: it must start in a moment and survive what it guards.
 """

@@ -243,7 +243,7 @@ def test_another_flower_is_refused_with_the_way_out(main: Any, monkeypatch: pyte
 def test_warm_modules_import_none_of_the_app_s_code() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import {0}; print([m for m in sys.modules if m in {1}])"
     own = ("clients", "fedsw", "server")
-    for name in ("executor", "superlink", "apps", "connections"):
+    for name in ("executor", "superlink", "_apps", "_connections"):
         folder = str(Path(warm_executor.__file__).parent)
         command = [sys.executable, "-P", "-c", code.format(name, own), folder]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -197,7 +197,7 @@ def test_a_module_from_elsewhere_under_the_bundle_s_name_is_refused(tmp_path, mo
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "tinyapp").mkdir()
-    for name in ("/__init__.py", "version.py"):
+    for name in ("__init__.py", "version.py"):
         (tmp_path / "tinyapp" / name).write_text("VERSION = 'old'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import tinyapp.version  # type: ignore[import-not-found]

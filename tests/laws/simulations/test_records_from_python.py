@@ -273,7 +273,7 @@ def test_going_on_asks_for_the_same_objects_again(tmp_path):
     begun = run(experiment("object", columns=COLUMNS), runs=tmp_path, data=frame(), held_out=held)
     assert command_for(begun.directory) == f"fedsw.resume(Path({str(begun.directory)!r}), data=...)"
     for wrong, reason in [
-        ({}, r"Python objects of the process that started it.*driver\.resume\(directory, data=\.\.\.\)"),
+        ({}, r"Python objects of the process that started it.*fedsw\.resume\(directory, data=\.\.\.\)"),
         ({"data": frame()}, "began with an object held_out; go on with it"),
         (
             {"data": frame(60), "held_out": held},

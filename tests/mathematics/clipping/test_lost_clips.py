@@ -16,7 +16,7 @@ from tests.mathematics.clipping.naive import autograd_sum, weighed_sum
 
 def _unguarded(monkeypatch):
     monkeypatch.setattr("fedsw.mathematics.clipping._recording.check", lambda module: dict(module.named_parameters()))
-    for guard in ("recording.refuse_strays", "refusals.refuse_strays"):
+    for guard in ("_recording.refuse_strays", "refusals.refuse_strays"):
         monkeypatch.setattr(f"fedsw.mathematics.clipping.{guard}", lambda *anything: None)
 
 
