@@ -21,10 +21,10 @@ ENTRY_POINTS = "fedsw.trust"
 """The group of entry points by which an installed package brings trust models of its own, in every process."""
 
 Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
-"""What a task compares private outputs with: each other, what is public, or, as a sketch, nothing before they leave."""
+"""The other side of a task's comparison: private outputs themselves, something public, or, as a sketch, nothing yet."""
 
 Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
-"""What is noised: a round's clipped sum, under masks too, or a client's contribution; slices, records or a sketch."""
+"""Quantity that is noised: a round's clipped sum, under masks too, a contribution, slices, records, a sketch."""
 
 
 class TrustModel:
@@ -75,18 +75,18 @@ class TrustModel:
     trusted_with: ClassVar[str]
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
-    """What leaves a client."""
+    """Messages that leave a client, in words."""
     covers: ClassVar[str] = ""
-    """What epsilon covers, and against whom, for somebody who chooses a trust model."""
+    """Scope of epsilon, and against whom, for somebody who chooses a trust model."""
     uncovered: ClassVar[str] = ""
-    """What it does not cover."""
+    """Limits of that: everything that epsilon does not cover."""
     adds_noise: ClassVar[str]
     """Who adds the noise."""
     protects: ClassVar[str]
     """Who is protected, against whom."""
 
     guarded: ClassVar[str] = "by its own client's noise and ledger"
-    """What protects a record where clients have ledgers of their own."""
+    """Protection of a record where clients have ledgers of their own."""
 
     def against(self, experiment: Any) -> str | None:
         """Whom its noise protects from, in words; None for what follows from who has the ledgers."""
@@ -117,15 +117,15 @@ class TrustModel:
         return ()
 
     def misfit(self, settings: Any) -> str | None:
-        """What of an experiment's settings does not go with it, with the remedy; None if everything does."""
+        """Return why an experiment's settings do not go with it, with the remedy, or None."""
         return None
 
     def moves_points(self, settings: Any) -> bool:
-        """Whether what it releases moves points, which no record passes through."""
+        """True if its releases move points, which no record passes through."""
         return False
 
     def trains_critic(self, settings: Any) -> bool:
-        """Whether a critic is trained beside the generator."""
+        """True if a critic is trained beside the generator."""
         return False
 
     def without_noise(self, privacy: Any) -> str | None:
@@ -175,10 +175,10 @@ def register(model: TrustModel) -> TrustModel:
 
 def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
     """A trust model by its name, for a task that sketches or not; an experiment's is `privacy.model`."""
-    found = trust_models().get(name)
-    if found is None:
+    model = trust_models().get(name)
+    if model is None:
         raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")
-    return found.sketching if sketch and found.sketching is not None else found
+    return model.sketching if sketch and model.sketching is not None else model
 
 
 def answering(exchange: str) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def answering(exchange: str) -> tuple[str, ...]:
     return tuple(
         name
         for name, model in trust_models().items()
-        if any(exchange in each.exchanges() for each in (model, model.sketching) if each is not None)
+        if any(exchange in variant.exchanges() for variant in (model, model.sketching) if variant is not None)
     )
 
 

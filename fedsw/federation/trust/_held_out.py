@@ -32,7 +32,7 @@ _MOST_KEPT = 2.0**28
 
 
 class TallySum(Sum):
-    """What the records that were kept out of training add up to, by group, under the released model `theta` (r,).
+    """Sums over the records that were kept out of training, by group, under the released model `theta` (r,).
 
     It is the model for features as they are: kept records go through no preparation. RuntimeError in a run that
     releases nothing of them.
@@ -72,10 +72,10 @@ class TallySum(Sum):
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """See `Sum`; (blocks, width)."""
-        kept = node.kept
-        assert kept is not None
-        records = records_of(kept, positions, stream)
-        return tally_of_records(kept.task, self._tally, records, kept.task.prepared(node.model, self._theta))
+        held_out = node.kept
+        assert held_out is not None
+        records = records_of(held_out, positions, stream)
+        return tally_of_records(held_out.task, self._tally, records, held_out.task.prepared(node.model, self._theta))
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> HeldOutBudget:
         """See `Sum`."""
@@ -109,10 +109,10 @@ class LocalTallies(LocalMethod):
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, terms = TallySum.at(self._task, round_, theta), Terms.of(self._task)
-        asked = NoisyTallyAsked(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
+        request = NoisyTallyAsked(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
         answers: dict[Member, NoisyTally] = {}
-        holders = [each for each in members if total.counted(self._of_node[each.node])[each.position].any()]
-        self._exchange(messages.NOISY_TALLY, round_, holders, asked, lambda member: terms, answers.__setitem__)
+        holders = [holder for holder in members if total.counted(self._of_node[holder.node])[holder.position].any()]
+        self._exchange(messages.NOISY_TALLY, round_, holders, request, lambda member: terms, answers.__setitem__)
         if not answers:
             raise FederationError(
                 f"no client released anything of its kept records. {describe(self._lost)}",

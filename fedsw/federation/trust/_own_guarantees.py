@@ -1,4 +1,4 @@
-"""What the local trust models share at the server: attempts, drop-outs, and what the clients say they have spent."""
+"""Common parts of the local trust models at the server: attempts, drop-outs, and reported epsilons of clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LocalMethod(AtClients, ABC):
         self._sites, self._availability = context.sites, context.availability
         self._members = tuple(member for site in self._sites for member in site.members)
         self._of_node = {site.node: site for site in self._sites}
-        self._collector = Collector(context, kept="The checkpoint and the clients' ledgers are kept")
+        self._collector = Collector(context, remains="The checkpoint and the clients' ledgers are kept")
         self._least = self._collector.least
         self._exhausted = Away()
         self._used_up: set[int] = set()
@@ -56,7 +56,9 @@ class LocalMethod(AtClients, ABC):
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """One round at the model `theta` (flat, float64); see `Side` for what it raises."""
         present = self._availability.present(self._least, without=self._exhausted, patient=True)
-        members = [each.site.member(int(place)) for each in present for place in np.flatnonzero(each.here)]
+        members = [
+            presence.site.member(int(position)) for presence in present for position in np.flatnonzero(presence.here)
+        ]
         self._require_enough(round_, members, self._away())
         return self._attempt(round_, self._context.begin(round_), theta, members)
 
@@ -68,12 +70,12 @@ class LocalMethod(AtClients, ABC):
         kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        asked: _Down,
+        request: _Down,
         terms: Callable[[Member], Terms],
     ) -> dict[Member, _Up]:
         """One exchange: what the clients that answer released, in client order; others are lost. Raises as `round`."""
         answers: dict[Member, _Up] = {}
-        self._exchange(kind, round_, members, asked, terms, answers.__setitem__)
+        self._exchange(kind, round_, members, request, terms, answers.__setitem__)
         self._require_enough(round_, list(answers), describe(self._lost))
         return {member: answers[member] for member in members if member in answers}
 
@@ -82,7 +84,7 @@ class LocalMethod(AtClients, ABC):
         kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        asked: _Down,
+        request: _Down,
         terms: Callable[[Member], Terms],
         arrays: Callable[[_Up], Mapping[str, Tensor]],
         releases: Releases,
@@ -100,16 +102,16 @@ class LocalMethod(AtClients, ABC):
         def keep(member: Member, answer: _Up) -> None:
             releases.keep(member.client, arrays(answer), round_, self._spending.by_client()[member.client])
 
-        self._exchange(kind, round_, missing, asked, terms, keep)
-        there = [member for member in self._members if member.client in releases.clients]
-        self._require_enough(round_, there, describe(self._lost))
+        self._exchange(kind, round_, missing, request, terms, keep)
+        holders = [member for member in self._members if member.client in releases.clients]
+        self._require_enough(round_, holders, describe(self._lost))
 
     def _exchange(
         self,
         kind: Exchange[_Down, _Up],
         round_: int,
         members: Sequence[Member],
-        asked: _Down,
+        request: _Down,
         terms: Callable[[Member], Terms],
         take: Callable[[Member, _Up], None],
     ) -> None:
@@ -122,16 +124,16 @@ class LocalMethod(AtClients, ABC):
 
         def arrived(node: int, reply: RecordDict | Fault) -> None:
             heard.add(node)
-            for member, own in self._answers(by_node[node], reply):
-                answer = self._answer(member, own, kind.up, terms(member))
+            for member, part in self._answers(by_node[node], reply):
+                answer = self._answer(member, part, kind.up, terms(member))
                 if isinstance(answer, Fault):
                     self._lose(member, answer, lost, alone=not isinstance(reply, Fault))
                 else:
                     take(member, answer)
                     self._rounds.add(round_)
 
-        content = messages.encode(asked, Terms.of(self._task))  # once; it is public
-        requests = {node: self._addressed(content, node, own) for node, own in by_node.items()}
+        content = messages.encode(request, Terms.of(self._task))  # once; it is public
+        requests = {node: self._addressed(content, node, addressees) for node, addressees in by_node.items()}
         replies = self._context.exchanged(kind.kind, requests, arrived)
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])
@@ -148,8 +150,8 @@ class LocalMethod(AtClients, ABC):
     ) -> Iterable[tuple[Member, RecordDict | Fault]]:
         if isinstance(reply, Fault) or len(self._of_node[members[0].node].clients) == 1:
             return [(member, reply) for member in members]
-        found = messages.unpacked(reply, [member.position for member in members])
-        return [(member, found[member.position]) for member in members]
+        replies = messages.unpacked(reply, [member.position for member in members])
+        return [(member, replies[member.position]) for member in members]
 
     def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
         """Count a client as lost; with its whole site, unless it is `alone` in that."""

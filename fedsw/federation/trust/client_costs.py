@@ -41,7 +41,7 @@ class SlicesPlan:
 
     @property
     def charge(self) -> Charge:
-        """What one release costs the client's records."""
+        """Charge of one release to the client's records."""
         return Charge(GROUP, self.rate, self.diameter, slicing=self.slicing)
 
     @property
@@ -51,7 +51,7 @@ class SlicesPlan:
 
     @property
     def shared_directions(self) -> bool:
-        """Whether directions are whole orthogonal blocks: any such directions hide a record, so all may share them."""
+        """True if directions are whole orthogonal blocks: any such directions hide a record, so all may share them."""
         return self.slicing.fixed
 
 
@@ -98,7 +98,7 @@ def release_of(experiment: Experiment, delta: float) -> RecordRelease:
 
 
 def release_charge(release: RecordRelease) -> Charge:
-    """What the release costs: every record once, at the true diameter, whatever the noise was calibrated for."""
+    """Charge of the release: every record once, at the true diameter, whatever the noise was calibrated for."""
     return Charge(GROUP, 1.0, 2 * release.radius)
 
 
@@ -138,14 +138,16 @@ def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 
     privacy, attempts = experiment.privacy, experiment.privacy.model.attempts(experiment)
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
-    multiplier, found = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, accountant_of(experiment), shares)
+    multiplier, achieved = _sketch_calibrated(
+        epsilon, privacy.noise_multiplier, delta, accountant_of(experiment), shares
+    )
     of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
-    return SketchBudget(PART, sketch_sensitivity(law), of_stage, found, multiplier)
+    return SketchBudget(PART, sketch_sensitivity(law), of_stage, achieved, multiplier)
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage of a sketch gets of the budget's mu^2, its mu over all attempts, and one attempt's sigma over Delta.
+    """Cost of a stage: its share of the budget's mu^2, its mu over all attempts, and one attempt's sigma over Delta.
 
     `numbers` is how many a record's vector has.
     """
@@ -157,22 +159,22 @@ class StageCost:
 
 
 def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
-    """What every stage of a sketch costs, as ledgers are charged: squares of mu add up to the whole budget's."""
-    experiment, found = task.experiment, list[StageCost]()
+    """Costs of all stages of a sketch, as ledgers are charged: squares of mu add up to the whole budget's."""
+    experiment, costs = task.experiment, list[StageCost]()
     attempts = experiment.privacy.model.attempts(experiment)
     for number, share in enumerate(experiment.sketch.shares, start=1):
         sketcher = sketcher_of(task, Stage(number))
         multiplier = sketch_budget(experiment, sketcher.law, delta, number).multiplier
-        found.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
-    return tuple(found)
+        costs.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))
+    return tuple(costs)
 
 
 def planned_stages(task: Problem, delta: float) -> Counts:
-    """What an account sets aside for a sketch with noise: all planned attempts at every stage, as they are charged."""
-    attempts, found = task.experiment.privacy.model.attempts(task.experiment), Counter[Step]()
+    """Steps that an account reserves for a noised sketch: all planned attempts at every stage, as charged."""
+    attempts, steps = task.experiment.privacy.model.attempts(task.experiment), Counter[Step]()
     for stage in stage_costs(task, delta):
-        found.update(lifetime.planned(Step(1.0, 1 / stage.multiplier), attempts))
-    return found
+        steps.update(lifetime.planned(Step(1.0, 1 / stage.multiplier), attempts))
+    return steps
 
 
 @functools.lru_cache(maxsize=64)
@@ -180,17 +182,17 @@ def _sketch_calibrated(
     epsilon: float | None, multiplier: float | None, delta: float, accountant: str, shares: tuple[float, ...]
 ) -> tuple[float, float]:
     """Multiplier and epsilon as a ledger adds stages up: raised until numerical accounts are within the budget."""
-    found, whole = plans.calibrated(epsilon, multiplier, delta=delta, rate=1.0, rounds=1, accountant=accountant)
-    if len(shares) == 1 or not found:
-        return found, whole
+    calibrated, whole = plans.calibrated(epsilon, multiplier, delta=delta, rate=1.0, rounds=1, accountant=accountant)
+    if len(shares) == 1 or not calibrated:
+        return calibrated, whole
 
     def added_up(total: float) -> float:
         return epsilon_by(accountant, Counter(Step(1.0, math.sqrt(share) / total) for share in shares), delta)
 
-    spent = added_up(found)
+    spent = added_up(calibrated)
     if epsilon is None:
-        return found, spent
+        return calibrated, spent
     while spent > epsilon:
-        found *= 1 + _ROOM + (spent / epsilon - 1)
-        spent = added_up(found)
-    return found, epsilon
+        calibrated *= 1 + _ROOM + (spent / epsilon - 1)
+        spent = added_up(calibrated)
+    return calibrated, epsilon

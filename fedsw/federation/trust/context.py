@@ -1,4 +1,4 @@
-"""What a trust model's side at the server is made of: a run in one object, and how its sites are asked.
+"""One run as a trust model sees it at the server, and how its sites are asked.
 
 Asking, reading what they answer, losing who does not, and whether enough are left: for every trust model.
 """
@@ -57,7 +57,7 @@ class Context:
 
     @functools.cached_property
     def releases(self) -> Releases:
-        """What clients released themselves, stored once for all rounds."""
+        """Releases of clients themselves, stored once for all rounds."""
         assert self.stored is not None
         return Releases(self.stored)
 
@@ -67,7 +67,7 @@ class Context:
         return Suspensions()
 
     def require_charged(self, round_: int, released: Outcome) -> Outcome:
-        """What a side released, if the run's ledger has a row of it; clients see to their own (`node.answers`).
+        """Return a released outcome if the run's ledger has a row of it; clients see to their own (`node.answers`).
 
         Unaccounted if there is none: nothing may be done with it, and nothing may follow.
         """
@@ -92,7 +92,7 @@ class Context:
 
 
 class AtServer:
-    """What sides with one ledger, the server's, have in common: whoever is trusted charges for all clients."""
+    """Base of trust models with one ledger, the server's, who charges for all clients."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -112,8 +112,10 @@ class AtServer:
 
     def released_rounds(self) -> int:
         """See `Side`; neither moments nor what is released of records kept out of training are among them."""
-        kept = self._ledger.steps_by_group().get(HELD_OUT, {})
-        others = any(not step.costless for step in kept) + any(each.round == FIRST for each in self._ledger.entries())
+        held_out = self._ledger.steps_by_group().get(HELD_OUT, {})
+        others = any(not step.costless for step in held_out) + any(
+            entry.round == FIRST for entry in self._ledger.entries()
+        )
         return self._ledger.released_rounds() - others
 
     def __enter__(self) -> Self:
@@ -124,7 +126,7 @@ class AtServer:
 
 
 class AtClients:
-    """What sides without a ledger have in common: every client has its own, and says what it has spent."""
+    """Base of trust models without a ledger at the server: every client has its own, and reports its epsilon."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._plan, self._task = context, context.plan, context.plan.task
@@ -167,8 +169,8 @@ class Collector:
     what is kept when fewer are left, for the message.
     """
 
-    def __init__(self, context: Context, *, kept: str) -> None:
-        self._context, self._kept = context, kept
+    def __init__(self, context: Context, *, remains: str) -> None:
+        self._context, self._kept = context, remains
         settings = context.plan.task.experiment.federation
         self.least = settings.min_clients or settings.clients
         self._max_attempts = settings.max_attempts
@@ -189,12 +191,12 @@ class Collector:
             yield self._context.begin(round_), present
 
     def gave_up(self, round_: int) -> FederationError:
-        """What to raise when the last attempt came to nothing."""
+        """Error to raise when the last attempt came to nothing."""
         reason = f"round {round_}: no attempt of {self._max_attempts} (federation.max_attempts) succeeded"
         return FederationError(f"{reason}. {self._lost.describe(self._context.sites)}", recorded=reason)
 
     def too_few(self, round_: int, count: int, away: str) -> FederationError:
-        """What to raise where fewer clients than `federation.min_clients` are left; `away` says who is not, and why."""
+        """Error to raise where fewer clients than `federation.min_clients` are left; `away` says whose, and why."""
         members = sum(len(site.clients) for site in self._context.sites)
         left = f"round {round_}: {count} of {members} clients are left, fewer than the {self.least} of "
         left += "federation.min_clients"
@@ -204,27 +206,28 @@ class Collector:
         self,
         kind: Exchange[_Down, _Up],
         present: Sequence[Present],
-        asked: Sequence[_Down],
+        requests: Sequence[_Down],
         terms: Sequence[Terms],
-        fault: Callable[[Present, _Up], str | None] = lambda each, answer: None,
+        fault: Callable[[Present, _Up], str | None] = lambda presence, answer: None,
     ) -> dict[int, _Up]:
         """Ask every site its own message, and read the answers, by node; who does not answer as asked, is lost.
 
         `fault` says why an answer that can be read cannot be right, without quoting it; None if it can.
         """
-        requests = {
-            each.site.node: messages.encode(own, known) for each, own, known in zip(present, asked, terms, strict=True)
+        encoded = {
+            presence.site.node: messages.encode(request, known)
+            for presence, request, known in zip(present, requests, terms, strict=True)
         }
-        replies = self._context.exchanged(kind.kind, requests)
+        replies = self._context.exchanged(kind.kind, encoded)
         answers: dict[int, _Up] = {}
-        for each, known in zip(present, terms, strict=True):
-            answer = read(kind, replies[each.site.node], known)
-            if not isinstance(answer, Fault) and (wrong := fault(each, answer)) is not None:
+        for presence, known in zip(present, terms, strict=True):
+            answer = read(kind, replies[presence.site.node], known)
+            if not isinstance(answer, Fault) and (wrong := fault(presence, answer)) is not None:
                 answer = Fault(wrong)
             if isinstance(answer, Fault):
-                self.lose(each.site, answer)
+                self.lose(presence.site, answer)
             else:
-                answers[each.site.node] = answer
+                answers[presence.site.node] = answer
         return answers
 
     def lose(self, site: Site, fault: Fault) -> None:
@@ -243,7 +246,7 @@ class Collector:
 
 
 def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _Up | Fault:
-    """What a reply says, or why nothing that was asked for."""
+    """Decode a reply, or say as a fault why it is no answer."""
     if isinstance(reply, Fault):
         return reply
     try:
@@ -252,10 +255,10 @@ def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _
         return Fault(f"unreadable answer: {fault}")
 
 
-def who_is_in(each: Present, answer: Contribution | ExactSums) -> NDArray[np.bool_] | None:
+def who_is_in(presence: Present, answer: Contribution | ExactSums) -> NDArray[np.bool_] | None:
     """Which of a site's clients are in its answer, (S,); None if it names lost ones that it does not have."""
-    there, lost = each.here.copy(), answer.lost.numpy()
-    if len(lost) and (int(lost.max()) >= len(there) or bool((np.diff(lost) <= 0).any())):
+    included, lost = presence.here.copy(), answer.lost.numpy()
+    if len(lost) and (int(lost.max()) >= len(included) or bool((np.diff(lost) <= 0).any())):
         return None
-    there[lost] = False
-    return there
+    included[lost] = False
+    return included

@@ -1,4 +1,4 @@
-"""What is fixed before the first round: batch sizes, sampling rates, sensitivities, noise."""
+"""Plans of rounds, fixed before the first one: batch sizes, sampling rates, sensitivities, noise."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Plan(plans.Plan):
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
         task = self.task.under(preparation)
         factor = task.clip.loss / self.task.clip.loss
-        return replace(self, task=task, sensitivities=tuple(factor * each for each in self.sensitivities))
+        return replace(self, task=task, sensitivities=tuple(factor * sensitivity for sensitivity in self.sensitivities))
 
 
 def prepared_by(plan: Plan) -> Broadcast | None:
-    """What requests say of the released moments; None where none are released."""
+    """Preparation by released moments, as requests carry it; None where none are released."""
     preparation = plan.task.preparation
     return None if preparation is None else Broadcast.exact(preparation.flat())
 
@@ -127,18 +127,18 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
         counts = _stratified_counts(task, present)
         return Draw(counts, column_sums(counts), stratified_rates(counts, present))
     batch = batch_sizes(task, sizes, clients_of(present))
-    sizes_by_client = np.concatenate([each.sizes for each in present])
+    sizes_by_client = np.concatenate([presence.sizes for presence in present])
     if task.experiment.seed is None:
         secret = Stream.secure()
         columns = [hypergeometric(secret, held, size) for held, size in zip(sizes_by_client.T, batch, strict=True)]
     else:
         columns = _seeded_counts(task, present, sizes_by_client, batch, round_, attempt)
-    edges = np.cumsum([len(each.sizes) for each in present])[:-1]
+    edges = np.cumsum([len(presence.sizes) for presence in present])[:-1]
     return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
 
 
 def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
-    """What one released round costs every group: its sampling rate with its own sensitivity."""
+    """Charges of one released round, by group: each at its own sampling rate and sensitivity."""
     cells = plan.task.objective.cells
     trained = [Charge(cell, rate, bound.value) for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)]
     return [*trained, *idle(plan.task.experiment)]
@@ -188,7 +188,7 @@ def _tail_exponent(batch: int, count: int, share: float) -> float:
 
 def stratified_rates(counts: Sequence[NDArray[np.int64]], present: Sequence[Present]) -> tuple[float, ...]:
     """p of every cell when each client's count is fixed and visible: the largest over the clients; counts (S, c)."""
-    drawn, held = np.concatenate(counts), np.concatenate([each.sizes for each in present])
+    drawn, held = np.concatenate(counts), np.concatenate([presence.sizes for presence in present])
     rates = np.divide(drawn, held, out=np.zeros(held.shape), where=held > 0)
     return tuple(float(rate) for rate in rates.max(axis=0))
 
@@ -198,15 +198,15 @@ def _seeded_counts(
 ) -> list[NDArray[np.int64]]:
     """Counts of every client by cell, from the keys of global record ids that the clients draw by as well."""
     cells = range(len(task.objective.cells))
-    ids = [np.concatenate([each.ids(cell) for each in present]) for cell in cells]
-    words = Stream(task.seeded_batch_key(round_, attempt)).words(max(int(own.max()) for own in ids) + 1)
+    ids = [np.concatenate([presence.ids(cell) for presence in present]) for cell in cells]
+    words = Stream(task.seeded_batch_key(round_, attempt)).words(max(int(members.max()) for members in ids) + 1)
     pairs = zip(cells, ids, strict=True)
-    return [split_sample(words[own], np.cumsum(held[:, cell]), batch[cell]) for cell, own in pairs]
+    return [split_sample(words[members], np.cumsum(held[:, cell]), batch[cell]) for cell, members in pairs]
 
 
 def _stratified_counts(task: Problem, present: Sequence[Present]) -> tuple[NDArray[np.int64], ...]:
     training = task.experiment.training
-    counts = tuple(np.floor(training.batch_fraction * each.sizes).astype(np.int64) for each in present)
+    counts = tuple(np.floor(training.batch_fraction * presence.sizes).astype(np.int64) for presence in present)
     for cell, total in zip(task.objective.cells, column_sums(counts), strict=True):
         if total == 0:
             raise FederationError(
@@ -218,7 +218,7 @@ def _stratified_counts(task: Problem, present: Sequence[Present]) -> tuple[NDArr
 
 def column_sums(rows: Iterable[Sequence[int] | NDArray[np.int64]]) -> tuple[int, ...]:
     """Totals of every column of rows (c,), or of blocks of rows (S, c), of which there is at least one."""
-    return tuple(np.concatenate([np.atleast_2d(each) for each in rows]).sum(axis=0).tolist())
+    return tuple(np.concatenate([np.atleast_2d(row) for row in rows]).sum(axis=0).tolist())
 
 
 def _global_rates(batch: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:

@@ -61,18 +61,18 @@ class Sum(ABC):
 
     @classmethod
     def asked(cls, task: Problem, request: Any) -> Self:
-        """What a request asks for; RuntimeError in a run that releases nothing of the kind."""
+        """Sum that a request asks for; RuntimeError in a run that releases nothing of the kind."""
         weights: Broadcast | None = getattr(request, cls.weights, None)
         return cls.at(task, request.round, torch.zeros(0) if weights is None else weights.tensor())
 
     @classmethod
     @abstractmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
-        """What a server asks for in a round, at the model (r,), or through a classifier of these weights (z,)."""
+        """Sum that a server asks for in a round, at the model (r,), or through a classifier of these weights (z,)."""
 
     @property
     def sent(self) -> Mapping[str, Any]:
-        """What a request for it has beside the attempt and who is asked."""
+        """Fields of a request for it, beside the attempt and the clients that are asked."""
         return {}
 
     @property
@@ -89,7 +89,7 @@ class Sum(ABC):
 
     @abstractmethod
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
-        """What its release costs, or an attempt of so many that are planned, of a budget that rounds share."""
+        """Cost of its release, or of one of so many planned attempts, out of a budget that rounds share."""
 
     @abstractmethod
     def most(self, records: int) -> float:
@@ -120,9 +120,9 @@ class Sum(ABC):
             return Stream.secure()
         return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
 
-    def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+    def bounded(self, parts: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
         """The sum of all sites, to be noised once by a server that they trust."""
-        steps, budget = torch.stack([each.steps for each in found]).sum(dim=0), self.budget(plan.delta, plan.shares)
+        steps, budget = torch.stack([part.steps for part in parts]).sum(dim=0), self.budget(plan.delta, plan.shares)
         charges = budget.charges(plan.strata, self.task.experiment)
         return Bounded(steps.double() * self.step, budget.sensitivity, round=round_, attempt=attempt, charges=charges)
 
@@ -133,7 +133,7 @@ class SiteSums:
 
     site: Site
     steps: Tensor
-    there: NDArray[np.bool_]
+    included: NDArray[np.bool_]
 
 
 def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
@@ -145,14 +145,14 @@ def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
 
 
 def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
-    """What answers a trusted server with the exact sum over the records of the clients that are asked and not lost."""
+    """Handler that answers a trusted server: the exact sum over records of the clients that are asked and not lost."""
 
     def answer(message: Message, context: Memory) -> Message:
-        node, asked = fresh(exchange, message, context)
-        lost = node.lost(asked.round, asked.attempt)
-        positions = [int(each) for each in np.flatnonzero(asked.asked.numpy()) if each not in lost]
-        stream = Stream(batch_key(node.task, asked.round, asked.attempt))
-        steps = kind.asked(node.task, asked).steps(node, positions, stream)
+        node, request = fresh(exchange, message, context)
+        lost = node.lost(request.round, request.attempt)
+        positions = [int(position) for position in np.flatnonzero(request.asked.numpy()) if position not in lost]
+        stream = Stream(batch_key(node.task, request.round, request.attempt))
+        steps = kind.asked(node.task, request).steps(node, positions, stream)
         return answered(exchange.up(steps, torch.from_numpy(lost)), node, message)
 
     return answer
@@ -169,13 +169,13 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
     return shared
 
 
-def own_due(total: Sum, node: Node, place: Path, round_: int, attempt: int, federation: int) -> Due:
-    """What a client pays, from the ledger at `place`, for a sum of its own; `federation` has so many records in all."""
+def own_due(total: Sum, node: Node, ledger: Path, round_: int, attempt: int, federation: int) -> Due:
+    """Charges of a client for a sum of its own, to the ledger at a path; `federation` counts all clients' records."""
     delta, experiment = node.delta(federation), node.task.experiment
     budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
     charges = budget.charges((GROUP,), experiment)
     most = served(experiment).most(node, delta)
-    return Due(place, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
+    return Due(ledger, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
 
 
 def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:
@@ -192,16 +192,16 @@ def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: i
 
 
 def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
-    """What answers with the sum over a client's records, noised by itself, charged to its own ledger."""
+    """Handler that answers with the sum over a client's records, noised by itself, charged to its own ledger."""
 
-    def due(node: Node, asked: Any, place: Path) -> Due:
-        return own_due(kind.asked(node.task, asked), node, place, asked.round, asked.attempt, asked.records)
+    def due(node: Node, request: Any, ledger: Path) -> Due:
+        return own_due(kind.asked(node.task, request), node, ledger, request.round, request.attempt, request.records)
 
-    def release(node: Node, asked: Any, paid: Paid | None) -> Noised:
+    def release(node: Node, request: Any, paid: Paid | None) -> Noised:
         assert paid is not None
-        total = kind.asked(node.task, asked)
-        found = own_release(total, node, asked.round, asked.attempt, asked.records, paid)
-        noised: Noised = exchange.up(found.spent, found.value, found.sigma)
+        total = kind.asked(node.task, request)
+        released = own_release(total, node, request.round, request.attempt, request.records, paid)
+        noised: Noised = exchange.up(released.spent, released.value, released.sigma)
         return noised
 
     return answer_together(exchange, each_pays(due, release))
@@ -217,40 +217,40 @@ class TrustedSums(AtServer):
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
         super().__init__(context)
         self._exchange, self._kind = exchange, kind
-        self._collector = Collector(context, kept="The ledger is kept")
+        self._collector = Collector(context, remains="The ledger is kept")
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once."""
         plan = self._context.plan
         total = self._kind.at(plan.task, round_, theta)
-        attempt, found = self._collected(total, round_)
-        bounded = total.bounded(found, plan, round_, attempt)
+        attempt, parts = self._collected(total, round_)
+        bounded = total.bounded(parts, plan, round_, attempt)
         multiplier = total.budget(plan.delta, plan.shares).multiplier
         released = release(bounded, replace(plan, multiplier=multiplier), self._ledger)
-        clients = [int(client) for each in found for client in each.site.clients[each.there]]
+        clients = [int(client) for part in parts for client in part.site.clients[part.included]]
         self.records = total.records(self._context.sites, clients)
         return Outcome(released.value.reshape(-1), released.sigma, released.spent, attempt, len(clients))
 
     def _collected(self, total: Sum, round_: int) -> tuple[int, list[SiteSums]]:
         """The attempt, and the sums of all sites that answered as they may, in client order."""
         for attempt, present in self._collector.attempts(round_):
-            asked = [each for each in present if each.count]
-            terms = [Terms.of(total.task, S=len(each.here), **total.sizes) for each in asked]
-            flags = [torch.from_numpy(each.here.astype(np.int64)) for each in asked]
-            requests = [self._exchange.down(round=round_, attempt=attempt, asked=own, **total.sent) for own in flags]
-            found: dict[int, SiteSums] = {}
+            members = [presence for presence in present if presence.count]
+            terms = [Terms.of(total.task, S=len(presence.here), **total.sizes) for presence in members]
+            flags = [torch.from_numpy(presence.here.astype(np.int64)) for presence in members]
+            requests = [self._exchange.down(round=round_, attempt=attempt, asked=flag, **total.sent) for flag in flags]
+            collected: dict[int, SiteSums] = {}
 
-            def wrong(each: Present, answer: ExactSums, found: dict[int, SiteSums] = found) -> str | None:
-                if (there := who_is_in(each, answer)) is None:
+            def wrong(presence: Present, answer: ExactSums, collected: dict[int, SiteSums] = collected) -> str | None:
+                if (included := who_is_in(presence, answer)) is None:
                     return "unreadable answer: its lost clients are none of its clients"
-                if (why := total.fault(answer.steps, total.counted(each.site)[there].sum(axis=0))) is None:
-                    found[each.site.node] = SiteSums(each.site, answer.steps, there)
+                if (why := total.fault(answer.steps, total.counted(presence.site)[included].sum(axis=0))) is None:
+                    collected[presence.site.node] = SiteSums(presence.site, answer.steps, included)
                 return why
 
-            self._collector.ask(self._exchange, asked, requests, terms, wrong)
-            if sum(int(each.there.sum()) for each in found.values()) >= self._collector.least:
-                return attempt, [each for each in found.values() if bool(each.there.any())]
+            self._collector.ask(self._exchange, members, requests, terms, wrong)
+            if sum(int(sums.included.sum()) for sums in collected.values()) >= self._collector.least:
+                return attempt, [sums for sums in collected.values() if bool(sums.included.any())]
         raise self._collector.gave_up(round_)
 
 
@@ -270,20 +270,22 @@ class LocalSums(LocalMethod):
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def stored(self, round_: int) -> Releases:
-        """What clients released in a round."""
+        """Stored releases of clients, of a round."""
         return self._context.releases
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)
-        asked = self._exchanged.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
+        request = self._exchanged.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
         terms = Terms.of(self._task, **total.sizes)
 
         def arrays(answer: Noised) -> Mapping[str, Tensor]:
             return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
 
-        self._collect(self._exchanged, round_, members, asked, lambda member: terms, arrays, releases, late=self.grows)
-        found = releases.read()
-        value = torch.stack([own["noised"] for own in found]).sum(dim=0)
-        sigma = math.hypot(*(float(own["sigma"]) for own in found))
+        self._collect(
+            self._exchanged, round_, members, request, lambda member: terms, arrays, releases, late=self.grows
+        )
+        stored = releases.read()
+        value = torch.stack([own_sum["noised"] for own_sum in stored]).sum(dim=0)
+        sigma = math.hypot(*(float(own_sum["sigma"]) for own_sum in stored))
         self.records = total.records(self._sites, releases.clients)
         return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(releases.clients))

@@ -82,7 +82,7 @@ class OneRelease(Side, OnceSide, Protocol):
         """Whether who was missing can still be added to what was released."""
 
 
-def _nothing(*given: object) -> Any:
+def _nothing(*arguments: object) -> Any:
     raise TypeError("this trust model does nothing of the kind")
 
 
@@ -120,8 +120,8 @@ class Served(TrustModel):
     @property
     def sides(self) -> Sides:
         """What it does; settings are checked without."""
-        found: Sides = pkgutil.resolve_name(self.serves)
-        return found
+        sides: Sides = pkgutil.resolve_name(self.serves)
+        return sides
 
     def exchanges(self) -> tuple[str, ...]:
         """See `TrustModel`: those with a handler."""
@@ -151,7 +151,7 @@ def served_by_name(name: str, *, sketch: bool = False) -> Served:
     """A trust model by its name, with what it does; see `trust_model`."""
     from fedsw._tools.settings import ExperimentError
 
-    found = trust_model(name, sketch=sketch)
-    if not isinstance(found, Served):
+    model = trust_model(name, sketch=sketch)
+    if not isinstance(model, Served):
         raise ExperimentError(f"privacy.trust {name!r} says what it is and not what it does; derive it from Served")
-    return found
+    return model

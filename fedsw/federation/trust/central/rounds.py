@@ -69,7 +69,7 @@ class Rounds(AtServer):
         self._plan, self._prepared = plan, prepared_by(plan)
         self._public_side = public_side_of(plan.task)
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
-        self._collector = Collector(context, kept="The checkpoint and the ledger are kept")
+        self._collector = Collector(context, remains="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: Plan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
@@ -77,10 +77,15 @@ class Rounds(AtServer):
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `fedsw.federation.trust.trust_model.Side`."""
-        found = self.run(round_, theta)
-        released = release(found, self._plan, self._ledger)
+        aggregate = self.run(round_, theta)
+        released = release(aggregate, self._plan, self._ledger)
         return Outcome(
-            released.value, released.sigma, released.spent, found.attempt, found.clients, found.training_loss
+            released.value,
+            released.sigma,
+            released.spent,
+            aggregate.attempt,
+            aggregate.clients,
+            aggregate.training_loss,
         )
 
     def run(self, round_: int, theta: Tensor) -> Aggregate:
@@ -97,29 +102,29 @@ class Rounds(AtServer):
         if task.objective.alpha == 0 and self._public_side is None:
             return self._uncompared(settled, round_, attempt, theta, present)
         rows = most_rows(plan, settled, present)
-        terms = [Terms.of(task, P=rows_, S=len(each.here)) for rows_, each in zip(rows, present, strict=True)]
+        terms = [Terms.of(task, P=rows_, S=len(presence.here)) for rows_, presence in zip(rows, present, strict=True)]
         model = Broadcast.of(theta, terms[0])
-        asked = [
+        requests = [
             OutputsAsked(model, round_, attempt, torch.from_numpy(counts), length, self._prepared)
             for counts, length in zip(settled.counts, rows, strict=True)
         ]
-        outputs = self._collector.ask(messages.OUTPUTS, present, asked, terms)
+        outputs = self._collector.ask(messages.OUTPUTS, present, requests, terms)
         if len(outputs) < len(present):
             return None
         theta_directions = task.all_directions(round_, attempt)
-        bounds = task.sensitivities(settled.batch, [spread(each) for each in theta_directions])
-        stacked = stacked_outputs(settled, [outputs[each.site.node].outputs for each in present], task)
-        there = [each.to(task.device) for each in theta_directions]
+        bounds = task.sensitivities(settled.batch, [spread(block) for block in theta_directions])
+        stacked = stacked_outputs(settled, [outputs[presence.site.node].outputs for presence in present], task)
+        directions = [block.to(task.device) for block in theta_directions]
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
-        by_cell, other = self._matched(stacked, there, theta, round_, attempt)
+        by_cell, other = self._matched(stacked, directions, theta, round_, attempt)
         if other is not None:
             total += other
         if not task.private_parameters:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
-        weight, own = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
-        asked_for = [GradientsAsked(model, q, round_, attempt, weight, self._prepared) for q in own]
+        weight, cotangents = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
+        asked_for = [GradientsAsked(model, q, round_, attempt, weight, self._prepared) for q in cotangents]
         answers = self._collector.ask(messages.GRADIENTS, present, asked_for, terms)
-        parts = self._parts(present, settled, answers, own, weight)
+        parts = self._parts(present, settled, answers, cotangents, weight)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 
     def _uncompared(
@@ -127,13 +132,13 @@ class Rounds(AtServer):
     ) -> Aggregate | None:
         """An attempt without a penalty: one exchange, and no outputs, which nobody would look at."""
         task = self._plan.task
-        terms = [Terms.of(task, S=len(each.here)) for each in present]
+        terms = [Terms.of(task, S=len(presence.here)) for presence in present]
         model, weight = Broadcast.of(theta, terms[0]), task.objective.task_weight(settled.total)
-        asked = [
+        requests = [
             SumAsked(model, round_, attempt, torch.from_numpy(counts), weight, self._prepared)
             for counts in settled.counts
         ]
-        answers = self._collector.ask(messages.SUM, present, asked, terms)
+        answers = self._collector.ask(messages.SUM, present, requests, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight)
         bounds = task.sensitivities(settled.batch, [1.0 for _ in task.compared])
@@ -164,17 +169,17 @@ class Rounds(AtServer):
         """Rank matching: cotangents by cell, and the contribution of the other side where it is not the clients'."""
         objective = self._plan.task.objective
         if isinstance(objective, Objective):
-            found = objective.cotangents(stacked, directions[0], ties=self._ties, memory_limit=self._memory_limit)
-            return found, None
+            by_cell = objective.cotangents(stacked, directions[0], ties=self._ties, memory_limit=self._memory_limit)
+            return by_cell, None
         if isinstance(objective, Composite):
             return self._composed(objective, stacked, directions, round_, attempt), None
         if not isinstance(objective, Matching) or self._public_side is None:
             raise TypeError(f"a {type(objective).__name__} has no cotangents under a trusted server")
         sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
-        own, other = objective.cotangents(
+        pulled, other = objective.cotangents(
             stacked[0], sample, directions[0], ties=self._ties, memory_limit=self._memory_limit
         )
-        return [own], self._public_side.contribution(other)
+        return [pulled], self._public_side.contribution(other)
 
     def _composed(
         self, objective: Composite, stacked: list[Tensor], directions: Sequence[Tensor], round_: int, attempt: int
@@ -182,7 +187,7 @@ class Rounds(AtServer):
         """Cotangents by cell, the columns of all penalties side by side."""
         task = self._plan.task
         by_penalty = objective.cotangents(
-            [[cell[:, each.columns] for cell in stacked] for each in task.compared],
+            [[cell[:, penalty.columns] for cell in stacked] for penalty in task.compared],
             directions,
             lambda number, count: task.prior_sample(number, count, round_, attempt),
             ties=self._ties,
@@ -198,29 +203,31 @@ class Rounds(AtServer):
         cotangents: Sequence[Tensor],
         weight: float,
     ) -> list[Part]:
-        """What the sites that answered within their clients' bounds contribute, in client order."""
+        """Contributions, in client order, of the sites that answered within their clients' bounds."""
         task, parts = self._plan.task, []
-        for each, counts, own in zip(present, settled.counts, cotangents, strict=True):
-            if (answer := answers.get(each.site.node)) is None:
+        for presence, counts, pulled in zip(present, settled.counts, cotangents, strict=True):
+            if (answer := answers.get(presence.site.node)) is None:
                 continue
-            there = who_is_in(each, answer)
-            if there is None:
-                self._collector.lose(each.site, Fault("unreadable answer: its lost clients are none of its clients"))
+            included = who_is_in(presence, answer)
+            if included is None:
+                self._collector.lose(
+                    presence.site, Fault("unreadable answer: its lost clients are none of its clients")
+                )
                 continue
-            if not bool(there.all()):
-                rows = np.concatenate([np.repeat(there, column) for column in counts.T])
-                own = own[torch.from_numpy(rows)]
-            most = SLACK * task.most_pulled(own, weight)
-            parts.append(Part(each.site, answer, answer.vector.to(task.device), most, int(there.sum())))
-        kept = []
+            if not bool(included.all()):
+                rows = np.concatenate([np.repeat(included, column) for column in counts.T])
+                pulled = pulled[torch.from_numpy(rows)]
+            most = SLACK * task.most_pulled(pulled, weight)
+            parts.append(Part(presence.site, answer, answer.vector.to(task.device), most, int(included.sum())))
+        accepted = []
         for part, within in zip(parts, within_bounds(parts), strict=True):
             if within:
-                kept.append(part)
+                accepted.append(part)
             else:  # neither number is shown: both are un-noised functions of records
                 self._collector.lose(
                     part.site, Fault("its contribution weighs more than allowed, above its clip bound")
                 )
-        return kept
+        return accepted
 
 
 def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
@@ -258,8 +265,8 @@ def within_bounds(parts: Sequence[Part]) -> list[bool]:
     if not parts:
         return []
     verdicts = torch.stack([torch.linalg.vector_norm(part.vector) <= part.most for part in parts])
-    found: list[bool] = verdicts.cpu().tolist()
-    return found
+    within: list[bool] = verdicts.cpu().tolist()
+    return within
 
 
 def stacked_outputs(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> list[Tensor]:
@@ -279,9 +286,9 @@ def most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int
     if plan.task.experiment.privacy.sampling == "stratified":
         return drawn  # fixed in advance, and public
     sizes = totals(present)
-    held = [each.sizes.sum(axis=0).tolist() for each in present]
-    room = [sum(map(most_drawn, settled.batch, own, sizes)) for own in held]
-    return [max(most, own) for most, own in zip(room, drawn, strict=True)]
+    held = [presence.sizes.sum(axis=0).tolist() for presence in present]
+    room = [sum(map(most_drawn, settled.batch, sizes_, sizes)) for sizes_ in held]
+    return [max(most, number) for most, number in zip(room, drawn, strict=True)]
 
 
 def cut_by_site(settled: Draw, by_cell: Sequence[Tensor]) -> list[Tensor]:

@@ -53,8 +53,8 @@ class Distributed(Served):
 
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
-        if (found := nobody_honest(settings)) is not None:
-            return found
+        if (why := nobody_honest(settings)) is not None:
+            return why
         if settings.sketch != Sketch():
             return (
                 "[sketch] is set, and trust 'distributed' releases sketches for shipped tasks that learn from one, not "

@@ -42,23 +42,23 @@ def agreed_sum(total: Sum, cohort: Cohort) -> Agreed:
     """
     experiment = total.task.experiment
     delta = delta_of(experiment, cohort.records)
-    found = total.budget(delta, lambda: planned_shares(experiment, delta), attempts_at_one(experiment))
-    charges, part = found.charges((GROUP,), experiment), found.part
+    cost = total.budget(delta, lambda: planned_shares(experiment, delta), attempts_at_one(experiment))
+    charges, part = cost.charges((GROUP,), experiment), cost.part
     most = {part.name: [total.most(sum(map(sum, party.sizes))) for party in cohort.parties]}
     return Agreed(charges, part.scale, [part], most, honest(experiment), cohort.clients_by_site)
 
 
 def answer_masked(exchange: AnyExchange, kind: type[Sum]) -> Handler:
-    """What answers with a site's part of a sum over records that are all in it, charged before it is computed."""
+    """Handler that answers with a site's part of a masked sum over all records, charged before it is computed."""
 
     def answer(message: Message, context: Memory) -> Message:
-        node, asked = node_of(exchange, message, context)
-        total, state = kind.asked(node.task, asked), state_of_site(context)
-        here = charged(node, asked, context, state, lambda cohort: agreed_sum(total, cohort))
+        node, request = node_of(exchange, message, context)
+        total, state = kind.asked(node.task, request), state_of_site(context)
+        here = charged(node, request, context, state, lambda cohort: agreed_sum(total, cohort))
         state.clear()  # the nonce is used up, whatever comes
-        note(exchange, asked, node, context)
-        bounded = bounded_of(total, here, asked.round, asked.attempt)
-        return masked_reply(here, masked(here, bounded, total.part, asked, total.known), message)
+        note(exchange, request, node, context)
+        bounded = bounded_of(total, here, request.round, request.attempt)
+        return masked_reply(here, masked(here, bounded, total.part, request, total.known), message)
 
     return answer
 
@@ -84,8 +84,8 @@ class MaskedOnce(MaskedSums):
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         total = self._kind.at(self._task, round_, theta)
         agreed, text = agreed_sum(total, cohort), cohort.model_dump_json()
-        asked = self._exchange.down(round=round_, attempt=attempt, cohort=text, **total.sent)
-        vector = sites(self._exchange, asked, agreed.shares(total.part)[0].step, math.prod(total.shape))
+        request = self._exchange.down(round=round_, attempt=attempt, cohort=text, **total.sent)
+        vector = sites(self._exchange, request, agreed.shares(total.part)[0].step, math.prod(total.shape))
         if vector is None:
             return None
         self.records = total.records(self._context.sites, cohort.clients)

@@ -1,4 +1,4 @@
-"""What masked tables rank: the outputs of every penalty, in cells of its own, laid out in one vector of counts."""
+"""Masked tables of outputs, from which ranks are taken: those of all penalties, cell after cell, in one vector."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ class Ranked:
 
     def sizes(self, batch: Sequence[int]) -> list[int]:
         """Records of each of its cells, of those of every stratum."""
-        found = [0] * len(self.part.cells)
+        sizes = [0] * len(self.part.cells)
         for owner, size in zip(self.owners, batch, strict=True):
-            found[owner] += size
-        return found
+            sizes[owner] += size
+        return sizes
 
 
 def ranked_by(task: Problem) -> tuple[Ranked, ...]:
     """All penalties of a run."""
     objective, strata = task.objective, range(len(task.objective.cells))
     parts = objective.parts if isinstance(objective, Composite) else (objective,)
-    found = []
+    penalties = []
     for number, (part, compared) in enumerate(zip(parts, task.compared, strict=True)):
         if not isinstance(part, Objective | Matching):
             raise TypeError(f"a {type(part).__name__} has no ranks that noised tables could give")
         owners = tuple(part.owner(stratum) for stratum in strata)
-        found.append(Ranked(number, part, compared.columns, compared.clip, owners))
-    return tuple(found)
+        penalties.append(Ranked(number, part, compared.columns, compared.clip, owners))
+    return tuple(penalties)
 
 
 def compares(task: Problem) -> bool:
-    """Whether an attempt has tables: something is compared."""
+    """True if an attempt has tables, since something is compared."""
     return task.objective.alpha > 0
 
 
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
     """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
-    return tables.table_sensitivity(sum(each.shape[1] for each in directions))
+    return tables.table_sensitivity(sum(block.shape[1] for block in directions))
 
 
 def sensitivity_of_contributions(
@@ -70,11 +70,11 @@ def sensitivity_of_contributions(
     Proof: docs/guarantees/distributed-tasks.md.
     """
     total = sum(batch)
-    found = total * task.objective.task_weight(total) * loss_sensitivity(task.clip.loss, total)
+    moved = total * task.objective.task_weight(total) * loss_sensitivity(task.clip.loss, total)
     for ranked, spread in zip(ranked_by(task), spreads, strict=True):
         cell, sizes = ranked.owners[stratum], ranked.sizes(batch)
-        found += tables.pulled_sensitivity(ranked.part, sizes, ranked.clip, cell=cell, spread=spread)
-    return found
+        moved += tables.pulled_sensitivity(ranked.part, sizes, ranked.clip, cell=cell, spread=spread)
+    return moved
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ _UNEVEN = 0.1
 
 def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
     """How many numbers all tables of an attempt with these directions, each (d, k), have."""
-    counts = [len(r.part.cells) * each.shape[1] for r, each in zip(ranked_by(task), directions, strict=True)]
+    counts = [len(r.part.cells) * block.shape[1] for r, block in zip(ranked_by(task), directions, strict=True)]
     return bins * sum(counts)
 
 
@@ -131,12 +131,12 @@ def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Se
 
     Outputs (n, columns) are stratum after stratum, so many `drawn` of each, each penalty's in its ball.
     """
-    found = []
+    histograms = []
     for ranked, theta in zip(ranked_by(task), directions, strict=True):
         cell = torch.tensor(ranked.owners).repeat_interleave(torch.tensor(drawn))
-        own, cells = outputs[:, ranked.columns], len(ranked.part.cells)
-        found.append(tables.histograms_by(own, cell, cells, theta, ranked.clip.output, bins).reshape(-1))
-    return torch.cat(found)
+        columns, cells = outputs[:, ranked.columns], len(ranked.part.cells)
+        histograms.append(tables.histograms_by(columns, cell, cells, theta, ranked.clip.output, bins).reshape(-1))
+    return torch.cat(histograms)
 
 
 def cotangents(
@@ -172,7 +172,7 @@ def cotangents(
 
 
 class Ranks:
-    """What the server makes of noised tables, all of it post-processing: slot means, and a public side's gradient."""
+    """Post-processing of noised tables at the server: slot means, and a public side's gradient."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -195,19 +195,19 @@ class Ranks:
         The noised sum of all sites' `counted` is of a batch with so many records of every stratum.
         """
         means, moved = [], None
-        for ranked, own, table in _by_penalty(self._task, directions, bins, counts):
+        for ranked, block, table in _by_penalty(self._task, directions, bins, counts):
             sizes, radius = ranked.sizes(batch), ranked.clip.output
-            cells = [tables.monotone(each, size) for each, size in zip(table, sizes, strict=True)]
+            cells = [tables.monotone(cell, size) for cell, size in zip(table, sizes, strict=True)]
             if not isinstance(ranked.part, Matching):
                 means += tables.matched(cells, ranked.part, radius)
                 continue
             sample = self._sample(ranked, theta, sizes[0], round_, attempt)
-            seen, pulled = tables.matched_to_sample(cells[0], sample, own, radius)
+            seen, pulled = tables.matched_to_sample(cells[0], sample, block, radius)
             means.append(seen)
             if self._learner is not None:
                 scale = 1.0 if ranked.part.other_side == "domain" else ranked.part.alpha  # a domain's learner weighs
                 moved = self._learner.gradient(scale * pulled)
-        return torch.cat([each.reshape(-1) for each in means]), moved
+        return torch.cat([cell.reshape(-1) for cell in means]), moved
 
     def _sample(self, ranked: Ranked, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """The public side's outputs (m, d), on the host."""
@@ -224,7 +224,7 @@ def _by_penalty(
     task: Problem, directions: Sequence[Tensor], bins: int, flat: Tensor
 ) -> list[tuple[Ranked, Tensor, Tensor]]:
     """Every penalty with its directions and its tables (cells, k, bins)."""
-    shapes = [(len(r.part.cells), each.shape[1], bins) for r, each in zip(ranked_by(task), directions, strict=True)]
+    shapes = [(len(r.part.cells), block.shape[1], bins) for r, block in zip(ranked_by(task), directions, strict=True)]
     if len(flat) != sum(map(math.prod, shapes)):
         raise ValueError(f"{len(flat)} numbers of tables came for {sum(map(math.prod, shapes))}")
     parts = torch.split(flat, [math.prod(shape) for shape in shapes])

@@ -1,4 +1,4 @@
-"""What an attempt costs and how much noise it has, from public numbers alone: every site works out the same."""
+"""Cost and noise of an attempt, from public numbers alone, so that all sites get the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 @dataclass(frozen=True, eq=False)
 class Agreed:
-    """What all sites of an attempt work out alike: its noise, its cost, and every site's share.
+    """Noise and cost of an attempt, with every site's share: all sites get the same.
 
     The ``charges`` are what it costs every client's records, by group, whether it comes to an end or not, read with
     ``sigma``; for that the ``parts`` may leave. No coordinate of a site's vector is larger than what ``most`` says, by
@@ -53,9 +53,9 @@ class Agreed:
         """Every site's share of a part's noise, in the cohort's order, on one grid, where no sum wraps around."""
         sigma = self.scale(name)
         step = shared_step(sigma, self.honest, self.clients)
-        found = [Share(m, self.honest, step, each) for m, each in zip(self.clients, self.most[name], strict=True)]
-        require_no_wrap(sigma, found)
-        return found
+        shares = [Share(m, self.honest, step, most) for m, most in zip(self.clients, self.most[name], strict=True)]
+        require_no_wrap(sigma, shares)
+        return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     """
     experiment = task.experiment
     counts = cohort.counts(experiment.training.batch_fraction)
-    drawn = np.stack([own.sum(axis=0) for own in counts])
+    drawn = np.stack([rows.sum(axis=0) for rows in counts])
     batch = column_sums(counts)
     if min(batch) == 0:
         name = task.objective.cells[batch.index(0)]
@@ -86,7 +86,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
             f"no record of group {name} would be in the batch: {experiment.training.batch_fraction:g} of every "
             "client's records rounds to 0. Raise training.batch_fraction; nothing was charged"
         )
-    delta, spreads = delta_of(experiment, cohort.records), [spread(each) for each in directions]
+    delta, spreads = delta_of(experiment, cohort.records), [spread(block) for block in directions]
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
@@ -137,7 +137,7 @@ def table_share(
         return 0.0
     if not task.private_parameters:
         return 1.0
-    errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
+    errors = ranked.table_errors(task, batch, [block.shape[1] for block in directions])
     return _share(errors.noise * bins, _gradient_error(task, bound))
 
 
@@ -150,12 +150,12 @@ def bins_of(task: Problem, batch: Sequence[int], directions: Sequence[Tensor], m
 
     Guarantee: none rests on it: the tables' sensitivity sqrt(2 k) is that of any number of bins.
     """
-    asked = task.experiment.own(MaskedSettings).bins
-    if asked != "auto":
-        return asked
+    setting = task.experiment.own(MaskedSettings).bins
+    if setting != "auto":
+        return setting
     if not ranked.compares(task):
         return AUTO_BINS[0]
-    errors = ranked.table_errors(task, batch, [each.shape[1] for each in directions])
+    errors = ranked.table_errors(task, batch, [block.shape[1] for block in directions])
     gradient = _gradient_error(task, bound_of(task, batch, task.planned_spreads()))
 
     def error(bins: int) -> float:
@@ -207,7 +207,7 @@ def delta_of(experiment: Experiment, records: int) -> float:
 
 
 def planned(node: Node, delta: float) -> Counts | Cost:
-    """What all planned attempts cost a client's records."""
+    """Cost of all planned attempts to a client's records."""
     task, experiment = node.task, node.task.experiment
     shared = planned_shares(experiment, delta)
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)

@@ -26,73 +26,77 @@ Request = MaskedTableAsked | MaskedSumAsked
 
 def masked_tables(message: Message, context: Context) -> Message:
     """First masked sum of an attempt: a fresh secret batch, charged; histograms of its outputs."""
-    node, asked = node_of(messages.MASKED_TABLES, message, context)
+    node, request = node_of(messages.MASKED_TABLES, message, context)
     if not ranked.compares(node.task):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
     state = state_of_site(context)
-    here = _charged(messages.MASKED_TABLES, node, asked, context, state)
+    here = _charged(messages.MASKED_TABLES, node, request, context, state)
     bound = here.attempt.noise.of_table
     assert bound is not None
-    bounded = Bounded(_tables(here, asked.theta.tensor(), asked.round, asked.attempt, state), bound)
-    numbers = masked(here, bounded, "table", asked, _sent(asked))
-    state.update({"epsilons": [each.spent for each in here.paid], "cohort": asked.cohort, "prepared": _prepared(asked)})
+    bounded = Bounded(_tables(here, request.theta.tensor(), request.round, request.attempt, state), bound)
+    numbers = masked(here, bounded, "table", request, _sent(request))
+    state.update(
+        {"epsilons": [payment.spent for payment in here.paid], "cohort": request.cohort, "prepared": _prepared(request)}
+    )
     return masked_reply(here, numbers, message)
 
 
 def masked_sum(message: Message, context: Context) -> Message:
     """Second masked sum of an attempt, or the only one: the clipped contribution of the batch."""
-    node, asked = node_of(messages.MASKED_SUM, message, context)
+    node, request = node_of(messages.MASKED_SUM, message, context)
     if not node.task.private_parameters:
         raise ValueError("a contribution was asked for, and private records move no parameter; nothing was charged")
     state = state_of_site(context)
-    first = asked.tables is None
-    here = (_charged if first else _charged_before)(messages.MASKED_SUM, node, asked, context, state)
-    table = None if asked.tables is None else asked.tables.tensor()
-    vector = _contribution_of(here, asked.theta.tensor(), asked.round, asked.attempt, table, state)
+    first = request.tables is None
+    here = (_charged if first else _charged_before)(messages.MASKED_SUM, node, request, context, state)
+    table = None if request.tables is None else request.tables.tensor()
+    vector = _contribution_of(here, request.theta.tensor(), request.round, request.attempt, table, state)
     state.clear()
     bounded = Bounded(vector, here.attempt.noise.of_contribution)
-    return masked_reply(here, masked(here, bounded, "contribution", asked, _sent(asked)), message)
+    return masked_reply(here, masked(here, bounded, "contribution", request, _sent(request)), message)
 
 
-def _charged(exchange: AnyExchange, node: Node, asked: Request, context: Context, state: State) -> Answering[Attempt]:
+def _charged(exchange: AnyExchange, node: Node, request: Request, context: Context, state: State) -> Answering[Attempt]:
     """Check and charge an attempt's first sum, and settle the key of the sample: once, whoever of the site is in it.
 
     A request that was answered leaves the key as it is: both sums of an attempt are of one sample.
     """
-    here = charged(node, asked, context, state, _agree(node, asked))
-    note(exchange, asked, node, context)
-    state["key"], node.batch = batch_key(node.task, asked.round, asked.attempt), None
+    here = charged(node, request, context, state, _agree(node, request))
+    note(exchange, request, node, context)
+    state["key"], node.batch = batch_key(node.task, request.round, request.attempt), None
     return here
 
 
 def _charged_before(
-    exchange: AnyExchange, node: Node, asked: Request, context: Context, state: State
+    exchange: AnyExchange, node: Node, request: Request, context: Context, state: State
 ) -> Answering[Attempt]:
     """The same attempt's second sum: what was checked and paid for with the first."""
-    here = checked(node, asked, context, state, _agree(node, asked))
+    here = checked(node, request, context, state, _agree(node, request))
     if "key" not in state or "epsilons" not in state:
         raise RuntimeError(
-            f"a contribution was asked for round {asked.round}, attempt {asked.attempt}, but this node holds no batch "
-            "for it; the server must start a fresh attempt"
+            f"a contribution was asked for round {request.round}, attempt {request.attempt}, but this node holds no "
+            "batch for it; the server must start a fresh attempt"
         )
-    require_alike(asked.cohort, str(state["cohort"]))
-    if _prepared(asked) != bytes(state["prepared"]):
+    require_alike(request.cohort, str(state["cohort"]))
+    if _prepared(request) != bytes(state["prepared"]):
         raise RuntimeError("features were prepared otherwise than for the attempt's first sum; start a fresh attempt")
-    part = next(each for each in here.attempt.parts if each.name == "contribution")
-    here.paid.extend(Paid(asked.round, asked.attempt, float(each), {part.name: part}) for each in state["epsilons"])
-    note(exchange, asked, node, context)
+    part = next(part for part in here.attempt.parts if part.name == "contribution")
+    here.paid.extend(
+        Paid(request.round, request.attempt, float(spent), {part.name: part}) for spent in state["epsilons"]
+    )
+    note(exchange, request, node, context)
     return here
 
 
-def _agree(node: Node, asked: Request) -> Callable[[Cohort], Attempt]:
-    """What all sites of a cohort work out alike of a round's attempt."""
-    return lambda cohort: attempt_of(node.task, cohort, node.task.all_directions(asked.round, asked.attempt))
+def _agree(node: Node, request: Request) -> Callable[[Cohort], Attempt]:
+    """Function that works out a round's attempt of a cohort, alike at all of its sites."""
+    return lambda cohort: attempt_of(node.task, cohort, node.task.all_directions(request.round, request.attempt))
 
 
 def _counts(here: Answering[Attempt]) -> NDArray[np.int64]:
     """Records of each of the node's clients and cells in the batch, (S, c); 0 for a client that is not in the sum."""
     counts = np.zeros_like(here.node.held)
-    counts[here.there] = here.cohort.counts(here.node.task.experiment.training.batch_fraction)[here.place]
+    counts[here.there] = here.cohort.counts(here.node.task.experiment.training.batch_fraction)[here.index]
     return counts
 
 
@@ -125,16 +129,16 @@ def _contribution_of(
     return vector
 
 
-def _sent(asked: Request) -> dict[str, bytes]:
-    tables = asked.tables if isinstance(asked, MaskedSumAsked) else None
+def _sent(request: Request) -> dict[str, bytes]:
+    tables = request.tables if isinstance(request, MaskedSumAsked) else None
     table = b"" if tables is None else bytes_of(tables)
-    return {"model": bytes_of(asked.theta), "table": table, "prepared": _prepared(asked)}
+    return {"model": bytes_of(request.theta), "table": table, "prepared": _prepared(request)}
 
 
-def _prepared(asked: Request) -> bytes:
-    return b"" if asked.prepared is None else bytes_of(asked.prepared)
+def _prepared(request: Request) -> bytes:
+    return b"" if request.prepared is None else bytes_of(request.prepared)
 
 
 def bytes_of(sent: Broadcast) -> bytes:
-    """What a mask knows of an array (n,) that all sites are sent."""
+    """Bytes by which a mask depends on an array (n,) that all sites are sent."""
     return sent.tensor().numpy().tobytes()

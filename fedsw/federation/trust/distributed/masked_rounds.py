@@ -45,7 +45,7 @@ from fedsw.runs.observer import Outcome
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the first round, where all clients take part; every client works out the same."""
+    """Plan of rounds in which all clients take part; every client works out the same."""
     experiment, fraction = task.experiment, task.experiment.training.batch_fraction
     present = whole(sites)
     sizes = totals(present)
@@ -82,8 +82,8 @@ class _Asking(Collector):
 
     exhausted = False
 
-    def __init__(self, context: Context, *, kept: str) -> None:
-        super().__init__(context, kept=kept)
+    def __init__(self, context: Context, *, remains: str) -> None:
+        super().__init__(context, remains=remains)
         self.declined: dict[int, int] = {}
         """Nodes that declined a sum because of another site, and that site, by its first client."""
 
@@ -104,20 +104,20 @@ class MaskedSums(AtClients, ABC):
     """
 
     _charged = False
-    """Whether sites have answered a sum of the attempt at hand, and so were charged for it."""
+    """True once sites have answered a sum of the current attempt, and so were charged for it."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._collector = _Asking(context, kept="The checkpoint and the clients' ledgers are kept")
+        self._collector = _Asking(context, remains="The checkpoint and the clients' ledgers are kept")
 
     @abstractmethod
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
-        """What an attempt of a cohort comes to; None if one of its sites was lost."""
+        """Outcome of an attempt of a cohort; None if one of its sites was lost."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
         for attempt, present in self._collector.attempts(round_):
-            outcome = self._attempt(round_, attempt, theta, [each for each in present if each.count])
+            outcome = self._attempt(round_, attempt, theta, [presence for presence in present if presence.count])
             if outcome is not None:
                 self._rounds.add(round_)
                 return outcome
@@ -136,13 +136,13 @@ class MaskedSums(AtClients, ABC):
 
     def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
         """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
-        terms = [Terms.of(self._task, S=len(each.here)) for each in present]
+        terms = [Terms.of(self._task, S=len(presence.here)) for presence in present]
         answers: Mapping[int, Ready] = self._collector.ask(
             messages.READY, present, [ReadyAsked(round_, attempt)] * len(present), terms
         )
         if len(answers) < len(present):
             return None
-        parties = [_party(each, answers[each.site.node]) for each in present]
+        parties = [_party(presence, answers[presence.site.node]) for presence in present]
         return Cohort(records=self._plan.records, parties=parties)
 
     def _sum(
@@ -150,22 +150,22 @@ class MaskedSums(AtClients, ABC):
         present: Sequence[Present],
         round_: int,
         kind: Exchange[Any, MaskedNumbers],
-        asked: Message,
+        request: Message,
         step: float,
         length: int,
     ) -> Tensor | None:
         """One masked sum (length,), float64; None if a site is missing, and what the others sent is then noise."""
         self._collector.declined.clear()
-        terms = [Terms.of(self._task, S=len(each.here), y=length) for each in present]
-        answers = self._collector.ask(kind, present, [asked] * len(present), terms, self._heard)
+        terms = [Terms.of(self._task, S=len(presence.here), y=length) for presence in present]
+        answers = self._collector.ask(kind, present, [request] * len(present), terms, self._heard)
         self._charged |= bool(answers)
         if len(answers) < len(present):
             declined = self._collector.declined
-            missing = [each.site for each in present if each.site.node not in answers]
+            missing = [presence.site for presence in present if presence.site.node not in answers]
             self._suspend(round_, [site for site in missing if site.node not in declined])
-            self._exclude([each.site for each in present], declined)
+            self._exclude([presence.site for presence in present], declined)
             return None
-        return summed((answers[each.site.node].values.numpy().view(np.uint64) for each in present), step)
+        return summed((answers[presence.site.node].values.numpy().view(np.uint64) for presence in present), step)
 
     def _suspend(self, round_: int, failed: Sequence[Site]) -> None:
         """Let the sites that an attempt failed on sit out, if others were charged for it."""
@@ -180,10 +180,10 @@ class MaskedSums(AtClients, ABC):
         excluded: dict[int, str] = {}
         for stranger in sorted(set(declined.values())):
             by = [site for site in sites if declined.get(site.node) == stranger]
-            there = [site for site in sites if int(site.clients[0]) == stranger]
-            if there and 2 * len(by) > len(sites) - 1:
+            strangers = [site for site in sites if int(site.clients[0]) == stranger]
+            if strangers and 2 * len(by) > len(sites) - 1:
                 who = ", ".join(named(site)[0].lower() + named(site)[1:] for site in by)
-                excluded[there[0].node] = f"the rosters of {who} have not its key for masks, or other clients"
+                excluded[strangers[0].node] = f"the rosters of {who} have not its key for masks, or other clients"
             else:
                 for site in by:
                     excluded[site.node] = f"its roster has not the site of client {stranger}, which others' have"
@@ -191,11 +191,13 @@ class MaskedSums(AtClients, ABC):
             if (why := excluded.get(site.node)) is not None:
                 self._context.suspensions.exclude(site, f"{why}. Operators compare the digests of their rosters")
 
-    def _heard(self, each: Present, answer: MaskedNumbers) -> str | None:
+    def _heard(self, presence: Present, answer: MaskedNumbers) -> str | None:
         """Take note of what a site's ledgers have spent; why its answer does not count."""
         assert answer.epsilon is not None
         try:
-            for client, epsilon, here in zip(each.site.clients, answer.epsilon.tolist(), each.here, strict=True):
+            for client, epsilon, here in zip(
+                presence.site.clients, answer.epsilon.tolist(), presence.here, strict=True
+            ):
                 if here:
                     self._spending.hear(int(client), epsilon)
         except FederationError as fault:
@@ -225,8 +227,8 @@ class MaskedRounds(MaskedSums):
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
-            found, moved = self._slot_means(counts, agreed, theta, round_, attempt)
-            means = Broadcast.of(found, Terms.of(task))
+            slot_means, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            means = Broadcast.of(slot_means, Terms.of(task))
         if not task.private_parameters:
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
@@ -241,7 +243,7 @@ class MaskedRounds(MaskedSums):
     def _slot_means(
         self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
     ) -> tuple[Tensor, Tensor | None]:
-        """What is made of the noised histograms of everybody, see `Ranks`; nothing but post-processing."""
+        """Slot means and a public side's gradient from all noised histograms, see `Ranks`; only post-processing."""
         return self._ranks.of(counts, agreed.batch, agreed.directions, agreed.bins, theta, round_, attempt)
 
 
@@ -250,12 +252,12 @@ def summed_scale(agreed: Agreed) -> float:
     return agreed.sigma * math.sqrt(sum(agreed.clients) / agreed.honest)
 
 
-def _party(each: Present, answer: Ready) -> Party:
-    here = np.flatnonzero(each.here)
+def _party(presence: Present, answer: Ready) -> Party:
+    here = np.flatnonzero(presence.here)
     return Party(
-        site=int(each.site.clients[0]),
+        site=int(presence.site.clients[0]),
         key=answer.key,
         nonce=answer.fresh,
-        clients=each.site.clients[here].tolist(),
-        sizes=each.site.sizes[here].tolist(),
+        clients=presence.site.clients[here].tolist(),
+        sizes=presence.site.sizes[here].tolist(),
     )

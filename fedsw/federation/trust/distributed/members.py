@@ -71,8 +71,8 @@ class Cohort(BaseModel):
 
 def own_counts(sizes: Sequence[Sequence[int]] | NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
     """Records of each client and cell in a batch, (m, c): the fraction, rounded down."""
-    found: NDArray[np.int64] = np.floor(fraction * np.asarray(sizes, dtype=np.int64)).astype(np.int64)
-    return found
+    counts: NDArray[np.int64] = np.floor(fraction * np.asarray(sizes, dtype=np.int64)).astype(np.int64)
+    return counts
 
 
 def honest(experiment: Experiment) -> int:

@@ -45,80 +45,80 @@ class Answering(Generic[A]):
     ring: Keyring
     cohort: Cohort
     attempt: A
-    place: int
+    index: int
     paid: list[Paid]
 
     @property
     def there(self) -> NDArray[np.bool_]:
         """Which of the node's clients are in the sum, (S,)."""
-        return np.isin(self.node.clients, self.cohort.parties[self.place].clients)
+        return np.isin(self.node.clients, self.cohort.parties[self.index].clients)
 
 
 def ready(message: Message, context: Context) -> Message:
     """Say that this site can be asked for an attempt's sums: its public key, and a nonce that it never had before."""
-    node, asked = node_of(messages.READY, message, context)
+    node, request = node_of(messages.READY, message, context)
     ring, state = _ring(node, context), state_of_site(context)
     state.clear()
-    state.update({"round": asked.round, "attempt": asked.attempt, "nonce": os.urandom(NONCE_BYTES)})
+    state.update({"round": request.round, "attempt": request.attempt, "nonce": os.urandom(NONCE_BYTES)})
     return answered(Ready(ring.key.public.hex(), bytes(state["nonce"]).hex()), node, message)
 
 
-def charged(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
+def charged(node: Node, request: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
     """Check what all sites are asked, and charge the attempt to every client of this one that is in the sum.
 
     BudgetExhausted, AlreadySpent by a client's ledger; RuntimeError, ValueError as `checked`: what has no grid is
     refused before it is charged, too.
     """
-    here = checked(node, asked, context, state, agree)
+    here = checked(node, request, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
     trust, delta = served(node.task.experiment), delta_of(node.task.experiment, here.cohort.records)
     promise, most, agreed = trust.promise(node, delta), trust.most(node, delta), here.attempt
     dues = [
-        Due(place, promise, asked.round, asked.attempt, agreed.charges, agreed.sigma, agreed.parts, most)
-        for place in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
+        Due(ledger, promise, request.round, request.attempt, agreed.charges, agreed.sigma, agreed.parts, most)
+        for ledger in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)
-    if faults := [each for each in said if isinstance(each, Exception)]:
+    if faults := [outcome for outcome in said if isinstance(outcome, Exception)]:
         raise faults[0]
-    here.paid.extend(each for each in said if isinstance(each, Paid))
+    here.paid.extend(outcome for outcome in said if isinstance(outcome, Paid))
     return here
 
 
-def checked(node: Node, asked: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
+def checked(node: Node, request: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
     """A request that this site may answer, with what all sites of its cohort `agree` on; nothing is charged.
 
     RuntimeError if this site gave no nonce for the attempt, or has answered it; ValueError by `own_party` and `agree`.
     """
-    if (state.get("round"), state.get("attempt")) != (asked.round, asked.attempt) or "nonce" not in state:
+    if (state.get("round"), state.get("attempt")) != (request.round, request.attempt) or "nonce" not in state:
         raise RuntimeError(
-            f"round {asked.round}, attempt {asked.attempt} was not made ready at this site, or was answered; the "
+            f"round {request.round}, attempt {request.attempt} was not made ready at this site, or was answered; the "
             "server must start a fresh attempt"
         )
-    ring, cohort = _ring(node, context), Cohort.read(asked.cohort)
+    ring, cohort = _ring(node, context), Cohort.read(request.cohort)
     party = own_party(cohort, node, ring, bytes(state["nonce"]).hex())
     return Answering(node, ring, cohort, agree(cohort), cohort.parties.index(party), [])
 
 
-def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: Mapping[str, bytes]) -> Tensor:
+def masked(here: Answering[A], bounded: Bounded, name: str, request: Asked, sent: Mapping[str, bytes]) -> Tensor:
     """The site's numbers (y,): its share of noise, rounded to the common grid, and its mask for this very request.
 
     What else all sites are sent alike is in the mask: masks cancel only where it is the same.
     """
     node = here.node
-    request: dict[str, bytes | str | int] = {
+    digested: dict[str, bytes | str | int] = {
         "run": node.run,
         "experiment": node.settings,
-        "round": asked.round,
-        "attempt": asked.attempt,
+        "round": request.round,
+        "attempt": request.attempt,
         "sum": name,
-        "cohort": asked.cohort,
+        "cohort": request.cohort,
         **sent,
     }
     length = int(np.prod(bounded.shape))
-    mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(request), length)
-    stream = node.own_stream(asked.round, asked.attempt, f"share of {name}")
-    share = here.attempt.shares(name)[here.place]
+    mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(digested), length)
+    stream = node.own_stream(request.round, request.attempt, f"share of {name}")
+    share = here.attempt.shares(name)[here.index]
     numbers = release_share(bounded, here.paid, name, share, mask, stream)
     return torch.from_numpy(numbers.view(np.int64))
 
@@ -126,12 +126,12 @@ def masked(here: Answering[A], bounded: Bounded, name: str, asked: Asked, sent: 
 def masked_reply(here: Answering[A], numbers: Tensor, message: Message) -> Message:
     """The masked numbers (y,), and what every client's ledger of the site in the sum has spent; 0 of others."""
     spent = torch.zeros(len(here.node.clients), dtype=torch.float64)
-    spent[torch.from_numpy(here.there)] = torch.tensor([each.spent for each in here.paid], dtype=torch.float64)
+    spent[torch.from_numpy(here.there)] = torch.tensor([payment.spent for payment in here.paid], dtype=torch.float64)
     return answered(MaskedNumbers(numbers, spent), here.node, message, S=len(here.node.clients))
 
 
 def _ring(node: Node, context: Context) -> Keyring:
-    """What this site has for masked sums, if the run's noise is enough for what its operator takes into account."""
+    """Return this site's key and roster; refuse noise too small for the colluding clients its operator assumes."""
     ring = keyring_of(context.node_config, node.run, int(node.clients[0]))
     require_honest(node.task.experiment, ring.colluding)
     return ring

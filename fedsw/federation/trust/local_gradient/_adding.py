@@ -29,7 +29,7 @@ from fedsw.runs.observer import Outcome
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
+    """Plan for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
     """
@@ -85,17 +85,17 @@ class LocalGradient(LocalMethod):
         counts = {member: split.own_batch(member.sizes, fraction) for member in members}
         sizes, records = column_sums(counts.values()), self._plan.records
         terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
-        model, found = Broadcast.of(theta, terms), None
+        model, slot_means = Broadcast.of(theta, terms), None
         if split.asks_tables(task.experiment):
             self._require_groups(round_, sizes, self._away())  # before anybody is asked, and charged
-            asked = TableAsked(model, round_, attempt, sizes, records, self._prepared)
-            noisy_tables = self._ask(messages.TABLES, round_, members, asked, lambda member: terms)
+            request = TableAsked(model, round_, attempt, sizes, records, self._prepared)
+            noisy_tables = self._ask(messages.TABLES, round_, members, request, lambda member: terms)
             totals = column_sums(counts[member] for member in noisy_tables)
             self._require_groups(round_, totals, describe(self._lost))
             summed = torch.stack([answer.values.double() for answer in noisy_tables.values()]).sum(dim=0)
-            found = Broadcast.of(self._tables(summed, totals), terms)
+            slot_means = Broadcast.of(self._tables(summed, totals), terms)
             members = list(noisy_tables)
-        last = LocalGradientAsked(model, found, round_, attempt, sizes, records, self._prepared)
+        last = LocalGradientAsked(model, slot_means, round_, attempt, sizes, records, self._prepared)
         answers = self._ask(messages.LOCAL_GRADIENTS, round_, members, last, lambda member: terms)
         vector = torch.zeros(task.parameters, dtype=torch.float64)
         for answer in answers.values():

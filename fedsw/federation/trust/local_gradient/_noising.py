@@ -46,7 +46,7 @@ _OF_PAYMENTS = ("positions", "epsilons", "sensitivities", "scales")
 
 @dataclass(frozen=True)
 class Request:
-    """What an attempt is asked for with, of the whole federation: records of every cell in its batch, and all records.
+    """Public numbers of an attempt in the whole federation: records of every cell in its batch, and all records.
 
     All of it is public, and none of it weakens a client's guarantee: the noise follows the sizes.
     """
@@ -64,9 +64,9 @@ Asked = Request | TableAsked | LocalGradientAsked
 class _Member:
     """One client in an attempt: the batch sizes that it believes, its own by cell, its delta, budget and noise."""
 
-    place: Path
+    ledger: Path
     sizes: tuple[int, ...]
-    own: tuple[int, ...]
+    batch: tuple[int, ...]
     delta: float
     divided: split.BudgetSplit
     noise: split.Noise
@@ -95,9 +95,9 @@ def noised_tables(node: Node, places: Mapping[int, Path], theta: Tensor, request
     """
     if not split.asks_tables(node.task.experiment):
         raise ValueError("a table was asked for, and objective.alpha = 0 compares nothing; nothing was charged")
-    members, paid, found = _begin(node, places, request, state)
+    members, paid, outcomes = _begin(node, places, request, state)
     if not paid:
-        return found
+        return outcomes
     task, cells = node.task, len(node.cells)
     drawn = _draw(node, members, list(paid), bytes(state["key"]))
     _, outputs = node.forward(theta, drawn.records, request.round, request.attempt)
@@ -105,20 +105,20 @@ def noised_tables(node: Node, places: Mapping[int, Path], theta: Tensor, request
     bins, radius = task.experiment.own(TableSettings).bins, task.clip.output
     counts = tables.histograms_by(outputs, holder, len(paid) * cells, directions, radius, bins)
     by_client = dict(zip(paid, counts.reshape(len(paid), cells, *counts.shape[1:]), strict=True))
-    held = {position: torch.tensor([count > 0 for count in members[position].own]) for position in paid}
+    held = {position: torch.tensor([count > 0 for count in members[position].batch]) for position in paid}
     bounded = {}
-    for position, own in by_client.items():
+    for position, histograms in by_client.items():
         of_table = members[position].noise.of_table
         assert of_table is not None
-        bounded[position] = Bounded(own[held[position]], of_table)
+        bounded[position] = Bounded(histograms[held[position]], of_table)
     released = _released(node, members, bounded, paid, request, "table")
     _keep(state, paid, released, request)
-    for position, own in by_client.items():
-        said = found[position] = released[position]
+    for position, histograms in by_client.items():
+        said = outcomes[position] = released[position]
         if isinstance(said, Released):
-            own[held[position]] = said.value
-            found[position] = replace(said, value=own)
-    return found
+            histograms[held[position]] = said.value
+            outcomes[position] = replace(said, value=histograms)
+    return outcomes
 
 
 def noised_contributions(
@@ -134,13 +134,13 @@ def noised_contributions(
     """
     task, objective = node.task, objective_of(node.task)
     if table is None:
-        members, paid, found = _begin(node, places, request, state)
+        members, paid, outcomes = _begin(node, places, request, state)
         positions = list(paid)
     else:
-        members, paid, found = _kept(node, places, request, state)
-        positions = [int(each) for each in state["drawn"]] if paid else []
+        members, paid, outcomes = _kept(node, places, request, state)
+        positions = [int(number) for number in state["drawn"]] if paid else []
     if not paid:
-        return found
+        return outcomes
     drawn = _draw(node, members, positions, bytes(state["key"]))
     batch, outputs = node.at_hand(theta, drawn.records, request.round, request.attempt)
     q = torch.zeros((len(drawn.records), task.dimension), dtype=torch.float64)
@@ -149,8 +149,8 @@ def noised_contributions(
         directions, radius = task.directions(request.round, request.attempt), task.clip.output
         for cell in range(len(node.cells)):
             rows = (drawn.cell == cell).nonzero()[:, 0]
-            size, own = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
-            q[rows] = tables.cotangents(own, directions, table[cell], objective, cell=cell, size=size, radius=radius)
+            size, points = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
+            q[rows] = tables.cotangents(points, directions, table[cell], objective, cell=cell, size=size, radius=radius)
     weights = [objective.task_weight(sum(members[position].sizes)) for position in positions]
     of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
     vectors = node.contributions(batch, q, of_loss, drawn.runs)
@@ -158,87 +158,87 @@ def noised_contributions(
     _forget(state, paid)
     of = dict(zip(positions, vectors, strict=True))
     bounded = {position: Bounded(of[position], members[position].noise.of_contribution) for position in paid}
-    return found | _released(node, members, bounded, paid, request, "gradient")
+    return outcomes | _released(node, members, bounded, paid, request, "gradient")
 
 
 def _begin(
     node: Node, places: Mapping[int, Path], request: Asked, state: State
 ) -> tuple[dict[int, _Member], dict[int, Paid], Found]:
     """Charge an attempt, whole, to every asked client, and settle the key of their samples."""
-    members, found = _members(node, places, request)
+    members, outcomes = _members(node, places, request)
     dues = [
         Due(
-            each.place,
-            Promise.of(node.task.experiment, node.run, each.divided.epsilon, each.delta),
+            member.ledger,
+            Promise.of(node.task.experiment, node.run, member.divided.epsilon, member.delta),
             request.round,
             request.attempt,
-            [each.noise.charge(each.divided.rate), *idle(node.task.experiment)],
-            each.noise.contribution,
-            each.parts,
-            _cost_of(node, each.divided, each.delta) if each.divided.moments else None,
+            [member.noise.charge(member.divided.rate), *idle(node.task.experiment)],
+            member.noise.contribution,
+            member.parts,
+            _cost_of(node, member.divided, member.delta) if member.divided.moments else None,
         )
-        for each in members.values()
+        for member in members.values()
     ]
     paid = {}
     for position, said in zip(members, paid_together(dues), strict=True):
         if isinstance(said, Paid):
             paid[position] = said
         else:
-            found[position] = said
+            outcomes[position] = said
     if paid:
         state.clear()
         state["key"] = batch_key(node.task, request.round, request.attempt)
-    return members, paid, found
+    return members, paid, outcomes
 
 
 def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[dict[int, _Member], Found]:
-    """What every client makes of the request by itself, or why it refuses. Clients of the same sizes do the same."""
+    """Batch, budget and noise of every client, or why it refuses; the same for clients of the same sizes."""
     experiment, directions = node.task.experiment, node.task.directions(request.round, request.attempt)
     known: dict[tuple[int, ...], tuple[Any, ...] | Exception] = {}
     members: dict[int, _Member] = {}
     refusals: Found = {}
-    for position, place in places.items():
+    for position, ledger in places.items():
         held = tuple(node.held[position].tolist())
         if held not in known:
             try:
-                own = split.own_batch(held, experiment.training.batch_fraction)
+                batch = split.own_batch(held, experiment.training.batch_fraction)
                 delta = node.delta(request.records, sum(held))
                 divided = split.budget_of(experiment, held, delta)
-                sizes = split.believed(request.sizes, own)
-                noise = _noise(node, directions, sizes, own, divided)
-                known[held] = (sizes, own, delta, divided, noise, noise.parts)
+                sizes = split.believed(request.sizes, batch)
+                noise = _noise(node, directions, sizes, batch, divided)
+                known[held] = (sizes, batch, delta, divided, noise, noise.parts)
             except Exception as fault:
                 known[held] = fault
-        found = known[held]
-        if isinstance(found, Exception):
-            refusals[position] = found
+        plan = known[held]
+        if isinstance(plan, Exception):
+            refusals[position] = plan
         else:
-            members[position] = _Member(place, *found)
+            members[position] = _Member(ledger, *plan)
     return members, refusals
 
 
 def _noise(
-    node: Node, directions: Tensor, sizes: Sequence[int], own: Sequence[int], divided: split.BudgetSplit
+    node: Node, directions: Tensor, sizes: Sequence[int], batch: Sequence[int], divided: split.BudgetSplit
 ) -> split.Noise:
     """The noise of a client with `own` records by cell, which believes `sizes`, on directions (d, k)."""
     task = node.task
     covered = 1.0 if task.dimension == 1 else spread(directions)
     return split.noise(
-        divided, objective_of(node.task), task.clip, sizes=sizes, own=own, spread=covered, k=directions.shape[1]
+        divided, objective_of(node.task), task.clip, sizes=sizes, own=batch, spread=covered, k=directions.shape[1]
     )
 
 
 def _draw(node: Node, members: Mapping[int, _Member], positions: Sequence[int], key: bytes) -> _Drawn:
     """The batches of some clients, decided by the key alone: independent samples, one of each client."""
     counts: NDArray[np.int64] = np.zeros_like(node.held)
-    counts[list(positions)] = [members[position].own for position in positions]
+    counts[list(positions)] = [members[position].batch for position in positions]
     drawn = node.draw(key, counts)
     owner = np.concatenate([np.repeat(np.arange(len(counts)), column) for column in counts.T])
     cell = np.repeat(np.arange(counts.shape[1]), counts.sum(axis=0))
     order = np.argsort(owner, kind="stable")
-    place = np.searchsorted(np.asarray(positions), owner[order])
+    index = np.searchsorted(np.asarray(positions), owner[order])
     runs = tuple(int(total) for total in counts[list(positions)].sum(axis=1))
-    return _Drawn(drawn.take(order), runs, torch.from_numpy(place), torch.from_numpy(cell[order]))
+    return _Drawn(drawn.take(order), runs, torch.from_numpy(index), torch.from_numpy(cell[order]))
 
 
 def _released(
@@ -252,24 +252,30 @@ def _released(
     """Every client's own noise: of its own stream in a seeded run, else all of one stream that nobody can reproduce."""
     name = "table" if purpose == "table" else "contribution"
     if (seed := node.task.experiment.seed) is None:
-        said = release_paid_together(list(bounded.values()), [paid[each] for each in bounded], name, Stream.secure())
+        payments = [paid[client] for client in bounded]
+        said = release_paid_together(list(bounded.values()), payments, name, Stream.secure())
         return dict(zip(bounded, said, strict=True))
-    found: Found = {}
+    outcomes: Found = {}
     for position, value in bounded.items():
-        place = members[position].place
-        stream = Stream.seeded(seed, "noise", place.stem, request.round, request.attempt, purpose)
+        ledger = members[position].ledger
+        stream = Stream.seeded(seed, "noise", ledger.stem, request.round, request.attempt, purpose)
         try:
-            found[position] = release_paid(value, paid[position], name, stream)
+            outcomes[position] = release_paid(value, paid[position], name, stream)
         except ValueError as fault:
-            found[position] = fault
-    return found
+            outcomes[position] = fault
+    return outcomes
 
 
 def _keep(state: State, paid: Mapping[int, Paid], released: Found, request: Asked) -> None:
     """Keep what the second exchange needs of the clients whose tables left: their payments, and the sizes asked."""
-    there = [position for position in paid if not isinstance(released[position], Exception)]
-    parts = [paid[position].parts["contribution"] for position in there]
-    columns = (there, [paid[each].spent for each in there], [p.sensitivity for p in parts], [p.scale for p in parts])
+    answered = [position for position in paid if not isinstance(released[position], Exception)]
+    parts = [paid[position].parts["contribution"] for position in answered]
+    columns = (
+        answered,
+        [paid[client].spent for client in answered],
+        [p.sensitivity for p in parts],
+        [p.scale for p in parts],
+    )
     state.update(zip(_OF_PAYMENTS, columns, strict=True))
     state.update({"round": request.round, "attempt": request.attempt, "drawn": list(paid)})
     state.update({"sizes": list(request.sizes), "records": request.records})
@@ -279,60 +285,60 @@ def _kept(
     node: Node, places: Mapping[int, Path], request: Asked, state: State
 ) -> tuple[dict[int, _Member], dict[int, Paid], Found]:
     """The clients of an attempt, with the payments of those that are asked and have not answered yet."""
-    asked = (request.round, request.attempt)
-    here = (state.get("round"), state.get("attempt")) == asked
+    numbered = (request.round, request.attempt)
+    here = (state.get("round"), state.get("attempt")) == numbered
     columns = (state[name] if here else [] for name in _OF_PAYMENTS)
-    kept = {int(position): numbers for position, *numbers in zip(*columns, strict=True)}
-    found: Found = {
+    payments = {int(position): numbers for position, *numbers in zip(*columns, strict=True)}
+    outcomes: Found = {
         position: RuntimeError(
-            f"a contribution was asked for round {asked[0]}, attempt {asked[1]}, but this client holds no batch for "
-            "it; the server must start a fresh attempt"
+            f"a contribution was asked for round {numbered[0]}, attempt {numbered[1]}, but this client holds no batch "
+            "for it; the server must start a fresh attempt"
         )
         for position in places
-        if position not in kept
+        if position not in payments
     }
     paid = {}
     for position in places:
-        if position in kept:
-            spent, sensitivity, scale = kept[position]
+        if position in payments:
+            spent, sensitivity, scale = payments[position]
             part = Part("contribution", float(sensitivity), float(scale))
-            paid[position] = Paid(*asked, float(spent), {part.name: part})
+            paid[position] = Paid(*numbered, float(spent), {part.name: part})
     if not paid:
-        return {}, paid, found
-    first = Request(*asked, tuple(int(size) for size in state["sizes"]), int(state["records"]))
+        return {}, paid, outcomes
+    first = Request(*numbered, tuple(int(size) for size in state["sizes"]), int(state["records"]))
     drawn = {int(position): places.get(int(position), Path()) for position in state["drawn"]}
-    return _members(node, drawn, first)[0], paid, found
+    return _members(node, drawn, first)[0], paid, outcomes
 
 
 def _forget(state: State, answered: Mapping[int, Paid]) -> None:
     """Forget the clients that answer now; with the last of them, the batch."""
-    rest = [place for place, position in enumerate(state.get("positions", ())) if int(position) not in answered]
+    rest = [index for index, position in enumerate(state.get("positions", ())) if int(position) not in answered]
     if not rest:
         state.clear()
         return
     for name in _OF_PAYMENTS:
-        state[name] = [state[name][place] for place in rest]
+        state[name] = [state[name][index] for index in rest]
 
 
 def _tables(
-    node: Node, asked: TableAsked, positions: Sequence[int], context: Context
+    node: Node, request: TableAsked, positions: Sequence[int], context: Context
 ) -> dict[int, NoisedTable | Exception]:
-    places, theta = ledgers_of(node, context, positions), asked.theta.tensor()
-    return _as(NoisedTable, noised_tables(node, places, theta, asked, state_of_site(context)))
+    places, theta = ledgers_of(node, context, positions), request.theta.tensor()
+    return _as(NoisedTable, noised_tables(node, places, theta, request, state_of_site(context)))
 
 
 def _contributions(
-    node: Node, asked: LocalGradientAsked, positions: Sequence[int], context: Context
+    node: Node, request: LocalGradientAsked, positions: Sequence[int], context: Context
 ) -> dict[int, NoisedContribution | Exception]:
-    places, theta = ledgers_of(node, context, positions), asked.theta.tensor()
-    table = None if asked.tables is None else asked.tables.tensor()
-    return _as(NoisedContribution, noised_contributions(node, places, theta, asked, table, state_of_site(context)))
+    places, theta = ledgers_of(node, context, positions), request.theta.tensor()
+    table = None if request.tables is None else request.tables.tensor()
+    return _as(NoisedContribution, noised_contributions(node, places, theta, request, table, state_of_site(context)))
 
 
-def _as(kind: Callable[[float, Tensor, float], Up], found: Found) -> dict[int, Up | Exception]:
+def _as(kind: Callable[[float, Tensor, float], Up], outcomes: Found) -> dict[int, Up | Exception]:
     return {
-        position: each if isinstance(each, Exception) else kind(each.spent, each.value, each.sigma)
-        for position, each in found.items()
+        position: outcome if isinstance(outcome, Exception) else kind(outcome.spent, outcome.value, outcome.sigma)
+        for position, outcome in outcomes.items()
     }
 
 
@@ -341,7 +347,7 @@ answer_gradients = answer_together(messages.LOCAL_GRADIENTS, _contributions)
 
 
 def planned(node: Node, delta: float) -> Counts | Cost:
-    """What all planned rounds cost this client's records at that delta, or a smaller one."""
+    """Cost of all planned rounds to this client's records, at that delta or a smaller one."""
     return _cost_of(node, split.budget_of(node.task.experiment, node.sizes, delta), delta)
 
 
@@ -352,7 +358,7 @@ def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | C
 
 
 def objective_of(task: Problem) -> Objective:
-    """What the run minimises: under local trust a comparison of groups."""
+    """Return the run's objective: a comparison of groups; TypeError for another one."""
     objective = task.objective
     if not isinstance(objective, Objective):
         raise TypeError(f"ranks of a {type(objective).__name__} cannot come from one client's noised tables")

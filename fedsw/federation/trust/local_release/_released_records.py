@@ -36,15 +36,15 @@ from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.observer import Outcome
 
 
-def release_due(node: Node, asked: ReleaseAsked, place: Path) -> Due:
-    """What a client pays, from the ledger at `place`, for the release of its records."""
-    delta, experiment = node.delta(asked.records), node.task.experiment
+def release_due(node: Node, request: ReleaseAsked, ledger: Path) -> Due:
+    """Charges of a client for the release of its records, to its ledger at the path `ledger`."""
+    delta, experiment = node.delta(request.records), node.task.experiment
     release, promise = release_of(experiment, delta), served(experiment).promise(node, delta)
     charges = [release_charge(release)]
-    return Due(place, promise, asked.round, asked.attempt, charges, release.scale, [release.part])
+    return Due(ledger, promise, request.round, request.attempt, charges, release.scale, [release.part])
 
 
-def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:
+def released_records(node: Node, request: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:
     """All of a client's records, privatised once: rows (N_c, p) in the released space, about the public centre.
 
     Where a unit is declared, one row of each unit is released, drawn at random.
@@ -52,16 +52,16 @@ def released_records(node: Node, asked: ReleaseAsked, paid: Paid | None) -> Rele
     Guarantee: that of `fedsw.privacy.local_release.Release`, charged on disk before the noise is drawn (`release_due`).
     """
     assert paid is not None
-    release = release_of(node.task.experiment, node.delta(asked.records))
-    records = node.everybody(node.own_stream(asked.round, asked.attempt, "release rows"))
+    release = release_of(node.task.experiment, node.delta(request.records))
+    records = node.everybody(node.own_stream(request.round, request.attempt, "release rows"))
     features = flushing_to_zero(node.task.inputs)(records).cpu() - node.task.experiment.clip.centre
-    noise = node.own_stream(asked.round, asked.attempt, "release noise")
-    found = release_paid(release.bounded(features), paid, release.part.name, noise)
-    return ReleasedRecords(found.spent, found.value)
+    noise = node.own_stream(request.round, request.attempt, "release noise")
+    released = release_paid(release.bounded(features), paid, release.part.name, noise)
+    return ReleasedRecords(released.spent, released.value)
 
 
 def planned(node: Node, delta: float) -> Counts:
-    """What the one release costs this client's records at that delta, or a smaller one."""
+    """Cost of the one release to this client's records, at that delta or a smaller one."""
     experiment = node.task.experiment
     release = release_of(experiment, delta)
     step = Step(1.0, release_charge(release).sensitivity / release.scale)
@@ -73,7 +73,7 @@ _LEAST_IMAGE = 64
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the release: every record, once."""
+    """Plan of the release: every record, once."""
     experiment = task.experiment
     sizes = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=sizes)
@@ -150,7 +150,7 @@ class LocalRelease(LocalMethod):
         )
 
     def _ask_all(self, round_: int, attempt: int, members: Sequence[Member]) -> None:
-        asked = ReleaseAsked(round_, attempt, self._plan.records)
+        request = ReleaseAsked(round_, attempt, self._plan.records)
 
         def terms(member: Member) -> Terms:
             return Terms.of(self._task, N=sum(member.sizes))
@@ -158,7 +158,7 @@ class LocalRelease(LocalMethod):
         def arrays(answer: ReleasedRecords) -> Mapping[str, Tensor]:
             return {"released": answer.released.double()}
 
-        self._collect(messages.RELEASE, round_, members, asked, terms, arrays, self._context.releases)
+        self._collect(messages.RELEASE, round_, members, request, terms, arrays, self._context.releases)
 
 
 SIDES = Sides(

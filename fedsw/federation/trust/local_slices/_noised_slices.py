@@ -61,24 +61,24 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     return slices.released(release_paid(slices.bounded, paid, plan.part.name, noise))
 
 
-def slices_due(node: Node, asked: SlicesAsked, place: Path) -> Due:
-    """What a client pays for slices, from the ledger at `place`."""
-    delta = node.delta(asked.records)
+def slices_due(node: Node, request: SlicesAsked, ledger: Path) -> Due:
+    """Charges of a client for a release of slices, to its ledger at the path `ledger`."""
+    delta = node.delta(request.records)
     plan, promise = _plan(node, delta), served(node.task.experiment).promise(node, delta)
-    return Due(place, promise, asked.round, asked.attempt, [plan.charge], plan.sigma, [plan.part])
+    return Due(ledger, promise, request.round, request.attempt, [plan.charge], plan.sigma, [plan.part])
 
 
-def released_slices(node: Node, asked: SlicesAsked, paid: Paid | None) -> NoisedSlices:
+def released_slices(node: Node, request: SlicesAsked, paid: Paid | None) -> NoisedSlices:
     """A client's slices as they leave; directions that are not the public ones go with them."""
-    theta = torch.zeros(0) if asked.theta is None else asked.theta.tensor()
-    slices = noised_slices(node, theta, asked.round, asked.attempt, node.delta(asked.records), paid)
-    public = torch.equal(slices.directions, node.task.directions(asked.round, asked.attempt))
+    theta = torch.zeros(0) if request.theta is None else request.theta.tensor()
+    slices = noised_slices(node, theta, request.round, request.attempt, node.delta(request.records), paid)
+    public = torch.equal(slices.directions, node.task.directions(request.round, request.attempt))
     spent = math.inf if paid is None else paid.spent
     return NoisedSlices(spent, slices.projections, None if public else slices.directions, slices.sigma)
 
 
 def planned(node: Node, delta: float) -> Counts:
-    """What all planned releases cost this client's records at that delta, or a smaller one."""
+    """Cost of all planned releases to this client's records, at that delta or a smaller one."""
     plan = _plan(node, delta)
     return lifetime.planned(Step(plan.rate, plan.diameter / plan.sigma, slicing=plan.slicing), plan.releases)
 
@@ -122,7 +122,7 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the first round, for the client with the largest sampling rate; the others add less noise.
+    """Plan for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`budgets.local`); this one is what may be shown.
     """
@@ -175,9 +175,9 @@ class LocalSlices(LocalMethod):
         return Outcome(vector, None, self.epsilon(), attempt, len(slices))
 
     def _direction(self, round_: int, attempt: int, theta: Tensor, slices: Sequence[Slices], stream: Stream) -> Tensor:
-        """What the optimizer moves against: the distance's gradient, or minus the flow's velocity."""
+        """Gradient for the optimizer: the distance's, or minus the flow's velocity."""
         local = self._task.experiment.own(SliceSettings)
-        points = self._learner.points(theta, sum(len(each) for each in slices), round_, attempt)
+        points = self._learner.points(theta, sum(len(part) for part in slices), round_, attempt)
         dummy = not isinstance(slices[0], UnprotectedSlices)
         if local.algorithm == "dp-swd":
             match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
@@ -200,9 +200,9 @@ class LocalSlices(LocalMethod):
             sigma = torch.tensor(slices.sigma, dtype=torch.float64)
             return {"directions": slices.directions, "projections": slices.projections, "sigma": sigma}
 
-        asked = self._asked(round_, attempt, theta)
-        self._collect(messages.SLICES, round_, members, asked, self._terms, arrays, self._context.releases)
-        return [_slices_of(**each) for each in self._context.releases.read()]
+        request = self._asked(round_, attempt, theta)
+        self._collect(messages.SLICES, round_, members, request, self._terms, arrays, self._context.releases)
+        return [_slices_of(**stored) for stored in self._context.releases.read()]
 
     def _terms(self, member: Member) -> Terms:
         """The lengths of a client's answer: slices of all of its records, or of a batch."""

@@ -110,10 +110,10 @@ class SketchSum(Sum):
         """See `Sum`."""
         return node.own_stream(round_, attempt, purpose)
 
-    def bounded(self, found: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+    def bounded(self, parts: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
         """See `Sum`."""
-        sums = [each.steps.double() * STEP for each in found]
-        records = [int(each.site.sizes[each.there].sum()) for each in found]
+        sums = [part.steps.double() * STEP for part in parts]
+        records = [int(part.site.sizes[part.included].sum()) for part in parts]
         (stratum,) = plan.strata
         return bounded_sum(self._sketcher.law, sums, records, round=round_, attempt=attempt, stratum=stratum)
 
@@ -124,7 +124,7 @@ def stage_with(number: int, weights: Tensor) -> Stage:
 
 
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
-    """What is fixed before the exchange: every record, once. The noise is the same under all trust models."""
+    """Plan of the exchange: every record, once. The noise is the same under all trust models."""
     experiment, law = task.experiment, law_of_problem(task)
     size = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=size)
@@ -179,8 +179,8 @@ class LocalSketches(LocalSums):
     @property
     def records_by_client(self) -> Mapping[int, int]:
         """Records of every client whose sketch of the last stage is there."""
-        there = self.stored(self._stage).clients
-        return {each.client: sum(each.sizes) for each in self._members if each.client in there}
+        released = self.stored(self._stage).clients
+        return {member.client: sum(member.sizes) for member in self._members if member.client in released}
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         self._stage = round_
