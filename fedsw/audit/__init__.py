@@ -1,1 +1,1 @@
-"""What attacks and recomputation show of a run's guarantee: lower bounds on its epsilon, and what contradicts it."""
+"""Attack a run's guarantee, and recompute it: lower bounds on its epsilon, and what contradicts it."""

@@ -38,8 +38,8 @@ class Attack:
 
     def rates(self, confidence: float) -> tuple[float, float]:
         """Upper bounds (false positive rate, false negative rate) that hold together at that confidence."""
-        each = 1 - (1 - confidence) / 2
-        return rate_at_most(self.alarms, self.other_trials, each), rate_at_most(self.misses, self.trials, each)
+        level = 1 - (1 - confidence) / 2
+        return rate_at_most(self.alarms, self.other_trials, level), rate_at_most(self.misses, self.trials, level)
 
 
 def judged(scores: Scores, others: Scores, threshold: float) -> Attack:
@@ -149,7 +149,7 @@ def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, 
 
 
 def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: float) -> bool:
-    """Whether so many right guesses, or more, have probability below `error` under every mechanism of a curve.
+    """Say whether so many right guesses, or more, have probability below `error` under every mechanism of a curve.
 
     Let p_t be the probability of t right guesses, and f the trade-off function. Take a coin, the event E that it is
     guessed right and at least t + 1 guesses are right, and flip the coin: in the other world E is a wrong guess, with

@@ -87,25 +87,25 @@ def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
     return chosen
 
 
-def _pairs(task: Problem, records: Records, kept: Records, coins: NDArray[np.bool_]) -> Canaries:
+def _pairs(task: Problem, records: Records, genuine: Records, coins: NDArray[np.bool_]) -> Canaries:
     """Random features at the ends of their range; two of a place differ in the label, or, where public, in all."""
-    stream, count = Stream.secure(), len(kept)
+    stream, count = Stream.secure(), len(genuine)
     low, high = float(records.features.min()), float(records.features.max())
-    up = _coins(stream, kept.features.numel()).reshape(kept.features.shape)
+    up = _coins(stream, genuine.features.numel()).reshape(genuine.features.shape)
     features = torch.from_numpy(np.where(up, high, low).astype(np.float32))
     if _labels_are_free(task):
         first = _below(stream, count, task.classes)
         second = (first + 1 + _below(stream, count, max(1, task.classes - 1))) % task.classes
         ordered = torch.minimum(first, second), torch.maximum(first, second)
-        zero, one = (Records(features, kept.sensitive, labels, kept.ids) for labels in ordered)
+        zero, one = (Records(features, genuine.sensitive, labels, genuine.ids) for labels in ordered)
         return Canaries("label", zero, one, coins)
     other = (low + high) - features
-    zero, one = (Records(side, kept.sensitive, kept.target, kept.ids) for side in (features, other))
+    zero, one = (Records(side, genuine.sensitive, genuine.target, genuine.ids) for side in (features, other))
     return Canaries("features", zero, one, coins)
 
 
 def _labels_are_free(task: Problem) -> bool:
-    """Whether a label may change without a public stratum changing, and a loss looks at it."""
+    """Say whether a label may change without a public stratum changing, and a loss looks at it."""
     goal = task.objective
     free = isinstance(goal, Objective) and "label" not in goal.drawn_by
     return free and task.task.facts.target == "class"
@@ -134,8 +134,8 @@ class Attacker:
             whole = exchanged(records, side)
             node = Node(task, whole, task.cells_of(whole), self._model)
             ordered = whole.take(np.concatenate(node.cells))
-            place = torch.argsort(ordered.ids)
-            at = place[torch.searchsorted(ordered.ids[place], side.ids)]
+            order = torch.argsort(ordered.ids)
+            at = order[torch.searchsorted(ordered.ids[order], side.ids)]
             self._nodes.append((node, ordered, at))
 
     @property
@@ -149,7 +149,7 @@ class Attacker:
         return self._nodes[0][0].sizes
 
     def expected(self, theta: Tensor, round_: int, attempt: int = 1) -> Tensor:
-        """What a round at the model `theta` releases on average over noise, batches and coins: (r,) float64."""
+        """Mean release of a round at the model `theta`, over noise, batches and coins: (r,) float64."""
         return self._both(theta, round_, attempt)[0]
 
     def signatures(self, theta: Tensor, round_: int, attempt: int = 1) -> tuple[Tensor, Tensor]:
@@ -168,8 +168,8 @@ class Attacker:
         for node, ordered, at in self._nodes:
             batch, outputs = node.forward(theta, ordered, round_, attempt)
             q, other = self._matched(node, outputs, theta, round_, attempt)
-            own, _ = node.contribution(batch, q, self._task.objective.task_weight(len(ordered)))
-            mean += (own + other) / 2
+            contribution, _ = node.contribution(batch, q, self._task.objective.task_weight(len(ordered)))
+            mean += (contribution + other) / 2
             cotangents.append(q[at])
             node.batch = None
         return mean, cotangents
@@ -220,12 +220,12 @@ class Attacker:
         objective, task = self._task.objective, self._task
         directions = task.directions(round_, attempt)
         if isinstance(objective, Objective):
-            own = torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions))
-            return own, torch.zeros(task.parameters, dtype=torch.float64)
+            cotangents = torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions))
+            return cotangents, torch.zeros(task.parameters, dtype=torch.float64)
         assert self._public_side is not None and isinstance(objective, Matching)
         sample = self._public_side.sample(theta, len(outputs), round_, attempt).cpu()
-        own, other = objective.cotangents(outputs, sample, directions)
-        return own, self._public_side.contribution(other.to(task.device)).cpu()
+        cotangents, other = objective.cotangents(outputs, sample, directions)
+        return cotangents, self._public_side.contribution(other.to(task.device)).cpu()
 
     def _contributions(
         self, theta: Tensor, side: Records, cotangents: Tensor | None, weight: float
@@ -248,7 +248,7 @@ class Attacker:
             yield total, loss
 
     def _jacobians(self, part: Records, rows: int) -> Tensor:
-        """Of every record's loss and, after it, its outputs, as many `rows` as asked for: (m, rows, r) float64."""
+        """Jacobians of every record's loss and then of its outputs, as many `rows` as wanted: (m, rows, r) float64."""
         task, model = self._task, self._model
         trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
 
@@ -258,8 +258,8 @@ class Attacker:
             loss = task.losses(raw, one).reshape(1)
             return loss if rows == 1 else torch.cat([loss, task.outputs(raw, one).reshape(-1)])
 
-        given = task.given(part)
-        jacobians = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, given.features, given.target)
+        inputs = task.given(part)
+        jacobians = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, inputs.features, inputs.target)
         flat = [jacobians[name].reshape(len(part), rows, -1) for name in trained]
         return torch.cat(flat, dim=2).double().cpu()
 

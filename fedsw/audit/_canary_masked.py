@@ -48,18 +48,18 @@ def _view(parts: Sequence[Leaving]) -> View:
 
     def again(places: Tensor, count: int) -> NDArray[np.float64]:
         wholes = []
-        for each in parts:
+        for leaving in parts:
             many = Bounded(
-                each.vector[places].repeat(count), Sensitivity(part.sensitivity, "as it was paid for", part.relation)
+                leaving.vector[places].repeat(count), Sensitivity(part.sensitivity, "as it was paid for", part.relation)
             )
-            paid = [Paid(0, 0, 0.0, {part.name: each.part}) for _ in range(each.share.clients)]
+            paid = [Paid(0, 0, 0.0, {part.name: leaving.part}) for _ in range(leaving.share.clients)]
             mask = np.zeros(count * len(places), dtype=np.uint64)
-            wholes.append(release_share(many, paid, part.name, each.share, mask, Stream.secure()))
-        found: NDArray[np.float64] = summed(wholes, step).reshape(count, len(places)).numpy()
-        return found
+            wholes.append(release_share(many, paid, part.name, leaving.share, mask, Stream.secure()))
+        numbers: NDArray[np.float64] = summed(wholes, step).reshape(count, len(places)).numpy()
+        return numbers
 
-    exact = torch.stack([each.vector for each in parts]).sum(dim=0)
-    return View(exact, summed((each.numbers for each in parts), step), part.scale, again)
+    exact = torch.stack([leaving.vector for leaving in parts]).sum(dim=0)
+    return View(exact, summed((leaving.numbers for leaving in parts), step), part.scale, again)
 
 
 _BEYOND = 1e6
@@ -73,9 +73,9 @@ class _Lying(MaskedRounds):
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
         fewest = least(self._task.experiment)
-        others = [each for each in present if int(each.site.clients[0]) != self.holder]
-        own = [each for each in present if int(each.site.clients[0]) == self.holder]
-        return super()._attempt(round_, attempt, theta, [*own, *others][:fewest])
+        others = [site for site in present if int(site.site.clients[0]) != self.holder]
+        holders = [site for site in present if int(site.site.clients[0]) == self.holder]
+        return super()._attempt(round_, attempt, theta, [*holders, *others][:fewest])
 
     def _slot_means(
         self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
@@ -106,24 +106,24 @@ class MaskedTrial(Trial):
         return worst_neighbours(self.task, cell, self.holder(cell), tables=split.asks_tables(self.task.experiment))
 
     def overheard(self, round_: int) -> list[list[Leaving]]:
-        """What honest sites send for both masked sums of one real round, or the only one; the holder is among them."""
+        """Honest sites' messages for both masked sums of one real round, or the only one; the holder is among them."""
         with _overheard() as left:
             self._rounds.round(round_, self.theta)
-        names = dict.fromkeys(each.part.name for each in left)
-        return [[each for each in left if each.part.name == name][: self._honest] for name in names]
+        names = dict.fromkeys(leaving.part.name for leaving in left)
+        return [[leaving for leaving in left if leaving.part.name == name][: self._honest] for name in names]
 
     def views(self, round_: int) -> list[View]:
         """The sums of one real round, at a fresh attempt."""
         return [_view(parts) for parts in self.overheard(round_)]
 
-    def counts(self, place: int, trial: int) -> NDArray[np.int64]:
+    def counts(self, index: int, trial: int) -> NDArray[np.int64]:
         """See `Trial`: the same in every attempt."""
-        return own_counts(self.sites[place].sizes, self.task.experiment.training.batch_fraction)
+        return own_counts(self.sites[index].sizes, self.task.experiment.training.batch_fraction)
 
 
 @contextmanager
 def _overheard() -> Iterator[list[Leaving]]:
-    """What leaves the sites of this process, in order, as it is before the mask."""
+    """Record what leaves the sites of this process, in order, as it is before the mask."""
     left, vectors = list[Leaving](), list[Tensor]()
 
     def bounded(value: Tensor, sensitivity: Sensitivity) -> Bounded:

@@ -44,15 +44,15 @@ class SketchNeighbours:
         """A client's records; `canary` says in which of the two data sets."""
         if client != self.client:
             return genuine
-        own, first = self.with_ if canary else self.without, torch.zeros(1, dtype=torch.int64)
+        canary_record, first = self.with_ if canary else self.without, torch.zeros(1, dtype=torch.int64)
 
         def replaced(values: Tensor, value: Tensor) -> Tensor:
             return values.index_copy(0, first, value.to(values))
 
         return Records(
-            replaced(genuine.features, own.features),
-            replaced(genuine.sensitive, own.sensitive),
-            replaced(genuine.target, own.target),
+            replaced(genuine.features, canary_record.features),
+            replaced(genuine.sensitive, canary_record.sensitive),
+            replaced(genuine.target, canary_record.target),
             genuine.ids,
         )
 
@@ -96,7 +96,7 @@ class SketchTrial(Trial):
         return SketchNeighbours(client, options.take(torch.tensor([one])), options.take(torch.tensor([other])), why)
 
     def views(self, round_: int) -> list[View]:
-        """What all stages release, at a fresh attempt each; whoever sees them wrote what later stages look through."""
+        """Releases of all stages, at a fresh attempt each; whoever sees them wrote what later stages look through."""
         left: list[View] = []
         side = self._open.enter_context(served(self.task.experiment).sides.server(self.context))
         with self._overheard(left):
@@ -113,7 +113,7 @@ class SketchTrial(Trial):
         return [sides.stage_with(number, self._written(number)) for number in range(1, 1 + count)]
 
     def _written(self, number: int) -> Tensor:
-        """What a server sends with a stage: a network of its own choice, untrained, or a mark at every pair."""
+        """The server's message for a stage: a network of its own choice, untrained, or a mark at every pair."""
         experiment, shape = self.task.experiment, self.task.shape
         if number == 1:
             return torch.zeros(0, dtype=torch.float64)
@@ -122,7 +122,7 @@ class SketchTrial(Trial):
         return flatten(classifier_of(experiment, shape, seed=number))
 
     def _vectors(self, records: Records, stage: Stage) -> Tensor:
-        """What each record adds to a stage's sum, (n, numbers)."""
+        """Each record's part of a stage's sum, (n, numbers)."""
         rows = [records.take(torch.tensor([row])) for row in range(len(records))]
         return torch.stack([sketch_of_records(self.task, row, stage).reshape(-1) for row in rows])
 
@@ -159,8 +159,8 @@ class SketchTrial(Trial):
             left.append(View.through(door, exact_sums[-1].reshape(-1), sent.value, sent.sigma))
             return sent
 
-        def noised(total: sides.SketchSum, node: Node, *asked: Any) -> Released:
-            sent = own_release(total, node, *asked)
+        def noised(total: sides.SketchSum, node: Node, *arguments: Any) -> Released:
+            sent = own_release(total, node, *arguments)
             if int(node.clients[0]) == self._holder:
                 budget = self._budget(total.stage)
 
@@ -193,7 +193,7 @@ def _options(task: Problem, genuine: Records) -> Records:
     """Values of a record: genuine, mirrored and distant ones, each with its own label and with the next."""
     few = genuine.take(torch.arange(min(len(genuine), _CANDIDATES)))
     factors = (1.0,) if table_of(task.experiment) is not None else (1.0, -1.0, _FAR, -_FAR)
-    sketch, found = task.experiment.sketch, []
+    sketch, options = task.experiment.sketch, []
     for features in (factor * few.features for factor in factors):
         for step in (0, 1):
             target, sensitive = few.target, few.sensitive
@@ -201,5 +201,5 @@ def _options(task: Problem, genuine: Records) -> Records:
                 target = (target + step) % task.shape.classes
             elif sketch.groups:
                 sensitive = (sensitive + step) % len(task.shape.groups)
-            found.append(Records(features, sensitive, target, few.ids))
-    return concatenate(found)
+            options.append(Records(features, sensitive, target, few.ids))
+    return concatenate(options)

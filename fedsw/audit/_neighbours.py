@@ -123,9 +123,9 @@ class Neighbours:
         strength = 1e4 * max(task.clip.jacobian, task.clip.loss * task.features, 1.0)
         m = task.clip.output
         for cell, rows in enumerate(task.cells_of(genuine)):
-            own = cell == self.cell
-            features[rows] = _row(task, strength, m if own else -m, jacobian=-1.0, loss=-1.0)
-            if own and canary and client == self.client:
+            canarys = cell == self.cell
+            features[rows] = _row(task, strength, m if canarys else -m, jacobian=-1.0, loss=-1.0)
+            if canarys and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
                 at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
                 at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
@@ -175,7 +175,7 @@ class Pair(Protocol):
 
     @property
     def why(self) -> str:
-        """What is worst about them, in words."""
+        """Say in words what is worst about them."""
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records; `canary` says in which of the two data sets."""
@@ -186,11 +186,11 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
     """Let clients that join now hold the neighbours' records; all else is the experiment's own."""
 
     def held(task: Problem, node_config: Mapping[str, Any]) -> Held:
-        found = held_records(task, node_config)
+        genuine = held_records(task, node_config)
         if neighbours is None:
-            return found
-        records = neighbours.records(task, found.records, int(found.clients[0]), canary=canary)
-        return dataclasses.replace(found, records=records)
+            return genuine
+        records = neighbours.records(task, genuine.records, int(genuine.clients[0]), canary=canary)
+        return dataclasses.replace(genuine, records=records)
 
     with exchanged(joining, "held_records", held):
         yield
@@ -242,7 +242,7 @@ def exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class View:
-    """What an attacker has of one release, flat: the exact value, what left of it, and the scale of its noise.
+    """An attacker's view of one release, flat: the exact value, what left of it, and the scale of its noise.
 
     ``again`` releases the same value so many times more, at some of its coordinates (p,), by the same code: (count, p).
     """
@@ -305,7 +305,7 @@ class Trial:
 
     @property
     def sigma(self) -> float:
-        """What the plan says of the noise's standard deviation."""
+        """The noise's standard deviation by the plan."""
         return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
 
     def holding(self, neighbours: Pair | None, *, canary: bool) -> AbstractContextManager[None]:
@@ -321,7 +321,7 @@ class Trial:
         return range(1, min(most, self.steps) + 1)
 
     def views(self, round_: int) -> Sequence[View]:
-        """What is seen of one real round, at a fresh attempt."""
+        """Views of one real round, at a fresh attempt."""
         raise NotImplementedError
 
     def holder(self, cell: int) -> int:
@@ -330,18 +330,18 @@ class Trial:
 
     def times_drawn(self, cell: int, client: int, trials: int) -> int:
         """In how many of so many draws, by server and client, that client's canary is in the batch."""
-        place = [int(site.clients[0]) for site in self.sites].index(client)
+        index = [int(site.clients[0]) for site in self.sites].index(client)
         node = self._node(client)
         canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[cell])]
         drawn = 0
         for trial in range(trials):
-            records = node.draw(batch_key(self.task, 1, trial), self.counts(place, trial))
+            records = node.draw(batch_key(self.task, 1, trial), self.counts(index, trial))
             drawn += int(torch.isin(records.ids, canary).any())
         return drawn
 
-    def counts(self, place: int, trial: int) -> NDArray[np.int64]:
+    def counts(self, index: int, trial: int) -> NDArray[np.int64]:
         """How many records a site draws of each of its clients and cells in a trial, (S, c)."""
-        return draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[place]
+        return draw(self.plan, whole(self.sites), round_=1, attempt=trial).counts[index]
 
     def begin(self, round_: int) -> int:
         """A fresh attempt of a round."""

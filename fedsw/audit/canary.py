@@ -36,48 +36,48 @@ if TYPE_CHECKING:
 
 
 @house_style()
-def draw(found: Mapping[str, Any]) -> Figure:
+def draw(details: Mapping[str, Any]) -> Figure:
     """Three panels by a finding's details: scores of both neighbours, errors against the claimed curve, epsilons."""
     figure, (scores, errors, epsilons) = new_panels(1, 3, size=(11.0, 3.4), width_ratios=(1.2, 1.0, 0.8))
-    _draw_scores(scores, found)
-    _errors(errors, found)
-    _epsilons(epsilons, found)
+    _draw_scores(scores, details)
+    _errors(errors, details)
+    _epsilons(epsilons, details)
     return figure
 
 
-def _draw_scores(axes: Axes, found: Mapping[str, Any]) -> None:
-    edges = np.array(found["histogram"]["edges"])
+def _draw_scores(axes: Axes, details: Mapping[str, Any]) -> None:
+    edges = np.array(details["histogram"]["edges"])
     for position, (name, label) in enumerate((("without", "without the canary's value"), ("with", "with it"))):
-        counts = np.array(found["histogram"][name])
+        counts = np.array(details["histogram"][name])
         heights = counts / counts.sum() / np.diff(edges)
         axes.stairs(heights, edges, fill=True, color=colour(position), alpha=0.35, label=label)
-    axes.axvline(found["threshold"], color="black", linewidth=1.0, label="threshold")
+    axes.axvline(details["threshold"], color="black", linewidth=1.0, label="threshold")
     axes.set(title="Releases in which the canary was drawn", xlabel="score (in units of σ)", ylabel="density")
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
     axes.legend(loc="upper left")
 
 
-def _errors(axes: Axes, found: Mapping[str, Any]) -> None:
+def _errors(axes: Axes, details: Mapping[str, Any]) -> None:
     alpha = np.linspace(1e-4, 1 - 1e-4, 400)
-    claimed = stats.norm.cdf(stats.norm.isf(alpha) - found["mu"])
-    axes.plot(alpha, claimed, color="black", label=f"claimed, μ = {upward(found['mu'])}")
-    points = np.array(found["curve"])
+    claimed = stats.norm.cdf(stats.norm.isf(alpha) - details["mu"])
+    axes.plot(alpha, claimed, color="black", label=f"claimed, μ = {upward(details['mu'])}")
+    points = np.array(details["curve"])
     axes.plot(points[:, 0], points[:, 1], ".", color=colour(0), label="measured")
-    axes.plot(*found["rates_upper"], marker="s", color=colour(1), linestyle="none", label="bounded")
+    axes.plot(*details["rates_upper"], marker="s", color=colour(1), linestyle="none", label="bounded")
     axes.plot([0, 1], [1, 0], color="black", linewidth=0.6, linestyle=":")
     axes.set(title="Errors of the test", xlabel="false positives", ylabel="false negatives", xlim=(0, 1), ylim=(0, 1))
     axes.legend(loc="upper right")
 
 
-def _epsilons(axes: Axes, found: Mapping[str, Any]) -> None:
+def _epsilons(axes: Axes, details: Mapping[str, Any]) -> None:
     names = ("claimed", "bracket,\nlower end", "instance", "shown")
     keys = ("claimed_epsilon", "bracket_lower", "instance_epsilon", "shown_epsilon")
-    values = claimed, lower, instance, shown = [float(found[key]) for key in keys]
+    values = claimed, lower, instance, shown = [float(details[key]) for key in keys]
     shades = ("0.35", "0.6", colour(5), colour(1))
     bars = axes.bar(names, values, color=shades)
     axes.bar_label(bars, [upward(claimed), downward(lower), upward(instance), downward(shown)])
     axes.tick_params(axis="x", labelsize="small")
-    axes.set(title=f"ε, T = {found['rounds']}", ylim=(0, 1.15 * max(values)))
+    axes.set(title=f"ε, T = {details['rounds']}", ylim=(0, 1.15 * max(values)))
 
 
 _BINS = 80
@@ -125,7 +125,7 @@ def finding(
 
 
 def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
-    """What was found that the claim rules out, part by part: the whole has room that would hide a part's fault."""
+    """List the results that the claim rules out, part by part: the whole has room that would hide a part's fault."""
     times = measured.shift / claim.sensitivity
     checked = [
         (measured.shift > claim.sensitivity, f"one record moves the sum by {times:.4g} times the sensitivity"),
@@ -193,7 +193,7 @@ _ROUNDS = 20
 _ABSENT = 20.0
 """Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
 _NUMBERS = 2**21
-"""Of one release of many copies."""
+"""Most numbers in one release of many copies."""
 
 
 def audit(
@@ -229,12 +229,12 @@ def audit(
             trial(attacked, neighbours, folder / "with", canary=True) as one,
             trial(attacked, neighbours, folder / "without", canary=False) as other,
         ):
-            found = _attack(one, other, claim, _sizes(trials or trial.trials, singly), status)
+            attack = _attack(one, other, claim, _sizes(trials or trial.trials, singly), status)
             if claim.rate < 1.0:
                 status.update("draws of batches")
-                found = replace(found, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
+                attack = replace(attack, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
             group = one.plan.strata[cell]
-    return finding(experiment, group, neighbours.why, claim, found, confidence)
+    return finding(experiment, group, neighbours.why, claim, attack, confidence)
 
 
 def _attackable(experiment: Experiment) -> Experiment:
@@ -281,7 +281,7 @@ def _claim(plain: Trial) -> tuple[int, Claim]:
 
 @dataclass(frozen=True)
 class _Direction:
-    """What the canary moves in each release of a round: where they start, along what, and mu, all that they tell."""
+    """The canary's move of each release of a round: where they start, along what, and mu, all that they tell."""
 
     mu: float
     start: tuple[Tensor, ...]
@@ -297,7 +297,7 @@ class _Direction:
 
     @property
     def places(self) -> list[Tensor]:
-        """Of each release the coordinates (p,) that it moves: noise of the others tells nothing."""
+        """Coordinates (p,) of each release that it moves: noise of the others tells nothing."""
         return [torch.nonzero(along.abs() > 0).reshape(-1) for along in self.along]
 
     def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[View]) -> NDArray[np.float64]:
@@ -309,7 +309,7 @@ class _Direction:
 
 
 _Views = tuple[Sequence[View], Sequence[View]]
-"""Of one round, with the canary's value and without."""
+"""Views of one round, with the canary's value and without."""
 
 
 def _sizes(trials: int, singly: int) -> list[int]:
@@ -319,24 +319,24 @@ def _sizes(trials: int, singly: int) -> list[int]:
 
 
 def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status: Status) -> AttackResult:
-    """Tell the two data sets apart by all that is seen of a round: of those with the canary what shows least."""
+    """Run the distinguishing attack on a round's full view; of the rounds with the canary the weakest result counts."""
     status.update("real rounds on both neighbours")
     present, rounds = _real_rounds(one, other, claim)
     status.update("releases with real noise")
-    direction, views = min(present, key=lambda each: each[0].mu)
+    direction, views = min(present, key=lambda seen_round: seen_round[0].mu)
     repeated, scores = 0, []
     for which in (0, 1):
         noises = [b"".join((v.held - v.exact).numpy().tobytes() for v in seen[which]) for _, seen in present]
-        found, alone = _scores(views[which], direction, sizes)
+        many, alone = _scores(views[which], direction, sizes)
         repeated += len(noises) - len(set(noises)) + len(alone) - len(set(alone))
-        scores.append(found)
+        scores.append(many)
     judgement = judged(scores[0], scores[1], threshold=direction.mu / 2)
     shift = direction.mu * claim.sigma
     return AttackResult(shift, rounds, len(present), judgement, None, repeated, (scores[0], scores[1]))
 
 
 def _real_rounds(one: Trial, other: Trial, claim: Claim) -> tuple[list[tuple[_Direction, _Views]], int]:
-    """What was seen of both in rounds that the canary was in, until they are enough; how many rounds were made."""
+    """Views of both data sets in rounds with the canary, until they are enough; and how many rounds were made."""
     enough, present, made = 1 if claim.rate == 1.0 else 3, [], 0
     for round_ in one.rounds(math.ceil(_ABSENT / claim.rate) + _ROUNDS):
         made += 1

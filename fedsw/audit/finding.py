@@ -1,4 +1,4 @@
-"""What an audit found, whichever of the three it was: one screen, one JSON, one figure; and what it checked."""
+"""An audit's finding, whichever of the three it was: one screen, one JSON, one figure; and what it checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["canary", "one-run", "record"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What the experiment's plan says of the canary's cell: rate, sensitivity, sigma, rounds, epsilon at delta."""
+    """The plan's claim for the canary's cell: rate, sensitivity, sigma, rounds, epsilon at delta."""
 
     rate: float
     sensitivity: float
@@ -43,7 +43,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What the attacker found in so many real ``rounds`` of both neighbours, ``present`` of them with the canary.
+    """An attacker's results in so many real ``rounds`` of both neighbours, ``present`` of them with the canary.
 
     ``shift`` is how far the canary moves the un-noised sum, in the round that showed least; ``attack`` the test of
     single releases with the canary in the batch; ``drawn`` (times, trials) that it was drawn, None where every record
@@ -128,36 +128,36 @@ class Check:
 
     name: str
     passed: bool | None
-    found: str
+    words: str
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON that is kept."""
-        return {"name": self.name, "passed": self.passed, "found": self.found, **self.numbers}
+        return {"name": self.name, "passed": self.passed, "found": self.words, **self.numbers}
 
     @property
     def line(self) -> str:
-        """What the screen says of it."""
+        """The screen's line about it."""
         word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
-        return f"{word}: {self.found}"
+        return f"{word}: {self.words}"
 
 
 @dataclass
 class Faults:
     """Collects what is wrong, so that one fault hides no other; ``left`` says why a part of a check was not made."""
 
-    found: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     left: str = ""
 
     def require(self, holds: bool, fault: str) -> None:
         """Keep the words unless it holds."""
         if not holds:
-            self.found.append(fault)
+            self.faults.append(fault)
 
     def check(self, name: str, well: str, **numbers: Any) -> Check:
         """Passed with `well` if nothing was wrong and nothing was left out."""
-        few = "; ".join(self.found[:3]) + (f"; and {len(self.found) - 3} more" if len(self.found) > 3 else "")
-        passed = False if self.found else None if self.left else True
-        if self.found:
-            numbers["faults"] = self.found
+        few = "; ".join(self.faults[:3]) + (f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else "")
+        passed = False if self.faults else None if self.left else True
+        if self.faults:
+            numbers["faults"] = self.faults
         return Check(name, passed, few or self.left or well, numbers)

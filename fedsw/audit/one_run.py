@@ -75,8 +75,8 @@ def _bars(axes: Axes, shown: Mapping[str, float], claimed: float, published: flo
     colours = [colour(2 + index) for index in range(len(names))] + ["0.6"]
     axes.bar(range(len(heights)), heights, color=colours[: len(heights)], width=0.6)
     texts = [downward(shown[name]) for name in names] + ([upward(claimed)] if finite else [])
-    for place, (height, text) in enumerate(zip(heights, texts, strict=True)):
-        axes.annotate(text, (place, height), ha="center", va="bottom", fontsize="small")
+    for position, (height, text) in enumerate(zip(heights, texts, strict=True)):
+        axes.annotate(text, (position, height), ha="center", va="bottom", fontsize="small")
     if finite:
         axes.axhline(published * claimed, color="black", linestyle="--", linewidth=1.0)
         axes.annotate(
@@ -148,9 +148,9 @@ def audit(
     leakage = Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), len(history), summary["delta"])
     scores, lengths = _scores(attacker, history, final, reference, sigma=multiplier * sensitivity)
     delta, error = float(summary["delta"]), (1 - confidence) / len(scores)
-    attacks = {name: _attack(found, placed, leakage, delta, error=error) for name, found in scores.items()}
+    attacks = {name: _attack(attack, placed, leakage, delta, error=error) for name, attack in scores.items()}
     seconds = {"preparation": prepared - begun, "run": trained - prepared, "attack": time.monotonic() - trained}
-    claimed, shown = float(summary["epsilon"]), max(found.shown for found in attacks.values())
+    claimed, shown = float(summary["epsilon"]), max(attack.shown for attack in attacks.values())
     used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
     if experiment.data.own:
@@ -164,18 +164,18 @@ def audit(
         "sampling_rate": rate,
         "noise_multiplier": multiplier,
         "share_of_sensitivity": used,
-        "attackers": {name: _described(found, claimed) for name, found in attacks.items()},
+        "attackers": {name: _described(attack, claimed) for name, attack in attacks.items()},
         "published": {"share": PUBLISHED, "epsilon": 10.0, "data": "MNIST", "source": "Annamalai, De Cristofaro 2024"},
         "seconds": seconds,
         "experiment": experiment.model_dump(mode="json", exclude_defaults=True, exclude={"data": {"data_dir"}}),
     }
 
     def draw() -> Any:
-        named = {_NAMES[name]: (found.scores, found.shown) for name, found in attacks.items()}
+        named = {_NAMES[name]: (attack.scores, attack.shown) for name, attack in attacks.items()}
         return draw_one_run(named, placed.coins, claimed=claimed, title=experiment.name, published=PUBLISHED)
 
     # A claim of nothing, without noise, is refuted by nobody: the curves are then no run's own.
-    passed = not math.isfinite(claimed) or not any(found.refuted for found in attacks.values())
+    passed = not math.isfinite(claimed) or not any(attack.refuted for attack in attacks.values())
     return Finding(
         kind="one-run",
         subject=experiment.name,
@@ -285,14 +285,14 @@ def _scores(
     return {"final": pairs.from_final_model(attacker, final, reference[-1], rounds, sigma), "all": every}, lengths
 
 
-def _attack(found: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
+def _attack(scores: Scores, placed: Canaries, leakage: Leakage, delta: float, *, error: float) -> _Attack:
     coins = len(placed)
-    guesses = Guesses.surest(found, placed.coins, math.ceil(_GUESSED * coins))
+    guesses = Guesses.surest(scores, placed.coins, math.ceil(_GUESSED * coins))
     counts = (guesses.correct, guesses.made, coins)
     return _Attack(
-        scores=found,
+        scores=scores,
         guesses=guesses,
-        accuracy=Guesses.surest(found, placed.coins, coins).correct / coins,
+        accuracy=Guesses.surest(scores, placed.coins, coins).correct / coins,
         shown=leakage.shown(*counts, error=error),
         shown_without_curve=epsilon_of_guesses(*counts, delta, error=error),
         p_value=curve_p_value(*counts, leakage.least()),
@@ -307,11 +307,11 @@ def _rows(
         "canaries": f"{len(placed)} of {records} records, pairs that differ in {placed.kind}; a pair moves a round's "
         f"sum by {used:.0%} of its sensitivity"
     }
-    for name, found in attacks.items():
+    for name, attack in attacks.items():
         rows[_NAMES[name]] = (
-            f"{found.guesses.correct} of {found.guesses.made} guesses right ({found.accuracy:.1%} of all coins): ε ≥ "
-            f"{downward(found.shown)}, {_share(found.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
-            f"{downward(found.shown_without_curve)}"
+            f"{attack.guesses.correct} of {attack.guesses.made} guesses right ({attack.accuracy:.1%} of all coins): "
+            f"ε ≥ {downward(attack.shown)}, {_share(attack.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
+            f"{downward(attack.shown_without_curve)}"
         )
     rows["published"] = (
         f"{PUBLISHED} of the claimed ε, black box, MNIST at ε = 10, many trainings on 1000 records "
@@ -324,15 +324,15 @@ def _share(shown: float, claimed: float) -> str:
     return downward(shown / claimed, 2) if math.isfinite(claimed) else "none"
 
 
-def _described(found: _Attack, claimed: float) -> dict[str, Any]:
+def _described(attack: _Attack, claimed: float) -> dict[str, Any]:
     return {
-        "guesses": found.guesses.made,
-        "correct": found.guesses.correct,
-        "accuracy_of_all": found.accuracy,
-        "shown_epsilon": found.shown,
-        "share_of_claimed": found.shown / claimed if math.isfinite(claimed) else 0.0,
-        "shown_epsilon_without_curve": found.shown_without_curve,
-        "p_value_under_guarantee": found.p_value,
+        "guesses": attack.guesses.made,
+        "correct": attack.guesses.correct,
+        "accuracy_of_all": attack.accuracy,
+        "shown_epsilon": attack.shown,
+        "share_of_claimed": attack.shown / claimed if math.isfinite(claimed) else 0.0,
+        "shown_epsilon_without_curve": attack.shown_without_curve,
+        "p_value_under_guarantee": attack.p_value,
     }
 
 

@@ -112,7 +112,7 @@ def counted_by_clients(directory: Path, account: DatasetAccount, run: str, delta
 
 
 def _said_of(account: DatasetAccount, delta: float | None) -> dict[str, Any]:
-    """What a summary says of an account, at its limit's delta, else at the run's, else at none."""
+    """A summary's part about an account, at its limit's delta, else at the run's, else at none."""
     state = account.state()
     at = state.delta or delta
     return {
@@ -150,9 +150,9 @@ def reserving(
     """
     if not agreed:
         account.require_newest(run, directory / LEDGER)
-    place, witnesses = str(account.path.resolve()), []
+    account_file, witnesses = str(account.path.resolve()), []
     for path in remembered:
-        if (content := found_json(path)).get("file") == place:
+        if (content := found_json(path)).get("file") == account_file:
             witnesses.append((Head(int(content["sequence"]), str(content["digest"])), str(path)))
     _keep(directory, account, account.reserve(run, cost, about, witnesses=witnesses))
     budgeted = Budgeted(directory, account, run, resumed=resumed)
@@ -189,11 +189,11 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """
     require_plain_files(directory)
     require_remembered(directory)
-    own = client_ledgers(directory)
-    if not own or (directory / LEDGER).exists():
+    ledgers = client_ledgers(directory)
+    if not ledgers or (directory / LEDGER).exists():
         account = _read(directory / LEDGER, names_in(directory))
         return {"directory": str(directory), "unit": _unit(directory), **account}
-    accounts = {path.stem.replace("-", " "): _read(path) for path in own}
+    accounts = {path.stem.replace("-", " "): _read(path) for path in ledgers}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
     return {
         **worst,
@@ -216,7 +216,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
 
 
 def spent_by(directory: Path) -> dict[str, Meaning]:
-    """What the releases so far mean for a person, by group (named as declared).
+    """Meaning of the releases so far for a person, by group (named as declared).
 
     Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
     Where every client has a ledger of its own it is of the client that spent most.
@@ -226,10 +226,10 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
     """
     require_plain_files(directory)
     require_remembered(directory)
-    own, names = client_ledgers(directory), names_in(directory)
+    ledgers, names = client_ledgers(directory), names_in(directory)
     path = directory / LEDGER
-    if own and not path.exists():
-        path = max(own, key=lambda each: float(_read(each)["epsilon"]))
+    if ledgers and not path.exists():
+        path = max(ledgers, key=lambda ledger_path: float(_read(ledger_path)["epsilon"]))
     with Ledger.open(path, read_only=True) as ledger:
         if ledger.selection is not None:
             return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
@@ -237,7 +237,7 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
 
 
 def cost_of_run(directory: Path) -> Cost:
-    """What a run's releases so far cost a record: by its groups, or where clients have ledgers of their own by client.
+    """Cost of a run's releases so far for a record: by its groups, or by client where clients have their own ledgers.
 
     Raises:
         LedgerDamaged, LedgerReplaced: as `read_ledger`.

@@ -1,4 +1,4 @@
-"""What a run goes on from: its last whole state, and what its rounds released since."""
+"""A run's checkpoint: its last whole state, and what its rounds released since."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_LEDGER = bytes(32)
 
 @dataclass(frozen=True)
 class Step:
-    """What a round released, a vector (r,), float64, on the host; and the ledger's last row then (`Checkpoint`)."""
+    """A round's release, a vector (r,), float64, on the host; and the ledger's last row then (`Checkpoint`)."""
 
     round: int
     released: Tensor
@@ -65,7 +65,7 @@ class CheckpointDamaged(ValueError):
 
 
 class Checkpoints:
-    """What a run goes on from: its last whole state, and a file to which every later round appends what it released.
+    """A run's last whole state, and a file to which every later round appends what it released.
 
     A release is on file before the optimizer steps along it, so before anything that depends on it leaves; the file is
     synchronised to disk about every second. What it holds survives the death of the process, what was synchronised that
@@ -182,7 +182,7 @@ def _body(step: Step) -> bytes:
 
 
 def _steps(content: bytes, before: bytes) -> Iterator[Step]:
-    """What was released after the state of a digest, as far as it is whole."""
+    """The releases after the state of a digest, as far as they are whole."""
     left = memoryview(content)
     while len(left) >= _FRAME.size:
         length, digest = _FRAME.unpack_from(left)

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its name, config, plan, attempts, metrics, ledger, checkpoint, model, summary."""
+"""A run's folder on disk: its name, config, plan, attempts, metrics, ledger, checkpoint, model, summary."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class RunDirectory:
         return experiment, engine
 
     def read_selection(self) -> Selection | None:
-        """What the run costs as the best of several, by its config.json; None for any other run."""
+        """The selection that the run is the best of several by, from its config.json; None for any other run."""
         stored = (read_json(self.path / CONFIG) or {}).get("selection")
         try:
             return None if stored is None else Selection.of(stored)
@@ -162,7 +162,7 @@ class RunDirectory:
 
     @property
     def agreed_to_charge(self) -> bool:
-        """Whether the operator agreed to that."""
+        """True if the operator agreed to that."""
         return (self.path / AGREED).exists()
 
     def forget_agreement(self) -> None:
@@ -209,7 +209,7 @@ class RunDirectory:
         files.opened(self.path / MOMENTS_ALONE).close()
 
     def stops_after_moments(self, *, resumed: bool) -> bool:
-        """Whether it is to stop there; whoever goes on with it wants more."""
+        """Say whether it is to stop there; whoever goes on with it wants more."""
         if resumed:
             (self.path / MOMENTS_ALONE).unlink(missing_ok=True)
         return (self.path / MOMENTS_ALONE).exists()

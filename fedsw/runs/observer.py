@@ -1,4 +1,4 @@
-"""What a round comes to, and who is told: the observer of a run, releasable numbers only."""
+"""A round's release, and the observer of a run that is told of it: releasable numbers only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round released: a vector (r,), float64, that the optimizer moves against.
+    """A round's release: a vector (r,), float64, that the optimizer moves against.
 
     `sigma` is the standard deviation of the noise in each coordinate of a noised gradient, None where the vector is
     post-processing of noised features; `spent` the epsilon of everything released so far, of the worst client where

@@ -32,12 +32,12 @@ def numbers_of(content: Mapping[str, Any]) -> dict[str, float]:
     An un-noised loss, which a run records only where `unsafe_metrics` made its reader's epsilon infinite, is
     `unsafe/training_loss`.
     """
-    found = {}
+    numbers = {}
     for name, value in flat(content):
         number = to_float(value)
         if number is not None and name not in _NO_NUMBERS:
-            found[f"unsafe/{name}" if name == _UNSAFE else name] = number
-    return found
+            numbers[f"unsafe/{name}" if name == _UNSAFE else name] = number
+    return numbers
 
 
 def words_of(content: Mapping[str, Any]) -> dict[str, str]:
@@ -70,15 +70,15 @@ class Observers:
         self._observers = list(observers)
 
     def started(self, plan: dict[str, Any]) -> None:
-        """Tell everyone."""
+        """Pass it on to every observer."""
         self._tell("started", plan)
 
     def round_done(self, record: dict[str, Any]) -> None:
-        """Tell everyone."""
+        """Pass it on to every observer."""
         self._tell("round_done", record)
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """Tell everyone."""
+        """Pass it on to every observer."""
         self._tell("finished", summary)
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
@@ -86,15 +86,15 @@ class Observers:
         self._tell("released", round_, theta, outcome, kind=Witness)
 
     def broke_off(self, status: str) -> None:
-        """Tell those that want to know."""
+        """Pass it on to the observers that have `broke_off`."""
         self._tell("broke_off", status, kind=Ending)
 
-    def _tell(self, what: str, *given: Any, kind: type | None = None) -> None:
+    def _tell(self, what: str, *arguments: Any, kind: type | None = None) -> None:
         for observer in list(self._observers):
             if kind is not None and not isinstance(observer, kind):
                 continue
             try:
-                getattr(observer, what)(*given)
+                getattr(observer, what)(*arguments)
             except Exception as fault:
                 self._observers = [other for other in self._observers if other is not observer]
                 name = type(observer).__name__
@@ -130,8 +130,8 @@ class MlflowObserver:
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fedsw"
         try:
             self._client: MlflowClient = MlflowClient(tracking_uri=tracking_uri)
-            found = self._client.get_experiment_by_name(name)
-            self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+            stored = self._client.get_experiment_by_name(name)
+            self._experiment = stored.experiment_id if stored else self._client.create_experiment(name)
         except Exception as fault:
             where = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "its default place"
             raise ValueError(
@@ -180,8 +180,8 @@ class MlflowObserver:
 
     def _before(self, folder: str) -> str | None:
         quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
-        found = self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1)
-        return found[0].info.run_id if found else None
+        stored_runs = self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1)
+        return stored_runs[0].info.run_id if stored_runs else None
 
     def _log(self, numbers: dict[str, float], *, step: int) -> None:
         from mlflow.entities import Metric

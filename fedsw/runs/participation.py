@@ -1,4 +1,4 @@
-"""What a node's operator may know of the runs that it takes part in: a small file a run, in the node's `state-dir`.
+"""A node's notes for its operator on the runs that it takes part in: a small file a run, in the node's `state-dir`.
 
 It is for the operator and is never sent. It holds what the server asked for and the numbers of rounds that this node
 answered in: no count, no output, no time (the file system's own times say when a node was last asked).
@@ -43,7 +43,7 @@ class Participation:
 
     @property
     def over(self) -> bool:
-        """Whether this node has answered in the last planned round."""
+        """True if this node has answered in the last planned round."""
         return self.last >= self.rounds
 
     def after(self, round_: int) -> Participation:
@@ -73,8 +73,8 @@ def note(folder: Path, part: Participation, round_: int | None) -> None:
     """Write down that a node was greeted, or answered in a round."""
     path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None
-    found = part if known is None or known.run != part.run else known
-    content = asdict(found if round_ is None else found.after(round_))
+    noted = part if known is None or known.run != part.run else known
+    content = asdict(noted if round_ is None else noted.after(round_))
     del content["heard"]
     files.new_folder(folder)
     files.replace(path, json.dumps(content).encode(), durable=False)
@@ -82,8 +82,8 @@ def note(folder: Path, part: Participation, round_: int | None) -> None:
 
 def participations(folder: Path) -> list[Participation]:
     """The runs that a node took part in, the one that was heard of last at the end; damaged files are left out."""
-    found = [part for path in folder.glob(_PATTERN) if (part := _read(path)) is not None]
-    return sorted(found, key=lambda part: part.heard)
+    parts = [part for path in folder.glob(_PATTERN) if (part := _read(path)) is not None]
+    return sorted(parts, key=lambda part: part.heard)
 
 
 def _read(path: Path) -> Participation | None:

@@ -1,4 +1,4 @@
-"""What a finished run says of itself, and the command that goes on with one that is not finished."""
+"""Read a run's folder, and name the command that goes on with a run that is not finished."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class RunRecord(Short):
 
     @property
     def completed(self) -> bool:
-        """Whether every planned round was released."""
+        """True if every planned round was released."""
         return self.summary.get("status") == "completed"
 
 
@@ -171,8 +171,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     def require(names: Iterable[str], values: Mapping[str, Any], kind: Callable[[Any], bool], wanted: str) -> None:
         for name in names:
             if (value := values.get(name)) is not None and not kind(value):
-                found = type(value).__name__
-                raise ValueError(f"{path} is damaged: {name!r} is a {found}, and {wanted} belongs there")
+                type_name = type(value).__name__
+                raise ValueError(f"{path} is damaged: {name!r} is a {type_name}, and {wanted} belongs there")
 
     require(_TEXTS, summary, lambda value: isinstance(value, str), "a text")
     require(_WHOLE, summary, lambda value: type(value) is int, "a whole number")
@@ -190,7 +190,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _ended_in_order(log: Path) -> bool:
-    """Whether the last process of a run wrote its summary; without a log, as far as one can see."""
+    """Say whether the last process of a run wrote its summary; without a log, as far as one can see."""
     if not log.is_file():
         return True
     with log.open(encoding="utf-8", errors="replace") as lines:

@@ -54,7 +54,7 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether a process of this machine is running the run."""
+    """Say whether a process of this machine is running the run."""
     return files.is_locked(directory / LOCK)
 
 
@@ -105,9 +105,9 @@ def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
     if not path.exists():
         _require_unspent(path, [] if missing_ok else remembered)
     elif remembered:
-        with Ledger.open(path, read_only=True) as found:
+        with Ledger.open(path, read_only=True) as ledger:
             for by, head in remembered:
-                found.require(head, by)
+                ledger.require(head, by)
 
 
 def _require_unspent(path: Path, remembered: Iterable[tuple[str, Head]]) -> None:

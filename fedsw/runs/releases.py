@@ -1,4 +1,4 @@
-"""What clients release once: it is stored as it arrives, so that no client is asked for it again."""
+"""Store what clients release once, as it arrives, so that no client is asked for it again."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Releases:
     def keep(self, client: int, arrays: Mapping[str, Tensor], round_: int, epsilon: float) -> None:
         """Put a release on disk, whole or not at all: arrays of any shape, by name, and its ledger's epsilon."""
         self._folder.mkdir(exist_ok=True, mode=files.PRIVATE_FOLDER)
-        own = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
+        copies = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
         reported = torch.tensor([round_, epsilon], dtype=torch.float64)
-        files.replace(self._file(client), save({**own, _REPORTED: reported}))
+        files.replace(self._file(client), save({**copies, _REPORTED: reported}))
         self._reported[client] = (round_, epsilon)
 
     def read(self) -> list[Mapping[str, Tensor]]:
@@ -133,6 +133,6 @@ def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
         values = torch.tensor(content["values"], dtype=torch.float64)
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
             raise ValueError(f"its values are of shape {tuple(values.shape)}")
-        return Moments(layout, values, float(content["sigma"]), tuple(int(each) for each in content["records"]))
+        return Moments(layout, values, float(content["sigma"]), tuple(int(count) for count in content["records"]))
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None

@@ -85,9 +85,9 @@ RELEASABLE = (
     HELD_OUT,
     SUMMARY,
 )
-"""What may leave a run's folder, and what a copy of it needs; a file that is new belongs here or in `KEPT_BACK`."""
+"""Files that may leave a run's folder, and that a copy needs; a file that is new belongs here or in `KEPT_BACK`."""
 KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, GAP, MOMENTS_ALONE, RELEASES, LOCK)
-"""What does not go into a copy: the log, which says when; locks and agreements, which say of which process; what an
+"""Files that no copy has: the log, which says when; locks and agreements, which say of which process; what an
 account or single clients know; and card, page and entry, which are written anew from the rest."""
 
 
@@ -98,9 +98,9 @@ def client_ledgers(directory: Path) -> list[Path]:
 
 def require_plain_files(directory: Path) -> None:
     """Refuse a run's folder that holds links, which lead elsewhere, or pipes and devices, which never end."""
-    for place, folders, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory):
         for name in sorted((*folders, *names)):
-            if (path := Path(place, name)).is_symlink():
+            if (path := Path(folder, name)).is_symlink():
                 raise ValueError(f"{path} is a link to {path.readlink()}; a run's folder holds none: remove it")
             if name not in folders:
                 _require_regular(path)
@@ -155,17 +155,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = []
+    rows = []
     for position, line in enumerate(lines, start=1):
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except json.JSONDecodeError as fault:
             if position < len(lines):
                 raise ValueError(f"{path}, line {position}: {fault}") from None
             continue
-        if not isinstance(found[-1], dict):
-            raise ValueError(f"{path}, line {position} is damaged: a {type(found[-1]).__name__}, and not an object")
-    return found
+        if not isinstance(rows[-1], dict):
+            raise ValueError(f"{path}, line {position} is damaged: a {type(rows[-1]).__name__}, and not an object")
+    return rows
 
 
 def find_run(name: str, runs: Path) -> Path:
@@ -181,7 +181,7 @@ def find_run(name: str, runs: Path) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `folder` holds a run that was started."""
+    """Say whether `folder` holds a run that was started."""
     return (folder / CONFIG).is_file()
 
 
@@ -224,7 +224,7 @@ class Names:
 
 
 UNNAMED = Names()
-"""Of a run whose groups and classes nobody named."""
+"""The names of a run whose groups and classes nobody named."""
 
 
 def names_in(directory: Path, columns: Columns | None = None) -> Names:

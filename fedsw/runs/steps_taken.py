@@ -41,8 +41,8 @@ def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.
             "training.scheduler 'ReduceLROnPlateau' follows a loss, and none is released every round; name one that "
             "follows the rounds, such as 'CosineAnnealingLR'"
         )
-    place, arguments = torch.optim.lr_scheduler, settings.scheduler_arguments
-    return _made("training.scheduler", settings.scheduler, place.LRScheduler, place, optimizer, arguments)
+    schedulers, arguments = torch.optim.lr_scheduler, settings.scheduler_arguments
+    return _made("training.scheduler", settings.scheduler, schedulers.LRScheduler, schedulers, optimizer, arguments)
 
 
 def require_steps(settings: Training) -> None:
@@ -61,7 +61,7 @@ def require_steps(settings: Training) -> None:
     if scheduler is not None:
         scheduler.step()
     content = io.BytesIO()
-    torch.save([each.state_dict() for each in (optimizer, scheduler) if each is not None], content)
+    torch.save([stateful.state_dict() for stateful in (optimizer, scheduler) if stateful is not None], content)
     try:
         torch.load(io.BytesIO(content.getvalue()), weights_only=True)
     except Exception:  # what torch does not load by its values alone
@@ -71,17 +71,17 @@ def require_steps(settings: Training) -> None:
         ) from None
 
 
-def _made(what: str, name: str, base: type[_Kind], place: object, subject: object, arguments: dict[str, Any]) -> _Kind:
-    """What a class of that name in a module of torch makes of its subject, and of what the settings give it."""
+def _made(what: str, name: str, base: type[_Kind], module: object, subject: object, arguments: dict[str, Any]) -> _Kind:
+    """Make an object of the class of that name in a module of torch, from its subject and the settings' arguments."""
     known = {
-        each: kind for each, kind in vars(place).items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not each.startswith("_")
+        class_name: kind for class_name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not class_name.startswith("_")
     }  # fmt: skip
     if name not in known:
         near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
-        own = ["'sgd'", "'adam'"] if base is torch.optim.Optimizer else []
+        shipped = ["'sgd'", "'adam'"] if base is torch.optim.Optimizer else []
         raise ExperimentError(
-            f"{what} {name!r} is unknown; nearest known: {near!r}. Known: {', '.join([*own, *sorted(known)])}"
+            f"{what} {name!r} is unknown; nearest known: {near!r}. Known: {', '.join([*shipped, *sorted(known)])}"
         )
     made: Callable[..., _Kind] = known[name]
     try:
@@ -154,10 +154,10 @@ class Trainer:
         with torch.no_grad():
             self._parameter.copy_(state.theta)
             self._average.copy_(state.average)
-        kept = dict(state.optimizer)
+        stored = dict(state.optimizer)
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(kept.pop("scheduler"))
-        self._optimizer.load_state_dict(kept)
+            self._scheduler.load_state_dict(stored.pop("scheduler"))
+        self._optimizer.load_state_dict(stored)
         for step in state.later:
             self.step(step.released)
 

@@ -1,4 +1,4 @@
-"""What can be watched of a run: structured logs and a Prometheus endpoint, of releasable numbers only.
+"""Watch a run: structured logs and a Prometheus endpoint, of releasable numbers only.
 
 But for times: every line of a log and every look at a live run show when a round was released. That is for the run's
 operator, not for publication (`fedsw.runs.run_files`).

@@ -29,20 +29,20 @@ def require_sensitivity(charge: Mapping[str, Any], least: float, where: str, fau
     faults.require(has >= least * (1 - EXACT), f"{where}: Δ = {has:.6g} is less than {least:.6g} by the formula")
 
 
-def paper(n: int, own: tuple[float, float], other: tuple[float, float]) -> float:
+def paper(n: int, this: tuple[float, float], other: tuple[float, float]) -> float:
     """Section 4.1: 4 R (3 L1 + L2) / n, R the larger radius; a side is (radius, Jacobian's norm)."""
-    return 4 * max(own[0], other[0]) * (3 * own[1] + other[1]) / n
+    return 4 * max(this[0], other[0]) * (3 * this[1] + other[1]) / n
 
 
-def by_slice(n: int, own: tuple[float, float], other: tuple[float, float]) -> float:
+def by_slice(n: int, this: tuple[float, float], other: tuple[float, float]) -> float:
     """Section 4.2."""
-    (m, one), (a, two) = own, other
+    (m, one), (a, two) = this, other
     return 4 / n * max(one * (m + a), 2 * one * a, max(m, a) * one + m * two, (2 * a - m) * one + m * two)
 
 
-def by_vector(n: int, own: tuple[float, float], other: tuple[float, float], spread: float) -> float:
+def by_vector(n: int, this: tuple[float, float], other: tuple[float, float], spread: float) -> float:
     """Section 4.3, for directions of that spread; the cosine's maximum from its three cases."""
-    (m, one), (a, two) = own, other
+    (m, one), (a, two) = this, other
     root = math.sqrt(spread)
     if one == 0:
         return 4 * m * root * two / n
@@ -60,14 +60,14 @@ def by_vector(n: int, own: tuple[float, float], other: tuple[float, float], spre
     return 4 / n * (one * a + reach)
 
 
-def distance(n: int, own: tuple[float, float], other: tuple[float, float], *, spread: float, bound: str) -> float:
+def distance(n: int, this: tuple[float, float], other: tuple[float, float], *, spread: float, bound: str) -> float:
     """The bound that the settings name, "auto" the smallest; given noised tables own terms alone move (section 8)."""
     if bound == TABLES:
-        return 4 * own[1] * (spread * own[0] + math.sqrt(spread) * other[0]) / n
+        return 4 * this[1] * (spread * this[0] + math.sqrt(spread) * other[0]) / n
     by_bound = {
-        "paper": paper(n, own, other),
-        "slice": by_slice(n, own, other),
-        "vector": by_vector(n, own, other, spread),
+        "paper": paper(n, this, other),
+        "slice": by_slice(n, this, other),
+        "vector": by_vector(n, this, other, spread),
     }
     return min(by_bound.values()) if bound == "auto" else by_bound[bound]
 
@@ -92,14 +92,14 @@ def of_sum(
         return _to_other_records(experiment, batch, spreads[0])
     if penalties is None:
         penalties = [{**goal, "weight": goal["alpha"]}, *goal.get("also", ())]
-    left = 0.0 if matching else max(0.0, 1.0 - float(sum(each["weight"] for each in penalties)))
+    left = 0.0 if matching else max(0.0, 1.0 - float(sum(penalty["weight"] for penalty in penalties)))
     total = dict.fromkeys(batch, SLACK * (left * 2 * clip["loss"] / sum(batch.values())))
-    for each, spread in zip(penalties, spreads, strict=True):
-        own = (each.get("radius") or clip["output"], each.get("jacobian") or clip["jacobian"])
-        cell_of, cells = _cells_of(batch, each["penalty"])
-        compared, moved = _Compared(each, cells, own, spread, bound), _MOVED[each["penalty"]]
+    for penalty, spread in zip(penalties, spreads, strict=True):
+        side = (penalty.get("radius") or clip["output"], penalty.get("jacobian") or clip["jacobian"])
+        cell_of, cells = _cells_of(batch, penalty["penalty"])
+        compared, moved = _Compared(penalty, cells, side, spread, bound), _MOVED[penalty["penalty"]]
         for name, cell in cell_of.items():
-            total[name] += SLACK * each["weight"] * moved(compared, cell)
+            total[name] += SLACK * penalty["weight"] * moved(compared, cell)
     return total
 
 
@@ -109,26 +109,26 @@ class _Compared:
 
     penalty: Mapping[str, Any]
     cells: Mapping[str, int]
-    own: tuple[float, float]
+    side: tuple[float, float]
     spread: float
     bound: str
 
     def to(self, other: tuple[float, float], cell: str) -> float:
         """How far a record of a cell moves the distance to a side."""
-        return distance(self.cells[cell], self.own, other, spread=self.spread, bound=self.bound)
+        return distance(self.cells[cell], self.side, other, spread=self.spread, bound=self.bound)
 
     def stated(self) -> float:
         """How far it moves by the user's own word, which nothing here proves."""
         if self.bound == TABLES:
             raise ValueError("a stated bound is not one of own terms given noised tables")
-        return float(self.penalty["stated"](list(self.cells.values()), self.own))
+        return float(self.penalty["stated"](list(self.cells.values()), self.side))
 
 
 _MOVED: Mapping[str, Callable[[_Compared, str], float]] = {
-    "statistical-parity": lambda one, cell: comparisons(one.cells, odds=False) * one.to(one.own, cell),
-    "equality-of-odds": lambda one, cell: comparisons(one.cells, odds=True) * one.to(one.own, cell),
+    "statistical-parity": lambda one, cell: comparisons(one.cells, odds=False) * one.to(one.side, cell),
+    "equality-of-odds": lambda one, cell: comparisons(one.cells, odds=True) * one.to(one.side, cell),
     "prior-matching": lambda one, cell: one.to((one.penalty["prior_radius"], 0.0), cell),
-    "distribution-matching": lambda one, cell: one.to(one.own, cell),
+    "distribution-matching": lambda one, cell: one.to(one.side, cell),
     "stated": lambda one, cell: one.stated(),
 }
 """How far a record moves each penalty; a name that is not here is a KeyError, and the check says so."""
@@ -241,12 +241,12 @@ def model(folder: Folder, name: str) -> Check:
     faults.require(numbers == sorted(set(numbers)), "the steps of metrics.jsonl do not follow one another")
     most = (last - 1) * planned + step
     faults.require(max(numbers, default=0) <= most, f"metrics.jsonl goes on to step {max(numbers, default=0)}")
-    released, kept = tensors_of(path), stored["network"]
-    off = not_of_sketches(folder, kept, released)
+    released, network = tensors_of(path), stored["network"]
+    off = not_of_sketches(folder, network, released)
     if off is None:
-        both = released.keys() & kept.keys()
-        same = {key for key in both if torch.equal(released[key], kept[key])}
-        off = sorted((released.keys() | kept.keys()) - same)
+        both = released.keys() & network.keys()
+        same = {key for key in both if torch.equal(released[key], network[key])}
+        off = sorted((released.keys() | network.keys()) - same)
     faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
     return faults.check(name, f"the generator is that of step {step}, bit for bit", step=step)
 
@@ -275,10 +275,10 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
         return
     if folder.local:
         places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
-        inside = {int(own.stem.removeprefix("client-")) for own in folder.directory.glob(places)}
+        inside = {int(release.stem.removeprefix("client-")) for release in folder.directory.glob(places)}
         faults.require(len(inside) == int(clients), f"the sketch says {clients:g} clients, and {len(inside)} released")
-        own_rows = [(book, row) for book in folder.books for row in book.rows if row.round == number]
-        rows = [row for book, row in own_rows if int(book.client or -1) in inside]
+        rows_of_book = [(book, row) for book in folder.books for row in book.rows if row.round == number]
+        rows = [row for book, row in rows_of_book if int(book.client or -1) in inside]
     else:
         rows = [row for row in rows if row.attempt == int(attempt)]
     total = math.hypot(*(row.sigma for row in rows))
@@ -286,7 +286,7 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
 
 
 def _on_grid(values: Tensor, least: float) -> bool:
-    """Whether numbers are whole steps of a grid that noise of at least such a scale leaves; exact sums hardly are."""
+    """Say whether numbers are whole steps of a grid that noise of at least such a scale has; exact sums hardly are."""
     half = math.frexp(least / 2)[1]  # clients may add noise that differs a little
     steps = values * 2.0 ** (_STEPS - half)
     return bool((steps == steps.round()).all())
@@ -310,7 +310,7 @@ def _cells(folder: Folder) -> int:
 
 
 def read_titled(path: Path, begun: bytes) -> dict[str, Any] | None:
-    """What a file of torch's holds after its title, which ends with its SHA-256; None if there is no whole one."""
+    """Read a file of torch's after its title, which ends with its SHA-256; None if there is no whole one."""
     if not path.is_file():
         return None
     title, _, content = path.read_bytes().partition(b"\n")
@@ -328,11 +328,11 @@ def tensors_of(path: Path) -> Mapping[str, Tensor]:
 
 _OF_TREE = ("moved", "rows", "drawn", "parents", "order", "chances", "proportions")
 _ROOM = 1e-5
-"""What other processors may make of the same sums."""
+"""Tolerance: other processors may sum the same numbers to a little more or less."""
 
 
-def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
-    """Which tensors (any shape) of a generator of tables are neither training's nor sketches'; None of other kinds."""
+def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
+    """List tensors (any shape) of a table generator that are neither training's nor sketches'; None of other kinds."""
     from fedsw.learning.models.table_generator import TableGenerator
     from fedsw.learning.sketches.from_settings import Stage
     from fedsw.learning.sketches.learnt import flat_bytes
@@ -349,7 +349,7 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
     assert isinstance(network, TableGenerator)
-    network.load_state_dict(dict(kept))
+    network.load_state_dict(dict(trained))
     sketches, sketchers = [], []
     for number in range(1, 1 + len(experiment.sketch.shares)):
         marks = stored_classifier(run, number) if number > 1 else None
@@ -366,7 +366,7 @@ def not_of_sketches(folder: Folder, kept: Mapping[str, Tensor], released: Mappin
     wanted = experiment.sketch.generator
     choose(sketches, network.eval(), wanted=wanted, sketchers=sketchers, proportions=proportions)
     return [name for name, tensor in network.state_dict().items() if not _agree(name, tensor, released.get(name))] + [
-        name for name in released if name not in kept
+        name for name in released if name not in trained
     ]
 
 

@@ -23,8 +23,8 @@ def check_chain(folder: Folder) -> Check:
     if not folder.books:
         if folder.local and folder.noisy:
             return without_ledgers(CHAIN)
-        found = "no ledger is in the folder"
-        return Check(CHAIN, folder.local or not folder.metrics, found + (": nothing was protected" * folder.local))
+        without = "no ledger is in the folder"
+        return Check(CHAIN, folder.local or not folder.metrics, without + (": nothing was protected" * folder.local))
     faults = Faults()
     for book in folder.books:
         _follow(book, faults)
@@ -36,8 +36,8 @@ def check_chain(folder: Folder) -> Check:
         faults.require(ends.get("sequence") == last, f"the summary saw {ends.get('sequence')} rows, there are {last}")
     with_ledger = {book.client for book in folder.books}
     for client, said in sorted(folder.summary.get("epsilon_spent_by_client", {}).items() if folder.local else []):
-        there = client in with_ledger or said == 0  # one that was never charged begins no ledger
-        faults.require(there, f"client {client} reported what it spent, and has no ledger here")
+        accounted = client in with_ledger or said == 0  # one that was never charged begins no ledger
+        faults.require(accounted, f"client {client} reported what it spent, and has no ledger here")
     rows = {book.name: len(book.rows) for book in folder.books}
     ledgers = "one ledger" if len(rows) == 1 else f"{len(rows)} ledgers"
     return faults.check(CHAIN, f"{sum(rows.values())} digests recomputed in {ledgers}", rows=rows)
@@ -107,8 +107,8 @@ def check(folder: Folder) -> Check:
         faults.require(folder.summary.get("status") != "completed", "the run is completed, and has no model")
         return faults.check(NAME, f"the checkpoint is of round {round_}; no model was released", round=round_)
     if not str(folder.summary.get("status", "")).startswith(("completed", "stopped")):
-        found = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
-        return faults.check(NAME, found, round=round_)
+        words = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
+        return faults.check(NAME, words, round=round_)
     off = _differing(sensitivity.tensors_of(model), _released(folder, stored["average"]), folder)
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")
     what = "averaged iterates" if averaged else "iterate"
@@ -127,7 +127,7 @@ def _released(folder: Folder, theta: Tensor) -> Tensor:
 
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
-    """What the whole state holds, with round and ledger's row of the last release on file; None if there is none.
+    """Read the whole state, with round and ledger's row of the last release on file; None if there is none.
 
     Releases are only there in a run that is going on or broke off: its parameters are those before them.
     """

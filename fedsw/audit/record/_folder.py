@@ -123,23 +123,23 @@ class Folder:
 
     @property
     def model(self) -> TrustModel:
-        """What the trust model is for the run's task: its facts."""
+        """Facts of the trust model for the run's task."""
         task = shipped_task(self.experiment["objective"]["task"])
         return trust_model(self.trust, sketch=task is not None and task.facts.sketched)
 
     @property
     def local(self) -> bool:
-        """Whether the ledgers are the clients'."""
+        """True if the ledgers are the clients'."""
         return self.model.local
 
     @property
     def sketch(self) -> bool:
-        """Whether one sum over all records was released, once."""
+        """True if one sum over all records was released, once."""
         return self.model.sketched
 
     @property
     def seeded(self) -> bool:
-        """Whether sampling and noise follow from a seed."""
+        """True if sampling and noise follow from a seed."""
         return self.experiment.get("seed") is not None
 
     @property
@@ -161,7 +161,7 @@ class Folder:
 
     @property
     def releases_kept(self) -> bool:
-        """Whether something of records that are kept out of training is released, once."""
+        """True if counts of records that are kept out of training are released, once."""
         return bool(self.experiment["data"].get("held_out_to", "operator") == "everybody")
 
     @property
@@ -183,15 +183,15 @@ class Folder:
         values = torch.tensor(self.moments["values"], dtype=torch.float64)
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
             raise ValueError(f"moments.json holds values of shape {tuple(values.shape)}")
-        records = tuple(int(each) for each in self.moments["records"])
+        records = tuple(int(count) for count in self.moments["records"])
         return prepare(self.task, Moments(layout, values, float(self.moments["sigma"]), records))
 
     @property
     def noisy(self) -> bool:
-        """Whether a guarantee was asked for."""
+        """True if a guarantee was asked for."""
         epsilon = self.privacy.get("epsilon")
-        asked = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
-        return self.model.noised and asked
+        planned = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
+        return self.model.noised and planned
 
     @property
     def accountant(self) -> str:
@@ -278,7 +278,7 @@ class Folder:
     @property
     def word(self) -> str:
         """Whose word the bounds of all penalties are."""
-        stated = self.own_penalties and any(each["penalty"] == "stated" for each in self.penalties)
+        stated = self.own_penalties and any(penalty["penalty"] == "stated" for penalty in self.penalties)
         return "stated" if stated else "proven"
 
     @property
@@ -312,10 +312,10 @@ class Folder:
 
 
 def _stated(
-    bound: Callable[[Sequence[int], Clip], float], loss: float, sizes: list[int], own: tuple[float, float]
+    bound: Callable[[Sequence[int], Clip], float], loss: float, sizes: list[int], side: tuple[float, float]
 ) -> float:
-    """What a user states for these sizes of groups, and these clips of outputs and Jacobians."""
-    return bound(sizes, Clip(*own, loss))
+    """The bound that a user states for these sizes of groups, and these clips of outputs and Jacobians."""
+    return bound(sizes, Clip(*side, loss))
 
 
 def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
@@ -387,14 +387,14 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    found = []
+    rows = []
     for position, line in enumerate(lines, start=1):
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except ValueError as fault:
             if position < len(lines):
                 raise ValueError(f"{path}, line {position} is damaged: {fault}") from None
-    return found
+    return rows
 
 
 def without_ledgers(name: str) -> Check:

@@ -1,4 +1,4 @@
-"""What a run costs that is the best of a random number of runs, written again from theory, and where it must be said.
+"""The cost of a run that is the best of a random number of runs, written again from theory, and where it must be said.
 
 Source: docs/guarantees/selection.md.
 """
@@ -22,7 +22,7 @@ from fedsw.privacy.accountants import ACCOUNTANTS
 from fedsw.privacy.accounting.selection import Selection, renyi_of_best
 
 Stored = dict[str, Any]
-"""What a file of the run says of its selection."""
+"""A selection as a file of the run states it."""
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.02, 1.0, 60), np.geomspace(2.0, 300.0, 360)[1:]])
 _NODES = 3001
@@ -33,9 +33,11 @@ def require_said(folder: Folder, faults: Faults) -> None:
     said = {"config.json": folder.selection}
     said |= {f"{book.name}'s header": book.promise.get("selection") for book in folder.books}
     said |= {"summary.json": folder.summary.get("selection")} if folder.summary else {}
-    known = next((each for each in said.values() if each is not None), None)
-    for where, own in said.items():
-        faults.require(own == known, f"{where} does not say what run it was selected among, as another file does")
+    known = next((selection for selection in said.values() if selection is not None), None)
+    for where, selection_there in said.items():
+        faults.require(
+            selection_there == known, f"{where} does not say what run it was selected among, as another file does"
+        )
     if folder.summary and folder.noisy:
         words = str(folder.summary["guarantee"]["statement"])
         spoken = "best of a random number of runs" in words
@@ -103,7 +105,7 @@ def check(folder: Folder) -> Check:
         return Check(NAME, not folder.metrics, "no plan.json: the run was refused before anything was spent")
     faults, records = Faults(), sum(folder.sizes.values())
     delta = resolved(folder.privacy["delta"], records)
-    asked = real(folder.privacy.get("epsilon"))
+    epsilon_asked = real(folder.privacy.get("epsilon"))
     epsilon = real(folder.plan["epsilon"])
     planned = float(folder.plan["delta"])
     faults.require(
@@ -111,10 +113,14 @@ def check(folder: Folder) -> Check:
         f"plan.json has δ = {upward(planned, 6)}, the settings {upward(delta, 6)} for {records} records",
     )
     paper = folder.experiment.get("local", {}).get("diameter") == "paper"
-    same = asked == math.inf or math.isclose(epsilon, asked, rel_tol=_SAME) or (paper and epsilon > asked)
+    same = (
+        epsilon_asked == math.inf
+        or math.isclose(epsilon, epsilon_asked, rel_tol=_SAME)
+        or (paper and epsilon > epsilon_asked)
+    )
     # A release states the epsilon that its noise truly has; by RCO's equation (4) that is less than what was asked.
-    same = same or (folder.model.law == "whole records" and epsilon <= asked)
-    faults.require(same, f"plan.json has ε = {upward(epsilon, 6)}, the settings {upward(asked, 6)}")
+    same = same or (folder.model.law == "whole records" and epsilon <= epsilon_asked)
+    faults.require(same, f"plan.json has ε = {upward(epsilon, 6)}, the settings {upward(epsilon_asked, 6)}")
     for book in folder.books:
         _header(folder, book, epsilon, delta, faults)
     if folder.summary:
@@ -124,8 +130,8 @@ def check(folder: Folder) -> Check:
     kind = "nominal " if folder.seeded else ""
     if not folder.noisy:
         return faults.check(NAME, "no privacy is claimed: ε = ∞", delta_times_records=delta * records)
-    found = f"{kind}({upward(folder.claimed, 6)}, {upward(delta, 6)}) by {folder.accountant}, trust {folder.trust}"
-    return faults.check(NAME, f"{found}, wherever it is written{warning}", delta_times_records=delta * records)
+    claim = f"{kind}({upward(folder.claimed, 6)}, {upward(delta, 6)}) by {folder.accountant}, trust {folder.trust}"
+    return faults.check(NAME, f"{claim}, wherever it is written{warning}", delta_times_records=delta * records)
 
 
 def resolved(delta: float | str, records: int) -> float:
@@ -139,7 +145,7 @@ def resolved(delta: float | str, records: int) -> float:
 
 
 def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Faults) -> None:
-    own, seeded = book.promise, folder.seeded
+    promise, seeded = book.promise, folder.seeded
     where = f"{book.name}'s header"
     budget = book.budget
     # Where epsilon follows from a noise multiplier, each client's follows from its own sampling rate.
@@ -148,25 +154,29 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     same = budget <= epsilon * (1 + _SAME) if free else equal
     faults.require(same, f"{where} has a budget of {upward(budget, 6)}, plan.json {upward(epsilon, 6)}")
     faults.require(
-        float(own["delta"]) == delta, f"{where} has δ = {upward(own['delta'], 6)}, the settings {upward(delta, 6)}"
+        float(promise["delta"]) == delta,
+        f"{where} has δ = {upward(promise['delta'], 6)}, the settings {upward(delta, 6)}",
     )
     accountant = folder.accountant
     faults.require(
-        own["accountant"] == accountant, f"{where} is kept by {own['accountant']}, the settings ask for {accountant}"
+        promise["accountant"] == accountant,
+        f"{where} is kept by {promise['accountant']}, the settings ask for {accountant}",
     )
-    noise = own.get("mechanism")
+    noise = promise.get("mechanism")
     faults.require(noise == folder.mechanism, f"{where} takes {noise} noise, the settings ask for {folder.mechanism}")
-    relation = own.get("relation")
+    relation = promise.get("relation")
     covers = relation in (_relation(folder), ANY_REPLACEMENT)  # the second is the wider one
     faults.require(covers, f"{where} is for {relation} neighbours, not {_relation(folder)}")
-    faults.require(own["nominal"] == seeded, f"{where} says nominal = {own['nominal']}, the seed {seeded}")
+    faults.require(promise["nominal"] == seeded, f"{where} says nominal = {promise['nominal']}, the seed {seeded}")
     name = folder.directory / "run.name"
     if folder.local and name.is_file():
         known = name.read_text(encoding="ascii").strip()
-        faults.require(str(own.get("run")).partition(".")[0] == known, f"{where} is of another run")
+        faults.require(str(promise.get("run")).partition(".")[0] == known, f"{where} is of another run")
     groups = {"records"} if folder.local else set(folder.sizes)
     groups |= {HELD_OUT} if folder.releases_kept else set()
-    faults.require(set(own["groups"]) == groups, f"{where} accounts for {own['groups']}, the plan for {sorted(groups)}")
+    faults.require(
+        set(promise["groups"]) == groups, f"{where} accounts for {promise['groups']}, the plan for {sorted(groups)}"
+    )
 
 
 def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> None:
@@ -186,9 +196,10 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     faults.require(unit == (_unit(folder) or "record"), f"summary: the unit of privacy is {unit!r}, not the settings'")
     for name, value in expected.items():
         faults.require(guarantee.get(name) == value, f"summary: {name} is {guarantee.get(name)!r}, and is {value!r}")
-    own = 0.0 if folder.accountant == LAPLACE else delta
+    expected_delta = 0.0 if folder.accountant == LAPLACE else delta
     faults.require(
-        float(reported["delta"]) == own, f"summary: δ is {upward(reported['delta'], 6)}, the settings' {upward(own, 6)}"
+        float(reported["delta"]) == expected_delta,
+        f"summary: δ is {upward(reported['delta'], 6)}, the settings' {upward(expected_delta, 6)}",
     )
     faults.require(reported["nominal"] == seeded, f"summary: nominal is {reported['nominal']}, the seed {seeded}")
     faults.require(reported["seed"] == folder.experiment.get("seed"), "summary: its seed is not the settings'")
@@ -213,10 +224,10 @@ def _sampling(folder: Folder) -> str:
 
 
 def _fixed(folder: Folder) -> list[str]:
-    """What of a record no guarantee of this run replaces: what decides its stratum, and which client it is at."""
+    """Parts of a record that no guarantee of this run replaces: they decide its stratum, and which client it is at."""
     dealt = folder.experiment["partition"]
     fixed = set() if folder.sketch else {"group"}
-    if not folder.sketch and "equality-of-odds" in (each["penalty"] for each in folder.penalties):
+    if not folder.sketch and "equality-of-odds" in (penalty["penalty"] for penalty in folder.penalties):
         fixed.add("label")
     if dealt["scheme"] != "iid":
         fixed.add("label" if dealt["scheme"] == "dirichlet" and dealt["by"] == "target" else "group")
@@ -229,7 +240,7 @@ def _relation(folder: Folder) -> str:
 
 
 def _proven(folder: Folder) -> bool:
-    """Whether the accountant's epsilon is a proven bound for the run's noise; no user's own is."""
+    """Say whether the accountant's epsilon is a proven bound for the run's noise; no user's own is."""
     known = ACCOUNTANTS.get(folder.accountant)
     return known is not None and known.guarantee and known.takes.get(folder.mechanism) == "proven"
 
@@ -261,12 +272,12 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     close = bool(said_of) and all(true <= float(text) <= true * (1 + _DIGITS) for text, true in stated)
     faults.require(close, f"the sentence does not say {upward(claim, 4)} and {upward(delta)}, rounded up")
     fixed = _fixed(folder)
-    kept = f"within its {' and '.join(fixed)}" if fixed else "its label and group included"
-    kept += ")" if unit is None else ", at each client by itself)"
-    faults.require(kept in words, f"the sentence does not say {kept[:-1]!r}")
-    for each in folder.experiment.get("data", {}).get("read_off", ()):
+    within = f"within its {' and '.join(fixed)}" if fixed else "its label and group included"
+    within += ")" if unit is None else ", at each client by itself)"
+    faults.require(within in words, f"the sentence does not say {within[:-1]!r}")
+    for column in folder.experiment.get("data", {}).get("read_off", ()):
         told = f"read off the records: which {' and '.join(sorted(folder.experiment['data']['read_off']))} occur."
-        faults.require(told in words, f"the sentence does not say that it is public which {each} occur")
+        faults.require(told in words, f"the sentence does not say that it is public which {column} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
     stages = folder.stages if folder.sketch else 1
     attempts = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.sketch and folder.model.masked else 1

@@ -28,7 +28,7 @@ _QUIET = frozenset({"run begins", "round released", "kept records released", "mo
 """Events of a run in which every round is like the others."""
 
 UNSAFE = frozenset({"training_loss"})
-"""What it may say besides, where `unsafe_metrics` made the reader's epsilon infinite."""
+"""Keys that it may have besides, where `unsafe_metrics` made the reader's epsilon infinite."""
 
 LOG = frozenset(
     {

@@ -38,11 +38,11 @@ def check_replay(folder: Folder) -> Check:
     """Account for the rows by fedsw's own accountant: the summary's epsilon, and within the budget."""
     if not folder.books:
         return _no_rows(REPLAY, folder)
-    faults, found = Faults(), {}
+    faults, spent_by_book = Faults(), {}
     reported = {str(client): real(value) for client, value in folder.summary.get("epsilon_spent_by_client", {}).items()}
     for book in folder.books:
         spent, budget = replay(book), book.budget
-        found[book.name] = spent
+        spent_by_book[book.name] = spent
         faults.require(
             spent <= budget * (1 + 1e-9), f"{book.name} spent {upward(spent, 6)} of a budget of {upward(budget, 6)}"
         )
@@ -55,10 +55,10 @@ def check_replay(folder: Folder) -> Check:
             spent == said or spent > said * (1 - _SAME),
             f"{book.name} reported {upward(said, 6)}, its rows cost {upward(spent, 6)}",
         )
-    worst = max(found.values())
+    worst = max(spent_by_book.values())
     if folder.summary:
         said = real(folder.summary["epsilon_spent"])
-        heard = [found[book.name] for book in folder.books if not folder.local or book.client in reported]
+        heard = [spent_by_book[book.name] for book in folder.books if not folder.local or book.client in reported]
         known = max(heard, default=said)
         # A client that was charged and then lost has spent more than it reported.
         close = _said(folder, said, known) or (folder.local and said < known)
@@ -71,26 +71,26 @@ def check_replay(folder: Folder) -> Check:
     if not folder.local:
         _along(folder, folder.books[0], faults)
     well = f"the rows cost ε = {upward(worst, 6)}" + (", as reported" if folder.summary else "; no summary reports it")
-    return faults.check(REPLAY, well, epsilon_by_ledger=found)
+    return faults.check(REPLAY, well, epsilon_by_ledger=spent_by_book)
 
 
 def _along(folder: Folder, book: Book, faults: Faults) -> None:
     """A few lines of metrics.jsonl, the last among them: epsilon there is that of the rows up to its attempt's."""
-    place = {(row.round, row.attempt): position for position, row in enumerate(book.rows, start=1)}
+    positions = {(row.round, row.attempt): position for position, row in enumerate(book.rows, start=1)}
     steps = int(folder.experiment["training"]["rounds"]) if folder.sketch else 1  # of a stage, whose row has its number
 
     def row(line: Mapping[str, Any]) -> int | None:
-        return place.get((-(-int(line.get("round") or 0) // steps), int(line.get("attempt") or 0)))
+        return positions.get((-(-int(line.get("round") or 0) // steps), int(line.get("attempt") or 0)))
 
-    lines = [(line, found) for line in folder.metrics if (found := row(line)) is not None]
-    for line, found in lines[:: -max(1, len(lines) // _LINES)]:
-        cost, said = replay(book, found), real(line.get("epsilon"))
+    lines = [(line, rows) for line in folder.metrics if (rows := row(line)) is not None]
+    for line, rows in lines[:: -max(1, len(lines) // _LINES)]:
+        cost, said = replay(book, rows), real(line.get("epsilon"))
         fault = f"round {line['round']} of metrics.jsonl says ε = {upward(said, 6)}, its rows cost {upward(cost, 6)}"
         faults.require(_said(folder, said, cost), fault)
 
 
 def _said(folder: Folder, said: float, cost: float) -> bool:
-    """Whether a run says what its rows cost here; where it accounted on a device, a little more is right too."""
+    """Say whether a run states what its rows cost here; where it accounted on a device, a little more is right too."""
     device = folder.privacy.get("device") or folder.experiment["training"].get("device") or "cpu"
     most = _SAME if folder.local or device == "cpu" else _ELSEWHERE
     return said == cost or cost * (1 - _SAME) <= said <= cost * (1 + most)
@@ -103,24 +103,27 @@ def check_independent(folder: Folder) -> Check:
     faults, details, notes = Faults(), [], []
     worst, lowest, how = 0.0, 0.0, ""
     for book in folder.books:
-        own, replayed = independent(book), replay(book)
+        recomputed, replayed = independent(book), replay(book)
         least = floor(book)
-        worst, lowest, how = max((worst, lowest, how), (own.epsilon, least, own.how))
-        slack = own.error + _GRID * min(1.0, replayed)
+        worst, lowest, how = max((worst, lowest, how), (recomputed.epsilon, least, recomputed.how))
+        slack = recomputed.error + _GRID * min(1.0, replayed)
         short = f"{book.name}: fedsw's ε of {upward(replayed, 6)} is below"
-        faults.require(replayed >= own.epsilon - slack, f"{short} the independent {upward(own.epsilon, 6)}")
+        faults.require(
+            replayed >= recomputed.epsilon - slack, f"{short} the independent {upward(recomputed.epsilon, 6)}"
+        )
         faults.require(
             replayed >= least - _SAME, f"{short} {downward(least, 6)}, which no account of these rows can be"
         )
         faults.require(
-            folder.claimed >= own.epsilon - slack,
-            f"{book.name}: the claim of {upward(folder.claimed, 6)} is below the independent {upward(own.epsilon, 6)}",
+            folder.claimed >= recomputed.epsilon - slack,
+            f"{book.name}: the claim of {upward(folder.claimed, 6)} is below the independent "
+            f"{upward(recomputed.epsilon, 6)}",
         )
-        if replayed - own.epsilon > max(_GRID, _CLOSE * own.epsilon):
+        if replayed - recomputed.epsilon > max(_GRID, _CLOSE * recomputed.epsilon):
             notes.append(f"{book.name}: fedsw's {upward(replayed, 6)} is well above it, which is safe")
         details.append({
-            "ledger": book.name, "epsilon": own.epsilon, "grid_error": own.error, "lower_bound": least,
-            "fedsw": replayed, "by": own.how,
+            "ledger": book.name, "epsilon": recomputed.epsilon, "grid_error": recomputed.error, "lower_bound": least,
+            "fedsw": replayed, "by": recomputed.how,
         })  # fmt: skip
     bound = f", no account can be below {downward(lowest, 4)}" if lowest else ""
     well = "; ".join([f"ε = {upward(worst, 6)} by {how or 'nothing'}{bound}", *notes])
@@ -139,7 +142,7 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
         planned = Steps({step: folder.planned_releases for step in last})
         planned.update(steps_of(book, group, book.moments[-1:]))
         costs.append(_by(frozenset(planned.items()), book.delta, book.accountant))
-    return max(costs, key=lambda each: each.epsilon)
+    return max(costs, key=lambda cost: cost.epsilon)
 
 
 def independent(book: Book, rows: int | None = None) -> Recomputed:
@@ -151,7 +154,7 @@ def independent(book: Book, rows: int | None = None) -> Recomputed:
         _by(frozenset(steps_of(book, group, book.rows[:rows]).items()), book.delta, book.accountant)
         for group in book.groups
     ]
-    return max(costs, key=lambda each: each.epsilon)
+    return max(costs, key=lambda cost: cost.epsilon)
 
 
 def floor(book: Book) -> float:
@@ -178,7 +181,7 @@ def replay(book: Book, rows: int | None = None) -> float:
 
 
 def _selected(book: Book, rows: int | None, computed: Callable[[str, float], float], stored: promise.Stored) -> float:
-    """What the rows of a selected run cost: all that the selection does, or more than anybody knows if it is more."""
+    """Cost of a selected run's rows: that of the whole selection, or infinite if the rows cost more than it planned."""
     groups = [steps_of(book, group, book.rows[:rows]) for group in book.groups]
     if not any(groups):
         return 0.0
@@ -211,8 +214,8 @@ _REPLAYED, _RECOMPUTED = 40, 8
 def draw(folder: Folder, book: Book) -> Figure:
     """Draw what the rows of a ledger cost after each release: above as a curve, below as the difference of the two."""
     count = len(book.rows)
-    some = sorted({round(place) for place in np.linspace(1, count, _REPLAYED)})
-    few = sorted({round(place) for place in np.linspace(1, count, _RECOMPUTED)})
+    some = sorted({round(point) for point in np.linspace(1, count, _REPLAYED)})
+    few = sorted({round(point) for point in np.linspace(1, count, _RECOMPUTED)})
     by_replay = {rows: replay(book, rows) for rows in {*some, *few}}
     by_others = {rows: independent(book, rows).epsilon for rows in few}
     figure, (axes, gap) = new_panels(2, 1, size=(6.4, 5.2), sharex=True, height_ratios=(3, 1))

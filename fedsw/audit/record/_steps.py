@@ -1,4 +1,4 @@
-"""What recorded rows cost, as steps; and the profile of a step, written again from theory and not from fedsw's code."""
+"""Cost of recorded rows, as steps; and the profile of a step, written again from theory and not from fedsw's code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RandomDirections:
 
     @property
     def fixed(self) -> bool:
-        """Whether whole orthonormal blocks leave the share k/d of a move for certain."""
+        """True if whole orthonormal blocks leave the share k/d of a move for certain."""
         return self.d == 1 or (self.scheme == "orthogonal" and self.k % self.d == 0)
 
 
@@ -139,8 +139,8 @@ def _lattice(law: stats.rv_continuous, width: float, copies: int) -> tuple[Array
 
 def _fewer(values: Array, mass: Array) -> tuple[Array, Array]:
     """A few values of the same mean, evenly spaced in the square root, over where the mass is more than round-off."""
-    kept = mass > 1e-17
-    roots, mass = np.sqrt(values[kept]), mass[kept]
+    heavy = mass > 1e-17
+    roots, mass = np.sqrt(values[heavy]), mass[heavy]
     nodes = np.linspace(roots[0], roots[-1], _CELLS + 1) ** 2
     squares = roots**2
     cell = np.clip(np.searchsorted(nodes, squares, side="right") - 1, 0, _CELLS - 1)
@@ -229,13 +229,13 @@ def few(steps: Steps, *, up: bool = True) -> Steps:
 
 
 def _rounded(value: float, up: bool) -> float:
-    place = math.log(value) / _ROUNDED
-    return math.exp(_ROUNDED * (math.ceil(place) if up else math.floor(place)))
+    exponent = math.log(value) / _ROUNDED
+    return math.exp(_ROUNDED * (math.ceil(exponent) if up else math.floor(exponent)))
 
 
 def _profiles(steps: Steps, delta: float) -> Recomputed:
     width = _width(few(steps), delta)
-    coarse, fine = (_composed(few(steps), delta, each) for each in (2 * width, width))
+    coarse, fine = (_composed(few(steps), delta, grid) for grid in (2 * width, width))
     how = f"dp_accounting's connect-the-dots and composition of {sum(steps.values())} profiles, grid {width:.2g}"
     return Recomputed(fine, max(0.0, coarse - fine), how)
 
@@ -266,8 +266,8 @@ def _width(steps: Steps, delta: float) -> float:
 def _variance(step: Recorded) -> float:
     """About that of the privacy loss: p^2 (e^(mu^2) - 1), a normal law's mu^2 at p = 1 at the most."""
     means, weights = mixture(step)
-    each = np.minimum(step.rate**2 * np.expm1(np.minimum(means**2, 50.0)), means**2)
-    return max(float(weights @ each), 1e-12)
+    variances = np.minimum(step.rate**2 * np.expm1(np.minimum(means**2, 50.0)), means**2)
+    return max(float(weights @ variances), 1e-12)
 
 
 def _reach(step: Recorded, least: float) -> float:
@@ -307,7 +307,7 @@ def _of_events(events: Sequence[tuple[Any, int]], delta: float, width: float, ki
     """By the library's own accountant, on a grid of that width; its error by one twice as wide."""
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-    coarse, fine = (PLDAccountant(value_discretization_interval=each) for each in (2 * width, width))
+    coarse, fine = (PLDAccountant(value_discretization_interval=grid) for grid in (2 * width, width))
     for event, times in events:
         coarse.compose(event, times)
         fine.compose(event, times)

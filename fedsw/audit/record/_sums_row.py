@@ -112,7 +112,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
                 faults.require(full, f"{where}: moments are of all records, charged at a rate below 1")
                 require_sensitivity(charge, least, f"{where}, of moments", faults)
             said = {charge["group"] for charge in row.trained if charge["sampling_rate"] > 0}
-            missing = sorted({charge["group"] for each in book.rounds for charge in each.trained} - said)
+            missing = sorted({charge["group"] for planned in book.rounds for charge in planned.trained} - said)
             faults.require(not missing, f"{where} does not charge {missing}")
     return _stored(folder, faults)
 
@@ -151,33 +151,36 @@ def check(folder: Folder) -> Check:
     if not folder.books:
         return without_ledgers(NAME)
     faults, least = Faults(), math.inf
-    asked = _asked(folder)
+    planned_ratio = _asked(folder)
     for book in folder.books:
         for row in book.rounds:
             where = f"{book.name}, row {row.sequence}"
             most = max((float(charge["sensitivity"]) for charge in row.trained), default=0.0)
             ratio = row.sigma / most if most else math.inf
             least = min(least, ratio)
-            faults.require(ratio >= asked * (1 - EXACT), f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {asked:.6g}")
-        planned = planned_cost(folder, book) if asked == 0 and folder.accountant == "pld" else None
+            faults.require(
+                ratio >= planned_ratio * (1 - EXACT),
+                f"{where}: σ/Δ = {ratio:.6g}, and the plan's is {planned_ratio:.6g}",
+            )
+        planned = planned_cost(folder, book) if planned_ratio == 0 and folder.accountant == "pld" else None
         if planned is not None:
             budget = real(book.promise["epsilon"])
             enough = planned.epsilon - planned.error <= budget * (1 + _GRID)
             fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(planned.epsilon, 6)}"
             faults.require(enough, f"{fault}, not {upward(budget, 6)}")
-    found = _against_settings(folder, faults)
-    found += require_moments(folder, faults) + require_held_out(folder, faults)
+    checked = _against_settings(folder, faults)
+    checked += require_moments(folder, faults) + require_held_out(folder, faults)
     _metrics(folder, faults)
-    numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": asked or None}
-    margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {asked:.6g})" if asked else "")
-    return faults.check(NAME, f"{margin}; {found}", **numbers)
+    numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": planned_ratio or None}
+    margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {planned_ratio:.6g})" if planned_ratio else "")
+    return faults.check(NAME, f"{margin}; {checked}", **numbers)
 
 
 def _asked(folder: Folder) -> float:
     """sigma / Delta that every row must have; 0 where each client has its own, for its own sampling rate."""
-    given = folder.privacy.get("noise_multiplier")
-    if given is not None:
-        return float(given)
+    multiplier = folder.privacy.get("noise_multiplier")
+    if multiplier is not None:
+        return float(multiplier)
     if folder.model.law in ("clipped sum", "masked sum", "whole records", "sum of waves"):
         return float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     return 0.0
@@ -202,8 +205,8 @@ def _diameter(folder: Folder, faults: Faults) -> str:
             if once:
                 faults.require(charge["sampling_rate"] == 1.0, f"{where}: everything is released, at a rate below 1")
             if rates:
-                slices, asked = charge.get("slicing") or {}, (slicing["directions"], slicing["scheme"])
-                same = (slices.get("k"), slices.get("scheme")) == asked and slices.get("d") == folder.task.dimension
+                slices, expected = charge.get("slicing") or {}, (slicing["directions"], slicing["scheme"])
+                same = (slices.get("k"), slices.get("scheme")) == expected and slices.get("d") == folder.task.dimension
                 faults.require(same, f"{where}: other slices than the settings'")
                 if not once:
                     _require_rate(charge["sampling_rate"], folder, max(folder.sizes.values()), where, faults)
@@ -244,7 +247,9 @@ def _masked(folder: Folder, faults: Faults) -> str:
     for book in folder.books:
         for row in book.rounds:
             (charge,), where = row.trained, f"{book.name}, row {row.sequence}"
-            least = math.sqrt(2 * sum(each.shape[1] for each in folder.task.all_directions(row.round, row.attempt)))
+            least = math.sqrt(
+                2 * sum(directions.shape[1] for directions in folder.task.all_directions(row.round, row.attempt))
+            )
             if folder.task.private_parameters:
                 bounds = _of_contribution(folder, largest, row)
                 least = clips_scale(folder) * max(bounds.values())
@@ -308,7 +313,7 @@ def clips_scale(folder: Folder) -> float:
 
 
 def _sizes_stayed(folder: Folder) -> bool:
-    """Whether the last process planned the rates that plan.json's sizes imply."""
+    """Say whether the last process planned the rates that plan.json's sizes imply."""
     training, reported = folder.experiment["training"], folder.summary.get("guarantee", {}).get("sampling_rates", {})
     if folder.privacy["sampling"] == "stratified" or not reported:
         return True
@@ -363,9 +368,9 @@ def _metrics(folder: Folder, faults: Faults) -> None:
 def spreads_of(folder: Folder, row: Row) -> list[float]:
     """Compute lambda_max of every penalty's directions: known for orthogonal blocks, else of the public draw."""
     slicing = folder.experiment["slicing"]
-    widths = [each.get("dimension") or folder.task.dimension for each in folder.penalties]
+    widths = [penalty.get("dimension") or folder.task.dimension for penalty in folder.penalties]
     k = int(slicing["directions"])
     if slicing["scheme"] == "orthogonal" or max(widths) == 1:
         return [1.0 if d == 1 else math.ceil(k / d) / k for d in widths]
-    drawn = [np.asarray(each, dtype=np.float64) for each in folder.task.all_directions(row.round, row.attempt)]
-    return [float(np.linalg.eigvalsh(each @ each.T / each.shape[1]).max()) for each in drawn]
+    drawn = [np.asarray(penalty, dtype=np.float64) for penalty in folder.task.all_directions(row.round, row.attempt)]
+    return [float(np.linalg.eigvalsh(penalty @ penalty.T / penalty.shape[1]).max()) for penalty in drawn]

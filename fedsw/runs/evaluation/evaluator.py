@@ -69,8 +69,8 @@ class OwnMetrics:
     """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
 
     def __init__(self, *metrics: Mapping[str, Metric]) -> None:
-        require_names([name for each in metrics for name in each])
-        self._metrics = {name: metric for each in metrics for name, metric in each.items()}
+        require_names([name for named in metrics for name in named])
+        self._metrics = {name: metric for named in metrics for name, metric in named.items()}
         self._failed = set[str]()
         for name, metric in self._metrics.items():
             if not callable(metric):
@@ -144,7 +144,7 @@ _DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model is worth on held-out records: `metrics` by name, and a table of them by group.
+    """A model's worth on held-out records: `metrics` by name, and a table of them by group.
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
@@ -161,14 +161,16 @@ class HeldOut:
     rise: Gain | None = None
 
     def said(self) -> dict[str, Any]:
-        """What a summary says of it."""
+        """The summary's part about it."""
         quality, gain = self.quality, self.quality.gain
         return {
             "held_out": dict(self.metrics),
             "held_out_intervals": plain(quality.intervals),
             "held_out_standard_errors": quality.standard_errors,
             "held_out_by_group": self.by_group.numbers,
-            "held_out_by_group_intervals": {group: plain(each) for group, each in self.by_group.around.items()},
+            "held_out_by_group_intervals": {
+                group: plain(intervals) for group, intervals in self.by_group.around.items()
+            },
             "held_out_measured_on": dict(self.measured_on),
             "constant": dict(quality.constant),
             "constant_intervals": plain(quality.constant_intervals),
@@ -258,7 +260,7 @@ def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
-    """What a model's metrics are worth; those without a law of their own, a user's excepted, by leaving out a tenth."""
+    """Intervals around a model's metrics; those without a law, a user's excepted, by leaving out a tenth."""
     report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
     around = dict(quality.intervals)
@@ -268,8 +270,8 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
         if name == "accuracy":
             count = len(np.unique(units))
             around[name] = intervals.share(report[name] * count, count)
-        elif each := intervals.left_out(report[name], [own.get(name, math.nan) for own in measured.without]):
-            around[name] = Interval(max(each.low, 0.0), each.high) if name.startswith(_DISTANCES) else each
+        elif interval := intervals.left_out(report[name], [rest.get(name, math.nan) for rest in measured.without]):
+            around[name] = Interval(max(interval.low, 0.0), interval.high) if name.startswith(_DISTANCES) else interval
     quality = replace(quality, intervals={name: around[name] for name in report if name in around})
     made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
@@ -297,7 +299,7 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
 
 
 def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
-    """What a task's metrics are worth; nothing for one without a target, or outputs (n, d) that are not finite."""
+    """Intervals around a task's metrics; none for one without a target, or outputs (n, d) that are not finite."""
     kind = task.experiment.objective.task
     if not bool(torch.isfinite(outputs).all()):
         return Quality()
@@ -309,7 +311,7 @@ def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
 
 
 def measured_on(experiment: Experiment) -> str:
-    """What the record says of the held-out metrics: whose records they are, or why there are none."""
+    """Say whose records the held-out metrics are of, or why there are none."""
     if not experiment.data.own:
         return "the data set's held-out part, which the guarantee does not cover"
     if experiment.data.held_out_released:
@@ -324,8 +326,8 @@ def measured_on(experiment: Experiment) -> str:
         )
     if experiment.data.held_out is None:
         return "nothing: clients bring their own records, and data.held_out names none at the server"
-    place = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out
-    words = f"the server's own records in {place}, which the guarantee does not cover"
+    source = "the object held_out" if experiment.data.held_out == experiment.data.source else experiment.data.held_out
+    words = f"the server's own records in {source}, which the guarantee does not cover"
     if experiment.data.shows_private_rows:
         return f"{words}; they may share rows with private records (data.held_out_overlap = 'allow')"
     return words

@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tallied:
-    """What was released of kept records, once; everything computed from it is free.
+    """The one release about kept records; everything computed from it is free.
 
     `values` are noised sums by group, (groups, t), of so many kept records (groups,); `spent` is the run's epsilon
     then, `round` that of the model.
@@ -54,7 +54,7 @@ class Tallied:
     round: int
 
     def said(self) -> dict[str, Any]:
-        """What a summary says of the release."""
+        """The summary's part about the release."""
         return {
             "sigma": self.sigma,
             "records": int(self.records.sum()),
@@ -122,26 +122,26 @@ class _Table(Answers):
 
         What all counts of a group were moved by is in it.
         """
-        own = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
-        return self._sigma * math.sqrt(max(0.0, own) * (groups or int((self.records > 0).sum())))
+        squares = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
+        return self._sigma * math.sqrt(max(0.0, squares) * (groups or int((self.records > 0).sum())))
 
     def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
         """The share of all records, or of a group's, that are in these cells (classes, classes)."""
-        own = slice(None) if group is None else slice(group, group + 1)
+        rows = slice(None) if group is None else slice(group, group + 1)
         noise = self.noise(cells.astype(np.float64), None if group is None else 1)
-        return intervals.counted(float(self.counts[own, cells].sum()), int(self.records[own].sum()), noise)
+        return intervals.counted(float(self.counts[rows, cells].sum()), int(self.records[rows].sum()), noise)
 
     def right(self, group: int) -> Rate:
         """See `Answers`."""
         return self.share(np.eye(self.classes, dtype=bool), group)
 
-    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+    def answered(self, group: int, answer: int, label: int | None = None) -> Rate:
         """See `Answers`."""
-        if own is None:
+        if label is None:
             return self.share(_row(answer, self.classes).T, group)
         if not self.records[group]:
             return UNKNOWN
-        row, width = self.counts[group, own], self.classes
+        row, width = self.counts[group, label], self.classes
 
         def spread(hit: float, miss: float) -> float:
             whole = hit + (width - 1) * miss
@@ -166,18 +166,18 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     names, groups = load_class_names(task.experiment), task.groups
     table = _Table(tally, tallied, task.positive)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
-    often = int(np.argmax([each.value for each in shares]))
+    often = int(np.argmax([share.value for share in shares]))
     constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
-    found = {"accuracy": right.at(LEVEL)}
+    around = {"accuracy": right.at(LEVEL)}
     if tally.groups > 1:
         equal = {"demographic_parity_difference": 0.0, "equalized_odds_difference": 0.0}
         constant |= {**equal_impact(tally.classes), **equal}
-        found |= table.between_groups()
+        around |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
     quality = Quality(
         constant=constant,
         answer=f"always {class_named(often, names)}",
-        intervals={key: value for key, value in found.items() if key in metrics},
+        intervals={key: value for key, value in around.items() if key in metrics},
         constant_intervals={"accuracy": shares[often].at(LEVEL)},
         gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
         others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
@@ -188,18 +188,18 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)
 
 
-def _by_group(tallied: Tallied, groups: tuple[str, ...], found: Sequence[Measured]) -> GroupTable:
-    """What was measured of each group, by its name; empty for one group."""
-    if len(found) < 2:
+def _by_group(tallied: Tallied, groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:
+    """Table of each group's metrics, by its name; empty for one group."""
+    if len(measures) < 2:
         return GroupTable({}, {})
     counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
-    return GroupTable.of(counts, dict(zip(groups, found, strict=True)))
+    return GroupTable.of(counts, dict(zip(groups, measures, strict=True)))
 
 
-def _row(place: int, classes: int) -> NDArray[np.bool_]:
+def _row(label: int, classes: int) -> NDArray[np.bool_]:
     """The cells of records of a class (classes, classes)."""
     cells = np.zeros((classes, classes), dtype=bool)
-    cells[place] = True
+    cells[label] = True
     return cells
 
 
@@ -217,7 +217,7 @@ class _Errors:
 
     @classmethod
     def of(cls, targets: int, values: Array, records: int, sigma: float) -> _Errors:
-        """Of the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
+        """Errors from the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
 
         Of numbers in [0, top] about a mean m the variance is at most m (top - m), whatever their law: what the draw of
         records adds, at most.
@@ -252,11 +252,11 @@ class _Errors:
     @property
     def explained(self) -> tuple[float, Interval]:
         """R squared, and where it lies."""
-        own, other = (
+        error, constant = (
             (low, min(max(value, low), high), high)
             for value, (low, high) in zip((self.error, self.constant), self.around, strict=True)
         )
-        low, high = intervals.quotient(own, other)
+        low, high = intervals.quotient(error, constant)
         value = 1 - self.error / self.constant if self.constant > 0 else math.nan
         return value, Interval(1 - high, 1 - low)
 
@@ -281,11 +281,18 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
         gain=whole.gain,
         noised=tallied.sigma > 0,
     )
-    found: list[Measured] = []
-    for group, own in enumerate(map(int, tallied.records)):
-        each = _Errors.of(t, values[group], own, tallied.sigma).times(width**2) if own else None
-        found.append({} if each is None else {"mean_squared_error": (each.error, each.around[0]), "r2": each.explained})
-    return HeldOut(metrics, _by_group(tallied, groups, found), size, quality)
+    measures: list[Measured] = []
+    for group, records in enumerate(map(int, tallied.records)):
+        errors_of_group = _Errors.of(t, values[group], records, tallied.sigma).times(width**2) if records else None
+        measures.append(
+            {}
+            if errors_of_group is None
+            else {
+                "mean_squared_error": (errors_of_group.error, errors_of_group.around[0]),
+                "r2": errors_of_group.explained,
+            }
+        )
+    return HeldOut(metrics, _by_group(tallied, groups, measures), size, quality)
 
 
 def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 SURE = 0.98
-"""Of what somebody claims: better or worse than a constant, risen. Each end is wrong one time in a hundred at most."""
+"""Level of a claim (better or worse than a constant, risen): each end is wrong one time in a hundred at most."""
 _FAR = 8.0
 _BESIDE = 1e-9
 PSEUDO = 2.0
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 
 
 WHOLE = Interval(0.0, 1.0)
-"""What is known of a share of nothing."""
+"""The interval of a share of no records: nothing is known."""
 
 
 class Gain(NamedTuple):
@@ -52,12 +52,12 @@ class Gain(NamedTuple):
 
     @property
     def above(self) -> bool:
-        """Whether the difference is surely positive."""
+        """True if the difference is surely positive."""
         return self.low > 0
 
     @property
     def below(self) -> bool:
-        """Whether it is surely negative."""
+        """True if it is surely negative."""
         return self.high < 0
 
     @property
@@ -116,8 +116,8 @@ def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
     size = min(value * (1 - value) / square, count) if square > 0 else float(clusters)
 
     def at(level: float) -> Interval:
-        own = size * (normal(level) / student(level, free)) ** 2
-        return _exact(value * own, own, level)
+        records = size * (normal(level) / student(level, free)) ** 2
+        return _exact(value * records, records, level)
 
     return Rate(value, at)
 
@@ -185,21 +185,21 @@ def paired_mean(differences: Array, units: NDArray[np.int64], level: float = SUR
 
 def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
     """Where the largest difference of two groups' shares lies, over groups and over several answers."""
-    pairs = [pair for each in rates for pair in combinations(each, 2)]
+    pairs = [pair for shares in rates for pair in combinations(shares, 2)]
     sure = [_size_of(_difference(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
     usual = [_size_of(_difference(*pair, LEVEL)) for pair in pairs]
-    return Interval(max(each.low for each in sure), max(each.high for each in usual))
+    return Interval(max(shares.low for shares in sure), max(shares.high for shares in usual))
 
 
 def smallest_ratio(rates: Sequence[Sequence[Rate]]) -> Interval:
     """Where the smallest share of a group lies as a part of the largest, the least over several answers."""
-    pairs = [pair for each in rates for pair in combinations(each, 2)]
+    pairs = [pair for shares in rates for pair in combinations(shares, 2)]
 
     def at(level: float) -> list[Interval]:
         return [_folded(quotient(one.around(level), other.around(level))) for one, other in pairs]
 
     usual, sure = at(LEVEL), at(1 - (1 - LEVEL) / len(pairs))
-    return Interval(min(each.low for each in usual), min(each.high for each in sure))
+    return Interval(min(shares.low for shares in usual), min(shares.high for shares in sure))
 
 
 def quotient(over: tuple[float, float, float], under: tuple[float, float, float]) -> Interval:
@@ -252,7 +252,7 @@ def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
 
 
 def left_out(value: float, without: Sequence[float]) -> Interval | None:
-    """What leaving out one of k equal parts of the units at a time says of a number; None where one of them is none."""
+    """Interval of a number, leaving out one of k equal parts of the units at a time; None where a value is missing."""
     parts = np.asarray(without, dtype=np.float64)
     if len(parts) < 2 or not np.isfinite([value, *parts]).all():
         return None
@@ -314,8 +314,8 @@ def _exact(count: float, total: float, level: float) -> Interval:
 
 def _by_unit(values: Array, units: NDArray[np.int64]) -> tuple[Array, Array]:
     """Sums of rows (n,) and their number for each unit."""
-    _, place = np.unique(units, return_inverse=True)
-    sums, rows = np.bincount(place, weights=values), np.bincount(place)
+    _, unit = np.unique(units, return_inverse=True)
+    sums, rows = np.bincount(unit, weights=values), np.bincount(unit)
     return sums.astype(np.float64), rows.astype(np.float64)
 
 
@@ -332,7 +332,7 @@ def _error(values: Array, units: NDArray[np.int64]) -> tuple[float, float, float
 
 
 def _square_error(moved: Array, rows: int) -> tuple[float, float]:
-    """Of a mean over so many rows, from what each unit moves its sum (k,): squared error, and degrees of freedom.
+    """Squared error and degrees of freedom of a mean over so many rows, from what each unit moves its sum (k,).
 
     Where a few units move it alone, only these say how much units differ, and there are no more degrees than that.
     """

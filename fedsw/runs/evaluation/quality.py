@@ -1,4 +1,4 @@
-"""What held-out metrics are worth: where true values lie, by group too, and what the best constant scores beside them.
+"""Held-out metrics' intervals: where true values lie, by group too, and what the best constant scores beside them.
 
 All of it is of held-out records, outside the guarantee.
 """
@@ -53,13 +53,13 @@ class Quality:
 
     @property
     def one_answer(self) -> bool:
-        """Whether the model answers the same class for every record, for all that can be seen."""
+        """True if the model answers the same class for every record, for all that can be seen."""
         return self.others is not None and self.others.low <= 0
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Of held-out metrics, as a normal law would have them with these intervals."""
-        errors = {name: intervals.standard_error(each) for name, each in self.intervals.items()}
+        """Standard errors of held-out metrics, as a normal law would have them with these intervals."""
+        errors = {name: intervals.standard_error(interval) for name, interval in self.intervals.items()}
         return {name: error for name, error in errors.items() if math.isfinite(error)}
 
 
@@ -79,7 +79,7 @@ def quality_of_classes(
     names: Sequence[str] = (),
     positive: int | None = None,
 ) -> Quality:
-    """What a classifier's held-out metrics are worth: of probabilities (n, 1) of class 1 of two, or (n, d) of d.
+    """Intervals around a classifier's held-out metrics, of probabilities (n, 1) of class 1 of two, or (n, d) of d.
 
     Ratios and the best threshold are of the class ``positive``, by default the second of two; of more than two, where
     none is positive, ratios are those of the class that is worst off.
@@ -121,16 +121,16 @@ def class_named(number: int, names: Sequence[str]) -> str:
 
 
 def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[float, float] | None = None) -> Quality:
-    """What a regression's held-out squared error is worth, of predictions (n, t) of targets (n, t).
+    """Intervals around a regression's held-out squared error, of predictions (n, t) of targets (n, t).
 
     Of one declared number, whose lower bound and width are given, it is in that number's own units.
     """
-    predicted, target = (in_units(each.double().cpu(), units_of_one) for each in (outputs, records.target))
+    predicted, target = (in_units(values.double().cpu(), units_of_one) for values in (outputs, records.target))
     units = units_of(records)
-    own = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
+    squares = (predicted - target).square().reshape(len(target), -1).sum(dim=1).numpy()
     mean = target.mean(dim=0, keepdim=True)
     always = (target - mean).square().reshape(len(target), -1).sum(dim=1).numpy()
-    errors = with_root({"mean_squared_error": intervals.positive_mean(own, units)}, units_of_one)
+    errors = with_root({"mean_squared_error": intervals.positive_mean(squares, units)}, units_of_one)
     groups = int(records.sensitive.max()) + 1
     if outputs.shape[1] == 1 and groups > 1:
         errors["ks"] = _of_ks(outputs, records, groups)
@@ -140,7 +140,7 @@ def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[fl
         answer=f"always the mean, {said}",
         intervals=errors,
         constant_intervals=with_root({"mean_squared_error": intervals.positive_mean(always, units)}, units_of_one),
-        gain=intervals.paired_mean(always - own, units),
+        gain=intervals.paired_mean(always - squares, units),
     )
 
 
@@ -155,16 +155,16 @@ def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor
 Measure = TypeVar("Measure", float, Interval)
 
 
-def with_root(found: dict[str, Measure], units_of_one: tuple[float, float] | None) -> dict[str, Measure]:
+def with_root(errors: dict[str, Measure], units_of_one: tuple[float, float] | None) -> dict[str, Measure]:
     """The same with the root of the squared error, in the units of the one declared number; as it is without one."""
     if units_of_one is None:
-        return found
-    square = found["mean_squared_error"]
+        return errors
+    square = errors["mean_squared_error"]
     if isinstance(square, Interval):
         root = Interval(math.sqrt(max(0.0, square.low)), math.sqrt(max(0.0, square.high)))
     else:
         root = math.sqrt(max(0.0, square))
-    return {**found, "root_mean_squared_error": root}
+    return {**errors, "root_mean_squared_error": root}
 
 
 def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
@@ -175,16 +175,16 @@ def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
     """
     usual = [margin(intervals.SURE) for margin in margins]
     sure = [margin(1 - (1 - intervals.SURE) / len(margins)) for margin in margins]
-    return Gain(min(each.value for each in usual), min(each.low for each in usual), min(each.high for each in sure))
+    return Gain(min(gain.value for gain in usual), min(gain.low for gain in usual), min(gain.high for gain in sure))
 
 
 def _gain_of_classes(right: NDArray[np.bool_], target: Places, units: Places, most: int, classes: int) -> Gain:
-    def margin(own: int) -> Callable[[float], Gain]:
-        gained = right.astype(np.float64) - (target == own)
+    def margin(label: int) -> Callable[[float], Gain]:
+        gained = right.astype(np.float64) - (target == label)
         return lambda level: intervals.gain(gained, units, level)
 
     often = np.bincount(target, minlength=classes)
-    return worst_of([margin(own) for own in range(classes) if often[own] or own == most])
+    return worst_of([margin(label) for label in range(classes) if often[label] or label == most])
 
 
 def _others(predicted: Tensor, units: Places) -> Interval:
@@ -211,18 +211,18 @@ class Answers(abc.ABC):
         """The share of a group's records whose answer is their class."""
 
     @abc.abstractmethod
-    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+    def answered(self, group: int, answer: int, label: int | None = None) -> Rate:
         """The share of a group's records, or of its records of one class, that get an answer."""
 
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
-        """What a table by group says of one of them, by name, and where it lies."""
+        """One group's row of the table by group: each rate by its name, and where it lies."""
         rates = {"accuracy": self.right(group)}
         if self.classes > 2 or self.positive is None:
             rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
         else:
             rates["selection_rate"] = self.answered(group, self.positive)
-            rates["true_positive_rate"] = self.answered(group, self.positive, own=self.positive)
-            rates["false_positive_rate"] = self.answered(group, self.positive, own=1 - self.positive)
+            rates["true_positive_rate"] = self.answered(group, self.positive, label=self.positive)
+            rates["false_positive_rate"] = self.answered(group, self.positive, label=1 - self.positive)
         return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
 
     def between_groups(self) -> dict[str, Interval]:
@@ -232,19 +232,21 @@ class Answers(abc.ABC):
         judged = list(range(self.classes)) if self.positive is None else [self.positive]
         every = judged if self.classes == 2 else list(range(self.classes))  # rates of one of two say everything
 
-        def rates(own: int | None = None) -> dict[int, list[Rate]]:
-            return {c: [self.answered(group, c, own) for group in range(self.groups)] for c in every}
+        def rates(label: int | None = None) -> dict[int, list[Rate]]:
+            return {c: [self.answered(group, c, label) for group in range(self.groups)] for c in every}
 
         def ratio(shares: Mapping[int, list[Rate]], of: Sequence[int]) -> Interval:
             return intervals.smallest_ratio([shares[c] for c in of])
 
-        selected, odds = rates(), [rates(own) for own in range(self.classes)]
+        selected, odds = rates(), [rates(label) for label in range(self.classes)]
         ratios = {"disparate_impact": ratio(selected, judged)}
         if self.classes > 2:
             ratios |= {f"disparate_impact_{c}": ratio(selected, [c]) for c in every}
         gaps = {
             "demographic_parity_difference": intervals.largest_gap(list(selected.values())),
-            "equalized_odds_difference": intervals.largest_gap([each for own in odds for each in own.values()]),
+            "equalized_odds_difference": intervals.largest_gap(
+                [shares for by_answer in odds for shares in by_answer.values()]
+            ),
         }
         return ratios | gaps | {f"eo_{y}": ratio(own, judged) for y, own in enumerate(odds)}
 
@@ -268,7 +270,7 @@ class AnswersByRecord(Answers):
         self, outputs: Tensor, records: Records, groups: int, classes: int, positive: int | None = None
     ) -> None:
         columns = (metrics.predictions(outputs), records.target, records.sensitive)
-        self.predicted, self.target, self.sensitive = (each.cpu().numpy() for each in columns)
+        self.predicted, self.target, self.sensitive = (column.cpu().numpy() for column in columns)
         self.units, self.groups, self.classes = units_of(records), groups, classes
         self.positive = second_of_two(classes) if positive is None else positive
 
@@ -276,10 +278,10 @@ class AnswersByRecord(Answers):
         """See `Answers`."""
         return self._rate(self.predicted == self.target, self.sensitive == group)
 
-    def answered(self, group: int, answer: int, own: int | None = None) -> Rate:
+    def answered(self, group: int, answer: int, label: int | None = None) -> Rate:
         """See `Answers`."""
         rows = self.sensitive == group
-        return self._rate(self.predicted == answer, rows if own is None else rows & (self.target == own))
+        return self._rate(self.predicted == answer, rows if label is None else rows & (self.target == label))
 
     def _rate(self, hits: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Rate:
         return intervals.rate_of(hits[rows], self.units[rows])
@@ -294,7 +296,7 @@ def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
 
 
 def _best_threshold(outputs: Tensor, answers: AnswersByRecord) -> dict[str, float]:
-    """Of the probability of the positive one of two classes, from outputs (n, 1) of the second."""
+    """Metrics of the probability of the positive one of two classes, from outputs (n, 1) of the second."""
     scores = outputs[:, 0].double().cpu()
     scores = 1 - scores if answers.positive == 0 else scores
     target = torch.from_numpy((answers.target == answers.positive).astype(np.int64))
@@ -313,16 +315,16 @@ def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
     possible = torch.ones(len(below), dtype=torch.bool)
     possible[1:-1] = ranked[1:] > ranked[:-1]
     right = torch.where(possible, below + above, -1.0)
-    place = int(right.argmax())
-    if place == 0:
+    cut = int(right.argmax())
+    if cut == 0:
         threshold = float(ranked[0]) - 1.0
-    elif place == len(ranked):
+    elif cut == len(ranked):
         threshold = float(ranked[-1])
     else:
-        low, high = float(ranked[place - 1]), float(ranked[place])
+        low, high = float(ranked[cut - 1]), float(ranked[cut])
         middle = (low + high) / 2
         threshold = middle if middle < high else low  # of neighbouring numbers the middle may be rounded up
-    return {"threshold": threshold, "accuracy": float(right[place]) / len(ranked)}
+    return {"threshold": threshold, "accuracy": float(right[cut]) / len(ranked)}
 
 
 def metrics_of_tables(tables: NDArray[np.float64], positive: int | None = None) -> dict[str, NDArray[np.float64]]:
@@ -353,16 +355,19 @@ class GroupTable(NamedTuple):
     around: dict[str, dict[str, Interval]]
 
     @classmethod
-    def of(cls, counts: Mapping[str, float], found: Mapping[str, Measured]) -> GroupTable:
-        """Of how many records each group has, and what was measured, nan where it was not; empty for one group."""
-        if len(found) < 2:
+    def of(cls, counts: Mapping[str, float], measures: Mapping[str, Measured]) -> GroupTable:
+        """Make one of each group's number of records and its metrics, nan where one is missing; empty for one group."""
+        if len(measures) < 2:
             return cls({}, {})
-        columns = dict.fromkeys(column for each in found.values() for column in each)
+        columns = dict.fromkeys(column for measured in measures.values() for column in measured)
         numbers = {
-            name: {"count": counts[name], **{column: each.get(column, (math.nan, WHOLE))[0] for column in columns}}
-            for name, each in found.items()
+            name: {"count": counts[name], **{column: measured.get(column, (math.nan, WHOLE))[0] for column in columns}}
+            for name, measured in measures.items()
         }
-        return cls(numbers, {name: {key: around for key, (_, around) in each.items()} for name, each in found.items()})
+        return cls(
+            numbers,
+            {name: {key: around for key, (_, around) in measured.items()} for name, measured in measures.items()},
+        )
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
@@ -380,17 +385,17 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     if kind == "classification":
         answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
     counts: dict[str, float] = {}
-    found: dict[str, Measured] = {}
+    measures: dict[str, Measured] = {}
     for group, name in enumerate(task.groups):
         rows = (records.sensitive == group).cpu().numpy()
         counts[name] = int(rows.sum())
         if not counts[name]:
-            found[name] = {}
+            measures[name] = {}
         elif answers is None:
-            found[name] = _numbers_of_group(outputs, records, rows, task.units)
+            measures[name] = _numbers_of_group(outputs, records, rows, task.units)
         else:
-            found[name] = _classes_of_group(answers, outputs, group, rows)
-    return GroupTable.of(counts, found)
+            measures[name] = _classes_of_group(answers, outputs, group, rows)
+    return GroupTable.of(counts, measures)
 
 
 def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
@@ -410,16 +415,16 @@ def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, row
 def _numbers_of_group(
     outputs: Tensor, records: Records, rows: Array, units_of_one: tuple[float, float] | None
 ) -> Measured:
-    given = (outputs.detach(), records.target)
-    predicted, target = (in_units(each.double().cpu(), units_of_one).numpy()[rows] for each in given)
+    pair = (outputs.detach(), records.target)
+    predicted, target = (in_units(values.double().cpu(), units_of_one).numpy()[rows] for values in pair)
     gaps = (predicted - target).reshape(len(target), -1)
-    squares, own, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
+    squares, units, wide = np.square(gaps).sum(axis=1), units_of(records)[rows], target.reshape(len(target), -1)
     spread = np.square(wide.astype(np.float64) - wide.mean(axis=0, dtype=np.float64)).sum(axis=1)
-    low, high = intervals.ratio_of_means(squares, spread, own)
+    low, high = intervals.ratio_of_means(squares, spread, units)
     explained = float(1 - squares.sum() / spread.sum()) if spread.sum() > 0 else math.nan
     return {
-        "mean_squared_error": (float(squares.mean()), intervals.positive_mean(squares, own)),
-        "mean_absolute_error": (float(np.sqrt(squares).mean()), intervals.positive_mean(np.sqrt(squares), own)),
+        "mean_squared_error": (float(squares.mean()), intervals.positive_mean(squares, units)),
+        "mean_absolute_error": (float(np.sqrt(squares).mean()), intervals.positive_mean(np.sqrt(squares), units)),
         "r2": (explained, Interval(1 - high, 1 - low)),
     }
 
@@ -433,8 +438,8 @@ def calibration_error(target: Array, scores: Array) -> float:
 def _around_calibration(target: Array, scores: Array, units: Array) -> Interval:
     bins, gaps = _bins(scores), scores - target
     within = [np.where(bins == b, gaps, 0.0) for b in range(_BINS)]
-    errors = [intervals.mean_error(each, units) for each in within]
-    return intervals.sum_of_sizes(np.array([each.mean() for each in within]), np.array(errors))
+    errors = [intervals.mean_error(gaps_of_bin, units) for gaps_of_bin in within]
+    return intervals.sum_of_sizes(np.array([gaps_of_bin.mean() for gaps_of_bin in within]), np.array(errors))
 
 
 def _bins(scores: Array) -> Array:

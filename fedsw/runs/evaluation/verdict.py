@@ -1,4 +1,4 @@
-"""What a run's numbers mean, in words: warnings that a reader must not miss, and signal against noise."""
+"""A run's numbers in words: warnings that a reader must not miss, and signal against noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTED = (
     "the start came from the released moments, which did the learning; the rounds added little that can be told from "
     "noise"
 )
-"""What is said of a signal below `FELT` where moments were bought."""
+"""Words for a signal below `FELT` where moments were bought."""
 
 FELT = 1.5
 """Signal to noise of a whole run below which rounds are mostly noise."""
@@ -40,7 +40,7 @@ def warnings_of(
     at_clients: bool = False,
     rise: Gain | None = None,
 ) -> tuple[str, ...]:
-    """What a reader of a run must know before its metrics, the worst first; `records` are held out.
+    """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
     The held-out loss was `start` before training, and is larger by `rise`, record by record. Clients may keep records
     to measure on (`at_clients`), whose metrics their operators see.
@@ -112,7 +112,7 @@ def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | Non
 
 def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
     names = ("accuracy", "root_mean_squared_error", "mean_squared_error")
-    name = next((each for each in names if each in quality.constant), names[-1])
+    name = next((metric for metric in names if metric in quality.constant), names[-1])
     if quality.gain is None or name not in metrics or name not in quality.constant:
         return
     shown = measured(metrics[name], quality.intervals.get(name))

@@ -1,4 +1,4 @@
-"""What a page says of a run: every part as texts, tables and figures, releasable by the run's own guarantee."""
+"""The content of a run's page: every part as texts, tables and figures, releasable by the run's own guarantee."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 _OPERATOR = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
-"""What of a summary is for the operator alone."""
+"""Parts of a summary that are for the operator alone."""
 _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
-"""What every part of a summary that is measured on held-out records begins with."""
+"""Beginnings of the names of those parts of a summary that are measured on held-out records."""
 
 
 def shareable(record: RunRecord) -> RunRecord:
@@ -49,9 +49,9 @@ def article(whole: RunRecord, *, name: str, key: str, operator: bool) -> dict[st
 
     person = person_of(record, key)
     outputs = tuple(
-        each
+        drawing
         for what in pictures_of(record, ())
-        for each in drawn(
+        for drawing in drawn(
             PICTURES.get(what).draw(record),
             what,
             PICTURES.get(what).caption,
@@ -98,17 +98,17 @@ _CLAIMS = {"better": "The model is better than a constant", "worse": "The model 
 
 
 def verdict(record: RunRecord) -> str:
-    """What the run is worth and what it promises, in words."""
+    """Say in words what the run's model is worth, beside a constant."""
     summary, names = record.summary, record.names
     name = headline(summary)
     if name is not None:
-        own, constant = measured(*scores(summary)[name]), scores(summary, "constant")
+        score, constant = measured(*scores(summary)[name]), scores(summary, "constant")
         claim = (summary.get("gain") or {}).get("claim")
         if claim is None or name not in constant:
-            return f"On held-out records: {metric_name(name, names)} {own}."
+            return f"On held-out records: {metric_name(name, names)} {score}."
         answers = summary.get("constant_answers")
-        found = f"{metric_name(name, names)} {own}, where {answers} scores {measured(*constant[name])}"
-        return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {found}."
+        scored = f"{metric_name(name, names)} {score}, where {answers} scores {measured(*constant[name])}"
+        return f"{_CLAIMS.get(claim, 'The model cannot be told from a constant')}: {scored}."
     last = next((row for row in reversed(record.history) if headline(row)), None)
     if last is None:
         return "What the model is worth was not measured, or may not be shown."
@@ -130,8 +130,8 @@ def _ended(record: RunRecord) -> str:
 
 
 def _worth_in_words(record: RunRecord) -> str:
-    found = facts.worth(record.summary, record.names)
-    rows = [f"{name}: the model {own}, a constant {other}" for name, own, other in found.rows[:2]]
+    table = facts.worth(record.summary, record.names)
+    rows = [f"{name}: the model {model}, a constant {constant}" for name, model, constant in table.rows[:2]]
     return "; ".join(rows) + ". All numbers are in the tables." if rows else ""
 
 
@@ -168,5 +168,5 @@ def _operator(record: RunRecord) -> Facts:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
     return number(value, 4) if isinstance(value, float) else str(value)

@@ -39,11 +39,11 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
     names, records = zip(*named, strict=True)
     flat = [dict(_flat(facts.settings(record.experiment))) for record in records]
     settings = [
-        (key, *(each.get(key, "default") for each in flat)) for key in sorted({key for each in flat for key in each})
+        (key, *(run.get(key, "default") for run in flat)) for key in sorted({key for run in flat for key in run})
     ]
     differ = [row for row in settings if len(set(row[1:])) > 1]
-    metrics = dict.fromkeys(name for each in records for name in ordered_metrics(each.summary.get("held_out") or {}))
-    called = records[0].names if len({(each.names.classes, each.names.positive) for each in records}) == 1 else UNNAMED
+    metrics = dict.fromkeys(name for run in records for name in ordered_metrics(run.summary.get("held_out") or {}))
+    called = records[0].names if len({(run.names.classes, run.names.positive) for run in records}) == 1 else UNNAMED
     columns = []
     for record in records:
         summary, measures = record.summary, scores(record.summary)
@@ -54,7 +54,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
             ("trust model", record.experiment.privacy.trust),
             ("beside a constant", facts.gain(summary) or "–"),
         ]
-        column += [(metric_name(each, called), measured(*measures.get(each, (None, None)))) for each in metrics]
+        column += [(metric_name(run, called), measured(*measures.get(run, (None, None)))) for run in metrics]
         columns.append(column)
     rows = [(cells[0][0], *(cell for _, cell in cells)) for cells in zip(*columns, strict=True)]
     figure = draw_runs(named)
@@ -67,7 +67,7 @@ def beside(named: Sequence[tuple[str, RunRecord]]) -> dict[str, Any]:
 
 
 def together(records: Sequence[RunRecord]) -> str:
-    """What runs cost together a record that is in all of them, at the smallest of their deltas, in a sentence."""
+    """Say in a sentence what runs cost together a record that is in all of them, at the smallest of their deltas."""
     whose = "Together, for a record that is in all of them"
     bare = {reason for record in records if (reason := unprotected(record.experiment)) is not None}
     if bare:
@@ -119,22 +119,22 @@ class WhatIfs:
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> WhatIfs | None:
-        """Of a plan as plain values (`fedsw plan --json`); None where it has no forecast."""
+        """Read them off a plan as plain values (`fedsw plan --json`); None where it has no forecast."""
         forecast = plan.get("forecast")
         if not forecast:
             return None
         least = forecast["thresholds"]["feasible"]
-        kept = {(each["records"], each["epsilon"]): float(each["kept"]) for each in forecast["what_ifs"]}
-        epsilons = sorted({epsilon for _, epsilon in kept})
+        shares = {(case["records"], case["epsilon"]): float(case["kept"]) for case in forecast["what_ifs"]}
+        epsilons = sorted({epsilon for _, epsilon in shares})
 
         def cell(share: float) -> str:
             return "a constant does as well" if share < least else f"{100 * min(1.0, share):.0f} %"
 
         rows = [
-            (f"{records:,}", *(cell(kept[records, epsilon]) for epsilon in epsilons))
-            for records in sorted({records for records, _ in kept})
+            (f"{records:,}", *(cell(shares[records, epsilon]) for epsilon in epsilons))
+            for records in sorted({records for records, _ in shares})
         ]
-        return cls(str(plan["verdict"]), Facts.of(("records", *(f"ε = {upward(each)}" for each in epsilons)), rows))
+        return cls(str(plan["verdict"]), Facts.of(("records", *(f"ε = {upward(case)}" for case in epsilons)), rows))
 
 
 def write_page(
@@ -151,23 +151,23 @@ def write_page(
     What-ifs of the runs, in their order, are shown. ValueError if one is no run.
     """
     records = [read_run(directory) for directory in directories]
-    place = directories[0] / REPORT if path is None else path
-    files.replace(place, page(records, operator=operator, what_ifs=what_ifs).encode(), durable=False)
-    return place
+    path_written = directories[0] / REPORT if path is None else path
+    files.replace(path_written, page(records, operator=operator, what_ifs=what_ifs).encode(), durable=False)
+    return path_written
 
 
 def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequence[WhatIfs | None] = ()) -> Page:
     """The page of one run or several."""
     names = [f"{record.directory.resolve().parent.name}/{record.directory.name}" for record in records]
     articles = [
-        article(record, name=name, key=f"run{place}", operator=operator)
-        for place, (name, record) in enumerate(zip(names, records, strict=True), start=1)
+        article(record, name=name, key=f"run{position}", operator=operator)
+        for position, (name, record) in enumerate(zip(names, records, strict=True), start=1)
     ]
     shown = [(name, record if operator else shareable(record)) for name, record in zip(names, records, strict=True)]
     return render(
         "page.html",
         title=names[0] if len(names) == 1 else "Runs side by side",
-        runs=[{**each, "what_ifs": found} for each, found in zip_longest(articles, what_ifs)],
+        runs=[{**content, "what_ifs": forecast} for content, forecast in zip_longest(articles, what_ifs)],
         beside=beside(shown) if len(records) > 1 else None,
         together=together(records) if len(records) > 1 else "",
         operator=operator,
@@ -176,15 +176,15 @@ def page(records: Sequence[RunRecord], *, operator: bool = False, what_ifs: Sequ
 
 def render(template: str, **values: object) -> Page:
     """A page from a template of this package, without control characters; texts in HTML are escaped."""
-    found = _environment().get_template(template)
-    return Page(found.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
+    file = _environment().get_template(template)
+    return Page(file.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
 
 
 def write_entry(directory: Path, path: Path | None = None) -> Path:
     """Write a run's entry as YAML, by default into its folder; returns where."""
-    place = directory / REGISTRY if path is None else path
-    files.replace(place, entry(read_run(directory)).encode(), durable=False)
-    return place
+    path_written = directory / REGISTRY if path is None else path
+    files.replace(path_written, entry(read_run(directory)).encode(), durable=False)
+    return path_written
 
 
 def entry(record: RunRecord) -> str:
@@ -264,7 +264,7 @@ class Strong(str):
 
 
 class Code(str):
-    """What is shown as it is typed or written."""
+    """A text that is shown as it is typed or written."""
 
     kind = "code"
 
@@ -279,7 +279,7 @@ class Listed:
 
     @classmethod
     def of(cls, caption: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Listed:
-        """Of anything that can be written."""
+        """Make one of anything that can be written."""
         return cls(caption, Facts.of(headings, rows))
 
 
@@ -295,8 +295,8 @@ class Section:
 
     @classmethod
     def of(cls, heading: str, parts: Iterable[Part]) -> Section:
-        """Of its parts; tables without rows and empty texts are left out."""
-        return cls(heading, tuple(each for each in parts if (each.facts.rows if isinstance(each, Listed) else each)))
+        """Make one of its parts; tables without rows and empty texts are left out."""
+        return cls(heading, tuple(part for part in parts if (part.facts.rows if isinstance(part, Listed) else part)))
 
 
 @dataclass(frozen=True)
@@ -317,10 +317,10 @@ class Document:
         """Write it in Markdown, figures left out; runs of empty lines become one."""
 
         def markdown(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-            return table([inert(each) for each in headings], [[inert(each) for each in row] for row in rows])
+            return table([inert(cell) for cell in headings], [[inert(cell) for cell in row] for row in rows])
 
         text = render("document.md", title=self.title, found=self._whole(), markdown=markdown)
         return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip() + "\n"
 
     def _whole(self) -> Document:
-        return replace(self, sections=tuple(each for each in self.sections if each.parts))
+        return replace(self, sections=tuple(section for section in self.sections if section.parts))

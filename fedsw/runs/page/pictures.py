@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 250_000
-"""Of one figure as SVG; a larger one, of thousands of points, becomes a PNG."""
+"""Most bytes of one figure as SVG; a larger one, of thousands of points, becomes a PNG."""
 _POINTS = 96  # of CSS, in an inch
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
@@ -90,18 +90,23 @@ def draw_worth(record: RunRecord) -> Figure | None:
         return None
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
     rows = [("the model", *scores(summary)[name])]
-    rows += [(group, each.get(name), around.get(group, {}).get(name)) for group, each in groups.items()]
+    rows += [(group, metrics.get(name), around.get(group, {}).get(name)) for group, metrics in groups.items()]
     rows += [("a constant", *scores(summary, "constant").get(name, (None, None)))]
     shown = [(label, value, interval) for label, known, interval in rows if (value := to_float(known)) is not None]
     figure, (axes,) = new_panels(1, 1, size=(4.6, 0.7 + 0.32 * len(shown)))
-    for place, (label, value, interval) in enumerate(shown):
+    for position, (label, value, interval) in enumerate(shown):
         look: dict[str, Any] = {"color": colour(1 if label == "a constant" else 0)}
         if interval is not None:
             axes.plot(
-                [float(end) for end in interval], [place, place], linewidth=3, alpha=0.6, solid_capstyle="butt", **look
+                [float(end) for end in interval],
+                [position, position],
+                linewidth=3,
+                alpha=0.6,
+                solid_capstyle="butt",
+                **look,
             )
         axes.plot(
-            [value], [place], marker=marker(1 if label == "a constant" else 0), markersize=7, linestyle="", **look
+            [value], [position], marker=marker(1 if label == "a constant" else 0), markersize=7, linestyle="", **look
         )
     axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
     axes.set(xlabel=metric_name(name, record.names), ylim=(len(shown) - 0.5, -0.5))
@@ -132,7 +137,7 @@ def draw_runs(named: Sequence[tuple[str, RunRecord]]) -> Figure | None:
     figure, (axes,) = new_panels(1, 1, size=(5.6, 3.2))
     constants: set[float | None] = set()
     epsilons: set[float] = set()
-    for place, (label, record) in enumerate(named):
+    for position, (label, record) in enumerate(named):
         summary = record.summary
         known, interval = scores(summary).get(str(name), (None, None))
         value, epsilon = to_float(known), to_float(summary.get("epsilon"))
@@ -140,13 +145,13 @@ def draw_runs(named: Sequence[tuple[str, RunRecord]]) -> Figure | None:
             continue
         constants.add(to_float((summary.get("constant") or {}).get(name)))
         ends = (value, value) if interval is None else tuple(map(float, interval))
-        look: dict[str, Any] = {"color": colour(place), "marker": marker(place), "label": label}
+        look: dict[str, Any] = {"color": colour(position), "marker": marker(position), "label": label}
         if np.isfinite(epsilon):
             epsilons.add(epsilon)
             above, below = max(0.0, ends[1] - value), max(0.0, value - ends[0])
             axes.errorbar([epsilon], [value], yerr=[[below], [above]], linestyle="", capsize=3, markersize=7, **look)
         else:
-            axes.axhline(value, color=colour(place), linestyle=LINES[1], label=f"{label}, ε = ∞")
+            axes.axhline(value, color=colour(position), linestyle=LINES[1], label=f"{label}, ε = ∞")
     for constant in filter(None, constants):
         axes.axhline(constant, color="0.35", linestyle=":", label="a constant")
     axes.set(xscale="log", xlabel="ε", ylabel=metric_name(str(name)))
@@ -156,17 +161,17 @@ def draw_runs(named: Sequence[tuple[str, RunRecord]]) -> Figure | None:
     return figure
 
 
-PRIORS = (0.01, 0.05, *(place / 10 for place in range(1, 10)), 0.95, 0.99)
+PRIORS = (0.01, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.99)
 _RATES = (0.001, 0.01, 0.05, 0.1)
 _OFTEN = 0.01
 """How seldom a belief may rise further than is said."""
 _LITTLE = 1e-5
-"""Of a tenth of a percent: what a profile on points may be too large by."""
+"""A tenth of a percent: the most that a profile on points may be too large by."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """What the releases mean for one person, of the group with the largest bounds.
+    """Meaning of the releases for one person, of the group with the largest bounds.
 
     The ``guess`` is how often the best attacker is right, half of the time without them; ``priors`` have one row for
     each belief before, with a sentence in `says`.
@@ -183,20 +188,20 @@ class Person:
 
 
 def person_of(record: RunRecord, key: str) -> Person | None:
-    """What a run's releases mean for a person of the worst group; None without noise, and before the first release."""
+    """Meaning of a run's releases for a person of the worst group; None without noise, and before the first release."""
     if not record.experiment.privacy.noisy:
         return None
     try:
-        found = spent_by(record.directory)
+        meanings = spent_by(record.directory)
     except FileNotFoundError:
         return None
-    group, meaning = max(found.items(), key=lambda each: each[1].advantage)
+    group, meaning = max(meanings.items(), key=lambda item: item[1].advantage)
     delta = to_float(record.summary.get("delta")) or float(found_json(record.directory / PLAN).get("delta", 1e-6))
     unit = record.experiment.data.unit
     rows = [_belief(meaning, prior, delta) for prior in PRIORS]
     return Person(
         whose="records is a person's" if unit is None else f"sets of records is one {unit!r}'s at a client",
-        group=group if len(found) > 1 else "",
+        group=group if len(meanings) > 1 else "",
         advantage=percent(meaning.advantage),
         guess=percent(meaning.success(0.5)).removesuffix(" %"),
         rates=Facts.of(

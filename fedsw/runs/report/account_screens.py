@@ -33,7 +33,7 @@ _AT_DELTA = (
 
 
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
-    """What an account says, as plain values: limit, spent, left, and a row for every run.
+    """An account as plain values: limit, spent, left, and a row for every run.
 
     `epsilon` is of all runs together, as if all had been planned before the first, and infinite for whoever saw one
     that has no guarantee; `epsilon_of_others` is that of the runs that have one. `epsilon_however_chosen` is the latter
@@ -96,9 +96,9 @@ def together_record(accounts: Sequence[DatasetAccount], delta: float | None = No
 
 def together_view(record: Mapping[str, Any]) -> RenderableType:
     """The same on a screen."""
-    names = ", ".join(each["data"] for each in record["accounts"])
+    names = ", ".join(account["data"] for account in record["accounts"])
     total = Text.assemble("together: ", _sum(record, f"for a record that is in each of {names}"), style="bold")
-    return Group(*(account_view(each) for each in record["accounts"]), total)
+    return Group(*(account_view(account) for account in record["accounts"]), total)
 
 
 def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -121,7 +121,7 @@ def _runs_of(states: Sequence[State], delta: float) -> list[TakenRun]:
     for state in states:
         for name, run in state.runs.items():
             if name in runs:
-                run = min(runs[name], run, key=lambda each: total_epsilon([each.cost], delta))
+                run = min(runs[name], run, key=lambda taken: total_epsilon([taken.cost], delta))
             runs[name] = run
     return list(runs.values())
 
@@ -151,7 +151,7 @@ def _left(state: State) -> float | None:
 
 
 def _sum(record: Mapping[str, Any], whose: str) -> Text:
-    """What all runs cost: infinite in the first place where that is so, and the others beside it."""
+    """Say what all runs cost: infinite in the first place where that is so, and the others beside it."""
     at, without = f" at δ = {upward(record['delta'])}", record["runs_without_guarantee"]
     if not without:
         return Text.assemble((f"ε = {upward(record['epsilon'], 4)}{at}", "bold"), f" {whose}")
@@ -164,23 +164,23 @@ def _sum(record: Mapping[str, Any], whose: str) -> Text:
 
 
 def _total(record: Mapping[str, Any]) -> Text:
-    found = _sum(record, "of all together, as if planned ahead, for the replacement of one record within its groups")
-    found.append(" (in runs with a unit, of all records of one at a client)")
+    text = _sum(record, "of all together, as if planned ahead, for the replacement of one record within its groups")
+    text.append(" (in runs with a unit, of all records of one at a client)")
     if around := record["within"]:
         most = "no limit" if around["limit"] is None else f"limit ε = {upward(around['limit']['epsilon'])}"
-        found.append(f"\ncounts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)")
+        text.append(f"\ncounts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)")
     if limit := record["limit"]:
-        found.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
+        text.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
         left, chosen = record["left"], record["epsilon_however_chosen"]
         if chosen is not None:
-            found.append(f"ε = {upward(chosen, 4)} of it is taken, whatever each run was chosen by; ")
+            text.append(f"ε = {upward(chosen, 4)} of it is taken, whatever each run was chosen by; ")
         shape = (
             "like one of these, or one release of all records" if record["runs"] else "of one release of all records"
         )
-        found.append(f"a run {shape}, of ε = {downward(left)} still fits" if left else "nothing more fits")
+        text.append(f"a run {shape}, of ε = {downward(left)} still fits" if left else "nothing more fits")
     elif not record["within"]:
-        found.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
-    return found
+        text.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
+    return text
 
 
 def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class ClientStatus:
 
 
 def read_client_status(folder: Path) -> ClientStatus:
-    """What a node's `--state-dir` holds; reads only, so that it works while the client runs."""
+    """Read a node's `--state-dir`; reads only, so that it works while the client runs."""
     runs, paths = tuple(participations(folder)), sorted(folder.glob(_LEDGERS))
     if not runs and not paths:
         what = "has no run yet" if folder.is_dir() else "is not there"
@@ -258,7 +258,7 @@ def read_client_status(folder: Path) -> ClientStatus:
 
 
 def own_ledger(path: Path) -> OwnLedger:
-    """What a client's ledger says."""
+    """Read a client's ledger."""
     try:
         with Ledger.open(path, read_only=True) as ledger:
             return OwnLedger(
@@ -277,7 +277,7 @@ def own_ledger(path: Path) -> OwnLedger:
 
 
 def state_of(run: Participation) -> NodeState:
-    """Whether a run goes on here, as far as this side can see."""
+    """State of a run at a node: over, quiet or taking part, as far as this side can see."""
     if run.over:
         return "over"
     return "quiet" if time.time() - run.heard > _QUIET_SECONDS else "taking part"
@@ -289,15 +289,15 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
     nominal = ", nominal: reproducible from a seed" if run.nominal else ""
     yield f"trust {run.trust}, ε = {epsilon} at δ = {run.delta}{nominal}"
     yield f"answered in {run.answered} of {run.rounds} rounds"
-    own = [each for client in run.clients for each in ledgers if (each.client, each.run) == (client, run.run)]
-    for ledger in own:
+    charged = [own for client in run.clients for own in ledgers if (own.client, own.run) == (client, run.run)]
+    for ledger in charged:
         yield (
             f"client {ledger.client}'s own ledger: ε = {upward(ledger.epsilon, 4)} spent of "
             f"{upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
         )
-    if not own and run.epsilon is not None and math.isinf(run.epsilon):
+    if not charged and run.epsilon is not None and math.isinf(run.epsilon):
         yield "no noise was asked for: nothing is accounted for"
-    elif not own and not trust_model(run.trust).local:
+    elif not charged and not trust_model(run.trust).local:
         yield f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
     if run.agreed:
         yield f"this client takes part in {run.agreed}"

@@ -55,8 +55,8 @@ def table_of(
     """
     words = headings[:1] if left is None else left
     table, lines = _Parted(box=box.SIMPLE_HEAD, **look), [tuple(row) for row in rows]
-    for place, heading in enumerate(headings):
-        cells, at_left = [line[place] for line in lines], heading in words
+    for column, heading in enumerate(headings):
+        cells, at_left = [line[column] for line in lines], heading in words
         one_word = all(" " not in cell and "\n" not in cell for cell in (heading, *cells))
         unbroken = heading in whole
         needed = max(cell_len(line) for cell in (heading, *cells) for line in cell.splitlines() or [""])
@@ -94,7 +94,7 @@ class _Parted(Table):
 
     def _of(self, columns: list[Column]) -> _Parted:
         table = copy.copy(self)
-        table.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
+        table.columns = [replace(column, _index=index) for index, column in enumerate(columns)]
         return table
 
 

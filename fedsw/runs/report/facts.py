@@ -1,4 +1,4 @@
-"""What a run says of itself: a finished one as tables and sentences, for card and page; how far another has come."""
+"""A run as tables and sentences, for card and page; how far one that goes on has come."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Facts:
-        """Of anything that can be written."""
+        """Make one of anything that can be written."""
         return cls(tuple(headings), tuple(tuple(map(str, row)) for row in rows))
 
 
 def description(record: RunRecord) -> str:
-    """What was trained, on what, in one or two sentences."""
+    """Describe in one or two sentences the model, its data and its training."""
     experiment, summary = record.experiment, record.summary
     ended = "" if record.completed else f" It did not complete: {summary.get('status')}."
     return (
@@ -96,15 +96,15 @@ def measured_on(summary: Mapping[str, Any]) -> str:
 
 def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
-    own, constant = scores(summary), scores(summary, "constant")
+    model, constant = scores(summary), scores(summary, "constant")
     names = ordered_metrics(summary.get("held_out") or {})
-    names += [name for name, (_, around) in own.items() if around is not None and name not in names]
+    names += [name for name, (_, around) in model.items() if around is not None and name not in names]
     return Facts.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
             (
                 metric_name(key, called),
-                measured(*own[key]) + ("" if own[key][1] is not None else " (no interval is known)"),
+                measured(*model[key]) + ("" if model[key][1] is not None else " (no interval is known)"),
                 measured(*constant[key]) if key in constant else "–",
             )
             for key in names
@@ -113,18 +113,20 @@ def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
 
 
 def gain(summary: Mapping[str, Any]) -> str:
-    """What the model is worth beside the constant, in a sentence; empty where there is none."""
-    found = summary.get("gain")
-    if not found:
+    """Compare the model with the constant in a sentence; empty where there is none."""
+    gained_by = summary.get("gain")
+    if not gained_by:
         return ""
-    by = gained(found["value"], [found["low"], found["high"]]) + in_squares(summary)
+    by = gained(gained_by["value"], [gained_by["low"], gained_by["high"]]) + in_squares(summary)
     return (
-        f"The model is {by}." if found["claim"] in ("better", "worse") else f"The model cannot be told from it: {by}."
+        f"The model is {by}."
+        if gained_by["claim"] in ("better", "worse")
+        else f"The model cannot be told from it: {by}."
     )
 
 
 def in_squares(summary: Mapping[str, Any]) -> str:
-    """What a gain is in, where errors have units: squares of them."""
+    """Unit of a gain where errors have units: squares of them."""
     return " in squared error" if "root_mean_squared_error" in (summary.get("held_out") or {}) else ""
 
 
@@ -141,22 +143,22 @@ def coded(record: RunRecord) -> RunRecord:
 
     def divided(value: Any, power: int) -> Any:
         if isinstance(value, list | tuple):
-            return [divided(each, power) for each in value]
+            return [divided(item, power) for item in value]
         known = to_float(value)
         return value if known is None else known / width**power
 
-    def of(found: Mapping[str, Any]) -> dict[str, Any]:
+    def of(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: of(each) if isinstance(each, Mapping) else divided(each, _POWERS.get(name, 0))
-            for name, each in found.items()
+            name: of(value) if isinstance(value, Mapping) else divided(value, _POWERS.get(name, 0))
+            for name, value in values.items()
         }
 
     summary = {
-        name: of(each) if isinstance(each, Mapping) and name.startswith(("held_out", "constant")) else each
-        for name, each in record.summary.items()
+        name: of(value) if isinstance(value, Mapping) and name.startswith(("held_out", "constant")) else value
+        for name, value in record.summary.items()
     }
     if gain := summary.get("gain"):
-        summary["gain"] = {name: each if name == "claim" else divided(each, 2) for name, each in gain.items()}
+        summary["gain"] = {name: value if name == "claim" else divided(value, 2) for name, value in gain.items()}
     summary["constant_answers"] = "always the mean"
     return replace(record, summary=summary, names=replace(record.names, predicted=""))
 
@@ -192,11 +194,11 @@ def _words(column: Number) -> Iterator[str]:
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """What differs from the defaults, without columns and without folders of the machine that ran it."""
-    found = experiment.model_dump(mode="json", exclude_defaults=True)
-    for place in ("columns", "data_dir", "held_out"):
-        found.get("data", {}).pop(place, None)
-    return found
+    """Settings that differ from the defaults, without columns and without folders of the machine that ran it."""
+    changed = experiment.model_dump(mode="json", exclude_defaults=True)
+    for name in ("columns", "data_dir", "held_out"):
+        changed.get("data", {}).pop(name, None)
+    return changed
 
 
 State = Literal["starting", "running", "stalled", "stopped", "finished"]
@@ -239,9 +241,9 @@ class Status:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON; the times are in `operator_only`."""
-        found = asdict(self)
-        times = {name: found.pop(name) for name in _TIMES}
-        return {**found, "operator_only": times}
+        numbers = asdict(self)
+        times = {name: numbers.pop(name) for name in _TIMES}
+        return {**numbers, "operator_only": times}
 
 
 def read_status(directory: Path) -> Status:
@@ -307,8 +309,8 @@ def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, floa
         return max((float(last.get("epsilon", 0.0)), *reported.values())), reported
     except LedgerDamaged as fault:
         raise ValueError(str(fault)) from None
-    own = {} if "sequence" in account["head"] else account["epsilon_by_group"]
-    by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in own.items()}}
+    charged = {} if "sequence" in account["head"] else account["epsilon_by_group"]
+    by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in charged.items()}}
     return max((float(account["epsilon"]), *by_client.values())), by_client
 
 

@@ -27,7 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
 MOST_BYTES = 100_000
-"""Of a picture: whoever clones a repository of pictures copies each of them twice."""
+"""Most bytes of a picture: whoever clones a repository of pictures copies each of them twice."""
 
 _BINS = 40
 _PALETTE = 128
@@ -47,7 +47,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
-"""Of names and titles, which anybody may write: between two $ they would be set as mathematics, or end the drawing."""
+"""Style of texts that anybody may write: between two $ they would be set as mathematics, or end the drawing."""
 
 
 @contextmanager
@@ -197,13 +197,13 @@ def draw_latent(record: RunRecord) -> Figure | None:
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
     codes, names, one = outputs.values, record.names, outputs.values.shape[1] == 1
     for label in np.unique(outputs.target):
-        own = codes[outputs.target == label]
+        points = codes[outputs.target == label]
         named = names.label(int(label)) if names.classes else str(label)
         look: dict[str, Any] = {"color": colormaps["tab10"](int(label) % 10), "label": named}
         if one:
-            axes.hist(own[:, 0], range=limits_of(codes), bins=_BINS, histtype="step", density=True, **look)
+            axes.hist(points[:, 0], range=limits_of(codes), bins=_BINS, histtype="step", density=True, **look)
         else:
-            axes.scatter(own[:_MOST_POINTS, 0], own[:_MOST_POINTS, 1], s=5, alpha=0.5, linewidths=0, **look)
+            axes.scatter(points[:_MOST_POINTS, 0], points[:_MOST_POINTS, 1], s=5, alpha=0.5, linewidths=0, **look)
     axes.set(xlabel="coordinate 1", ylabel="density" if one else "coordinate 2", aspect="auto" if one else "equal")
     axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(f"{record.experiment.name}: held-out codes by label")
@@ -234,7 +234,7 @@ def draw_images(axes: Axes, images: NDArray[np.float64], title: str, *, columns:
 
 
 def is_square(width: int) -> bool:
-    """Whether that many features are the pixels of a square image."""
+    """Say whether that many features are the pixels of a square image."""
     return width >= 16 and math.isqrt(width) ** 2 == width
 
 

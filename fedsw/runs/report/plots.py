@@ -222,8 +222,8 @@ def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]]
     figure, panels = _grid(len(wanted), size=(3.0, 2.3), more=(0.6, 0.6))
     for axes, (name, chosen, axis) in zip(panels, wanted, strict=False):
         limits = limits_of(outputs.values[:, axis])
-        own = outputs.sensitive[chosen]
-        histogram_by_group(axes, outputs.values[chosen, axis], own, limits=limits, name=names.group)
+        groups = outputs.sensitive[chosen]
+        histogram_by_group(axes, outputs.values[chosen, axis], groups, limits=limits, name=names.group)
         axes.set_title(name)
         axes.set(xlabel="output" if dimensions == 1 else f"output {axis + 1}", ylabel="density")
     panels[0].legend()

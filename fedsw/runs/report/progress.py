@@ -103,7 +103,7 @@ def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
 
 
 def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
-    """What was measured of the model ("held_out") or of a "constant", by name, each with its interval."""
+    """Metrics of the model ("held_out") or of a "constant", by name, each with its interval."""
     around = summary.get(f"{whose}_intervals") or {}
     return {name: (value, around.get(name)) for name, value in (summary.get(whose) or {}).items()}
 
@@ -126,15 +126,15 @@ def group_table(
 
     Metrics of a class say which, by the declared names (``called``).
     """
-    names = list(dict.fromkeys(name for each in numbers.values() for name in each))
+    names = list(dict.fromkeys(name for metrics in numbers.values() for name in metrics))
 
     def text(name: str, value: Any, interval: Any) -> str:
         whole = name == "count" and to_float(value) is not None
         return f"{int(value):,}" if whole else cell(value, interval)
 
     rows = [
-        [group, *(text(name, each.get(name), around.get(group, {}).get(name)) for name in names)]
-        for group, each in numbers.items()
+        [group, *(text(name, metrics.get(name), around.get(group, {}).get(name)) for name in names)]
+        for group, metrics in numbers.items()
     ]
     return [metric_name(name, called) for name in names], rows
 

@@ -28,7 +28,7 @@ _FILES = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CAR
 
 
 def summary_panel(record: RunRecord) -> RenderableType:
-    """What a run was, what it guarantees and what came out; what there is of one that has not ended."""
+    """Show a run: its training, guarantee and results; of one that has not ended what there is."""
     rows = named_rows([*(_ended(record) if record.summary else _unfinished(record)), ("files", _files(record))])
     title = ": ".join(part for part in (record.experiment.name, record.experiment.title) if part)
     return Panel(rows, title=Text(title), title_align="left", box=box.ROUNDED)
@@ -70,9 +70,9 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
         words.append(f"for the replacement of {of_unit(unit)}")
     if clients := account.get("clients"):
         words.append("every client has a ledger of its own; that is the one that spent most")
-        for client, own in clients.items():
-            spent = f"ε = {upward(own['epsilon'], 4)} of {upward(own['budget'], 4)}"
-            words.append(f"{client}: {spent}, {own['released_rounds']} rounds taken part in")
+        for client, ledger in clients.items():
+            spent = f"ε = {upward(ledger['epsilon'], 4)} of {upward(ledger['budget'], 4)}"
+            words.append(f"{client}: {spent}, {ledger['released_rounds']} rounds taken part in")
     total = f"ε = {upward(account['epsilon'], 4)} spent of {upward(account['budget'], 4)}"
     return Group(table, Text.assemble((total, "bold"), "\n".join(words)))
 
@@ -106,11 +106,11 @@ def target_epsilon(experiment: Experiment) -> str:
 
 
 def _account(account: Mapping[str, Any]) -> str:
-    runs, limit, found = account["runs"], account["limit"], "no other run has counted"
+    runs, limit, spent = account["runs"], account["limit"], "no other run has counted"
     if runs != 1:
-        found = f"ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])} of {runs} runs together"
+        spent = f"ε = {upward(account['epsilon'], 4)} at δ = {upward(account['delta'])} of {runs} runs together"
     most = "no limit" if limit is None else f"limit {upward(limit)}"
-    return f"data set {account['data']}: {found}, {most} (`fedsw account show {account['data']}`)"
+    return f"data set {account['data']}: {spent}, {most} (`fedsw account show {account['data']}`)"
 
 
 def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
@@ -144,16 +144,18 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
 
 
 def _moments(moments: Mapping[str, Any]) -> str:
-    """What released moments say without any held-out record: a constant's worth, and columns with too wide bounds."""
+    """Say what released moments show without held-out records: a constant's worth, and columns with too wide bounds."""
     constant, name = moments["constant"], "accuracy" if moments["classes"] else "squared error"
     words = (
         f"{100 * moments['share']:.0f} % of the budget (of μ²) for counts, means and second moments of "
         f"{moments['records']:,} records; by them a constant has {name} "
         f"{measured(constant['value'], (constant['low'], constant['high']))}"
     )
-    narrow = sorted(moments["narrow_columns"], key=lambda each: float(each["most"]))
+    narrow = sorted(moments["narrow_columns"], key=lambda column: float(column["most"]))
     if narrow:
-        first = ", ".join(f"{each['name']} at most {math.ceil(100 * each['most'])} %" for each in narrow[:_NARROW])
+        first = ", ".join(
+            f"{column['name']} at most {math.ceil(100 * column['most'])} %" for column in narrow[:_NARROW]
+        )
         more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
         words += f"\nuse little of their declared bounds: {first}{more}"
     return words
@@ -201,10 +203,10 @@ def _cost(summary: Mapping[str, Any]) -> str:
 
 
 def noise_ratio(guarantee: Mapping[str, Any]) -> str:
-    """What the number is called that a guarantee's noise is in proportion to the sensitivity by."""
+    """Name of the ratio of a guarantee's noise to its sensitivity."""
     mechanism = guarantee.get("mechanism")
-    own = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
-    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), own)
+    by_name = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
+    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), by_name)
 
 
 def _privacy(record: RunRecord) -> Text:
@@ -265,7 +267,7 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: 
 
 
 def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
-    """What a model that looks at nothing scores on the same records, and what the best threshold would."""
+    """Scores of a constant on the same records, and of the best threshold."""
     summary, names = record.summary, record.names
     known = scores(summary, "constant")
     parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
@@ -284,7 +286,7 @@ def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
 
 
 def _gain(gain: Mapping[str, Any]) -> str:
-    """What the model is better or worse by; nothing is claimed that the interval does not hold."""
+    """Say by how much the model is better or worse; nothing is claimed that the interval does not hold."""
     by = gained(gain["value"], [gain["low"], gain["high"]])
     if gain["claim"] == "cannot be told":
         return f"the model cannot be told from it: {by}"

@@ -96,7 +96,7 @@ def _shapes(problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, co
 
 
 def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:
-    """What answers move by in the targets' own units, with the other columns at their mean."""
+    """Move of the answers in the targets' own units, with the other columns at their mean."""
     columns = problem.experiment.data.columns
     assert columns is not None
     widths = np.array([(target.high or 1.0) - (target.low or 0.0) for target in columns.targets])
@@ -123,15 +123,15 @@ def _noise(problem: Problem, record: RunRecord, coding: Hats) -> Numbers:
 @house_style()
 def draw_shapes(record: RunRecord) -> Figure | None:
     """A small panel for each column; None where the model is no sum of functions."""
-    found = shapes_of(record)[:_MOST_PANELS]
-    if not found:
+    shapes = shapes_of(record)[:_MOST_PANELS]
+    if not shapes:
         return None
-    columns = min(4, len(found))
-    rows = -(-len(found) // columns)
+    columns = min(4, len(shapes))
+    rows = -(-len(shapes) // columns)
     figure, panels = new_panels(rows, columns, size=(2.4 * columns + 0.4, 1.9 * rows + 0.5), sharey=True)
-    for axes in panels[len(found) :]:
+    for axes in panels[len(shapes) :]:
         axes.set_axis_off()
-    for axes, shape in zip(panels, found, strict=False):
+    for axes, shape in zip(panels, shapes, strict=False):
         many = len(shape.places or shape.labels)
         at = np.array(shape.places) if shape.places is not None else np.arange(many, dtype=np.float64)
         for output in range(shape.values.shape[1]):
@@ -147,15 +147,15 @@ def draw_shapes(record: RunRecord) -> Figure | None:
 
 def shapes_in_words(record: RunRecord) -> str:
     """For who cannot see the picture: the columns that move the answer most, and by how much."""
-    found = shapes_of(record)
-    ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in found}
+    shapes = shapes_of(record)
+    ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes}
     most = sorted(ranges, key=lambda name: -ranges[name])[:3]
     return "The columns that move the answer most: " + ", ".join(f"{name}, by {number(ranges[name])}" for name in most)
 
 
-def rows_of_shapes(found: list[Shape]) -> Iterator[tuple[str, str]]:
+def rows_of_shapes(shapes: list[Shape]) -> Iterator[tuple[str, str]]:
     """Each column, with its values at its knots or categories."""
-    for shape in found:
+    for shape in shapes:
         for output in range(shape.values.shape[1]):
             pairs = zip(shape.labels, shape.values[:, output], shape.band[:, output], strict=True)
             told = (f"{at}: {number(value)}{f' ± {number(band)}' if band else ''}" for at, value, band in pairs)

@@ -1,4 +1,4 @@
-"""What a training was begun with, in plain words: a folder goes on with that, and with nothing else."""
+"""A training's settings in plain words: its folder goes on with these, and with nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedsw.runs.single.objective import Objective
 from fedsw.runs.single.training_plan import Plan
 
 BEGUN = "training.json"
-"""What the training in a folder was begun with."""
+"""The file with the settings that a folder's training began with."""
 
 Described = dict[str, Any]
 """Plain values by their path."""
@@ -34,13 +34,13 @@ Described = dict[str, Any]
 _MOST_DEEP, _MOST_NAMED = 12, 4
 _NEAR = 1e-9
 _ANY = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"})
-"""What an objective may change without changing what is trained, or has from its other fields."""
+"""Fields that an objective may change without changing what is trained, or has from its other fields."""
 _MOVING = frozenset(
     {"optimizer", "last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "T_cur", "T_i"}
 )
-"""What a scheduler counts, and its optimizer."""
+"""Attributes that a scheduler counts with, and its optimizer."""
 _CYCLED = frozenset({"momentum", "betas"})
-"""What some schedulers move beside the rate, in an optimizer's groups."""
+"""Settings of an optimizer's groups that some schedulers move beside the rate."""
 _SHOWN = (PurePath, enum.Enum, decimal.Decimal, fractions.Fraction, datetime.date, datetime.timedelta)
 """Values of Python's own that print as what they are."""
 _OTHERS = ("torch", "fedsw", "numpy", "builtins", "abc", "typing", "collections", "functools")
@@ -110,7 +110,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]
     yield "optimizer", type(optimizer).__name__
     for number, group in enumerate(optimizer.param_groups):
         where = f"optimizer.group {number}"
-        yield f"{where}.parameters", str([tuple(each.shape) for each in group["params"]])
+        yield f"{where}.parameters", str([tuple(parameter.shape) for parameter in group["params"]])
         cycled = _CYCLED if "max_momentum" in group else frozenset()
         rate = group.get("initial_lr", group.get("lr"))  # the other one is moved by a scheduler
         for name, value in {**group, "lr": rate}.items():
@@ -121,8 +121,8 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]
 def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, layer in model.named_modules():
         yield f"model.{name}" if name else "model", f"{type(layer).__name__}({layer.extra_repr()})"
-        own = {key: value for key, value in vars(layer).items() if not key.startswith("_") and key != "training"}
-        for key, value in {**own, "code": _code_of(type(layer))}.items():
+        attributes = {key: value for key, value in vars(layer).items() if not key.startswith("_") and key != "training"}
+        for key, value in {**attributes, "code": _code_of(type(layer))}.items():
             yield from _flat(f"model.{name}.{key}" if name else f"model.{key}", value).items()
     for name, parameter in model.named_parameters():
         shape = f"{parameter.dtype} {tuple(parameter.shape)}"
@@ -140,14 +140,14 @@ def _flat(path: str, value: Any, depth: int = 0, seen: frozenset[int] = frozense
     if isinstance(value, type) or depth > _MOST_DEEP or id(value) in seen:
         return {path: value.__qualname__ if isinstance(value, type) else type(value).__qualname__}
     parts, about = _parts(value)
-    found: Described = {} if about is None else {path: about}
+    described: Described = {} if about is None else {path: about}
     for key, part in parts.items():
-        found |= _flat(f"{path}{key}", part, depth + 1, seen | {id(value)})
-    return found
+        described |= _flat(f"{path}{key}", part, depth + 1, seen | {id(value)})
+    return described
 
 
 def _parts(value: Any) -> tuple[Mapping[str, Any], str | None]:
-    """What a value is made of, by the rest of its path, and what is said of it beside."""
+    """Parts of a value by the rest of their path, and words about the value itself."""
     if isinstance(value, list | tuple):
         return {f"[{number}]": part for number, part in enumerate(value)}, f"{len(value)} of"
     if isinstance(value, set | frozenset):
@@ -173,16 +173,20 @@ def _parts(value: Any) -> tuple[Mapping[str, Any], str | None]:
 
 
 def _values(thing: Any) -> Mapping[str, Any]:
-    """What an object is made of."""
+    """Parts of an object by name."""
     if isinstance(thing, nn.Module):
         return dict(_of_model(thing))
     if isinstance(thing, Objective):
-        values = {each.name: getattr(thing, each.name) for each in dataclasses.fields(thing) if each.name not in _ANY}
+        values = {
+            field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.name not in _ANY
+        }
         return values | {"task": thing.task if isinstance(thing.task, str) else thing.learnt}
     if isinstance(thing, Plan):
-        return {each.name: getattr(thing, each.name) for each in dataclasses.fields(thing) if each.name != "objective"}
+        return {
+            field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.name != "objective"
+        }
     if dataclasses.is_dataclass(thing):
-        return {each.name: getattr(thing, each.name, None) for each in dataclasses.fields(thing)}
+        return {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
     values = dict(getattr(thing, "__dict__", {}))
     if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
         return {name: value for name, value in values.items() if name not in _MOVING}
@@ -202,7 +206,7 @@ def _code_of(kind: type) -> str:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """What a piece of code does, without where it is written."""
+    """Parts of a piece of code that decide what it does, without where it is written."""
     parts = [
         _code(part) if isinstance(part, CodeType)
         else sorted(map(repr, part)) if isinstance(part, frozenset)  # whose order changes between processes

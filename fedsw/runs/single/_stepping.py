@@ -83,12 +83,12 @@ def _schedule(scheduler: Scheduler, rounds: int) -> None:
 
 def _put_back(optimizer: Optimizer, scheduler: Scheduler | None) -> None:
     content = io.BytesIO()
-    both = [each for each in (optimizer, scheduler) if each is not None]
+    both = [stateful for stateful in (optimizer, scheduler) if stateful is not None]
     try:
-        torch.save([each.state_dict() for each in both], content)
+        torch.save([stateful.state_dict() for stateful in both], content)
         stored = torch.load(io.BytesIO(content.getvalue()), weights_only=True)
-        for each, state in zip(both, stored, strict=True):
-            each.load_state_dict(state)
+        for stateful, state in zip(both, stored, strict=True):
+            stateful.load_state_dict(state)
     except Exception as fault:  # what torch does not load by its values alone
         raise ValueError(
             f"{' with '.join(map(_kind, both))} keeps what no checkpoint holds ({_said(fault)}), so that a training "

@@ -90,17 +90,20 @@ def draw_batch(
         stream = Stream(Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes())
         words = stream.words(int(units.ids.max()) + 1)
         keys = [words[units.ids[numbers]] for numbers in strata]
-    chosen = [numbers[smallest_keys(own, size)] for numbers, own, size in zip(strata, keys, sizes, strict=True)]
+    chosen = [
+        numbers[smallest_keys(words_of_stratum, size)]
+        for numbers, words_of_stratum, size in zip(strata, keys, sizes, strict=True)
+    ]
     rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
     rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
     return Batch(round_, attempt, records.take(rows), tuple(sizes), rates, Sample() if sample is None else sample)
 
 
 class Learnt(Protocol):
-    """What is learnt: a `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
+    """A task: `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
 
     def outputs(self, raw: Raw, batch: Inputs, /) -> Tensor:
-        """What a penalty compares: (n, d)."""
+        """Outputs that a penalty compares: (n, d)."""
 
     def loss(self, raw: Raw, batch: Inputs, /) -> Tensor:
         """Task loss of every record: (n,)."""
@@ -180,10 +183,10 @@ class Objective:
         width = 0 if records.is_classification else records.target.shape[1]
         if (self.classes, self.targets) != (0, 0) and width != self.targets:
             theirs = f"{width} target numbers" if width else "classes"
-            own = f"{self.targets} target numbers" if self.targets else f"{self.classes} classes"
+            ours = f"{self.targets} target numbers" if self.targets else f"{self.classes} classes"
             raise ValueError(
-                f"the records have {theirs} and the objective {own}; make it with classes=0 and targets={width or 't'} "
-                "for numbers, and with classes= alone for classes"
+                f"the records have {theirs} and the objective {ours}; make it with classes=0 and "
+                f"targets={width or 't'} for numbers, and with classes= alone for classes"
             )
         if not (self.classes and records.is_classification):
             return
@@ -227,8 +230,11 @@ class Objective:
         sensitivities = self.composite.sensitivities(
             batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
         )
-        bounds = [SLACK * each for each in sensitivities]
-        charges = [Charge(*each) for each in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)]
+        bounds = [SLACK * sensitivity for sensitivity in sensitivities]
+        charges = [
+            Charge(*sensitivity)
+            for sensitivity in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)
+        ]
         total = self._clipped(model, batch, clip, thetas)
         numbers = {"round": batch.round, "attempt": batch.attempt}
         return Bounded(total, worst(bounds), **numbers, charges=charges, sample=batch.sample)

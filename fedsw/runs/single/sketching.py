@@ -61,7 +61,7 @@ def plan_sketch(
     records, seed = whole(records, "records", least=1, most=MOST_RECORDS), seed_of(seed)
     epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=records)
-    multiplier, found = plans.calibrated(
+    multiplier, epsilon_planned = plans.calibrated(
         epsilon, noise_multiplier, delta=resolved, rate=1.0, rounds=1, accountant=accountant
     )
     return SketchPlan(
@@ -71,7 +71,7 @@ def plan_sketch(
         batch=(records,),
         rates=(1.0,),
         rounds=1,
-        epsilon=found,
+        epsilon=epsilon_planned,
         delta=resolved,
         multiplier=multiplier,
         sensitivities=(sketch_sensitivity(law),),

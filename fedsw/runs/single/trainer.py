@@ -197,7 +197,7 @@ class PrivateTrainer:
 
     def _require_sound(self, records: Records) -> None:
         """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""
-        weights = [each for each in self.model.parameters() if each.requires_grad]
+        weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         inputs = made_up_features(0, records.features.shape[1])
         why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
         if why is not None:
@@ -233,9 +233,9 @@ class PrivateTrainer:
         return ledger
 
     def _require_same(self, ledger: Ledger) -> None:
-        kept = (ledger.groups, ledger.delta, ledger.budget, ledger.accountant, ledger.nominal)
+        promised = (ledger.groups, ledger.delta, ledger.budget, ledger.accountant, ledger.nominal)
         plan = self.plan
-        if kept != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
+        if promised != (plan.strata, plan.delta, plan.epsilon, plan.accountant, plan.nominal):
             raise ValueError(
                 f"{self.directory} holds a run of epsilon {upward(ledger.budget, 6)} at delta {upward(ledger.delta)} "
                 f"for {', '.join(ledger.groups)} by {ledger.accountant}, {_SEEDED[ledger.nominal]}; this plan is for "

@@ -120,10 +120,10 @@ def plan(
     batch = _batch(objective.strata, counts, batch_fraction, batch_size)
     epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=sum(counts))
-    bounds = tuple(SLACK * each for each in objective.planned_sensitivities(batch, clip))
+    bounds = tuple(SLACK * sensitivity for sensitivity in objective.planned_sensitivities(batch, clip))
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
-    multiplier, found = plans.calibrated(
+    multiplier, epsilon_planned = plans.calibrated(
         epsilon, noise_multiplier, delta=resolved, rate=rate, rounds=rounds, accountant=accountant, mechanism=mechanism
     )
     return Plan(
@@ -132,7 +132,7 @@ def plan(
         batch=batch,
         rates=tuple(taken / size for taken, size in zip(batch, counts, strict=True)),
         rounds=rounds,
-        epsilon=found,
+        epsilon=epsilon_planned,
         delta=resolved,
         multiplier=multiplier,
         sensitivities=bounds,
