@@ -36,12 +36,12 @@ def account_command(
     from fedsw.runs.report.account_screens import account_record, accounts_view
 
     folder = _folder(accounts)
-    records = [account_record(found, delta) for found in accounts_in(folder)]
+    records = [account_record(one, delta) for one in accounts_in(folder)]
     if not (records or as_json):
         echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
         return
-    found = {"folder": str(folder), "accounts": records}
-    answer(found, lambda: accounts_view(records), as_json=as_json, highlight=True)
+    content = {"folder": str(folder), "accounts": records}
+    answer(content, lambda: accounts_view(records), as_json=as_json, highlight=True)
 
 
 @account.command("show")
@@ -58,11 +58,11 @@ def show_command(
     """
     from fedsw.runs.report.account_screens import together_record, together_view
 
-    found = [_existing(each, accounts) for each in data]
-    if len(found) == 1:
-        _show(found[0], delta, as_json=as_json)
+    selected = [_existing(name, accounts) for name in data]
+    if len(selected) == 1:
+        _show(selected[0], delta, as_json=as_json)
         return
-    record = together_record(found, delta)
+    record = together_record(selected, delta)
     answer(record, lambda: together_view(record), as_json=as_json, highlight=True)
 
 
@@ -77,9 +77,9 @@ def limit_command(
     """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
     from fedsw.privacy.accounting.lifetime import DatasetAccount
 
-    found = DatasetAccount(_folder(accounts), data)
-    found.limit(epsilon, delta)
-    _show(found, None, as_json=as_json)
+    account_of_data = DatasetAccount(_folder(accounts), data)
+    account_of_data.limit(epsilon, delta)
+    _show(account_of_data, None, as_json=as_json)
 
 
 @account.command("settle")
@@ -100,10 +100,10 @@ def settle_command(
     echo(json_text({"settled": settled}) if as_json else "\n".join(f"{name}: settled" for name in settled))
 
 
-def _show(found: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
+def _show(shown: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
     from fedsw.runs.report.account_screens import account_record, account_view
 
-    record = account_record(found, delta)
+    record = account_record(shown, delta)
     answer(record, lambda: account_view(record), as_json=as_json, highlight=True)
 
 
@@ -112,13 +112,13 @@ def _existing(data: str, accounts: Path | None) -> DatasetAccount:
     from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_in
 
     folder = _folder(accounts)
-    found = DatasetAccount(folder, data)
-    if not found.state().runs and not found.path.exists():
-        known = [each.data for each in accounts_in(folder)]
+    existing = DatasetAccount(folder, data)
+    if not existing.state().runs and not existing.path.exists():
+        known = [other.data for other in accounts_in(folder)]
         raise FileNotFoundError(
             f"no account of data set {data!r} in {folder}; {nearest(data, known)}known: {', '.join(known) or 'none'}"
         )
-    return found
+    return existing
 
 
 def _folder(accounts: Path | None) -> Path:

@@ -52,8 +52,8 @@ def audit_command(
     if canary and one_run is not None:
         raise typer.BadParameter("give --canary or --one-run, not both")
     attacked = canary or one_run is not None
-    given = settings or overrides or epsilon is not None or data_dir is not None
-    if not attacked and (given or trials is not None):
+    changed = settings or overrides or epsilon is not None or data_dir is not None
+    if not attacked and (changed or trials is not None):
         raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
     if trials is not None and not canary:
         raise typer.BadParameter("--trials belongs to --canary")
@@ -64,17 +64,17 @@ def audit_command(
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     show = not (quiet or as_json)
     if attacked:
-        found = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
+        finding = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
         from fedsw.audit import record
         from fedsw.runs.run_files import find_run
 
-        found = record.audit(find_run(target, runs), allow_module or ())
-    name = Path(target).stem if attacked else Path(found.subject).name
-    files = found.write(output / f"{name}-{found.kind}" / time.strftime("%Y%m%d-%H%M%S"))
-    content = {**found.as_dict(), "files": [str(path) for path in files]}
-    answer_made(content, found.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
-    if not found.passed:
+        finding = record.audit(find_run(target, runs), allow_module or ())
+    name = Path(target).stem if attacked else Path(finding.subject).name
+    files = finding.write(output / f"{name}-{finding.kind}" / time.strftime("%Y%m%d-%H%M%S"))
+    content = {**finding.as_dict(), "files": [str(path) for path in files]}
+    answer_made(content, finding.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
+    if not finding.passed:
         raise typer.Exit(1)
 
 

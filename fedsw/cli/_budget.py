@@ -116,7 +116,7 @@ def budget_command(
 
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
-    """What the stages of an experiment's sketch cost, from public numbers alone."""
+    """Print what the stages of an experiment's sketch cost, from public numbers alone."""
     from fedsw.cli._plan import sizes_of
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain, rows
@@ -129,21 +129,21 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
             "rounds cost"
         )
     by_group, assumed = sizes_of(experiment, None if records is None else str(records))
-    found = planned(experiment, by_group, assumed=assumed)
-    plain = as_plain(found)
+    plan = planned(experiment, by_group, assumed=assumed)
+    plain = as_plain(plan)
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
-    shown = [(head, words) for head, words in rows(found) if head == "noise" or head.startswith("stage")]
+    shown = [(head, words) for head, words in rows(plan) if head == "noise" or head.startswith("stage")]
     answer(content, lambda: named_rows(shown), as_json=as_json)
 
 
-def _assumed(records: int, given: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
-    """What is taken for what is left out: 50 steps on all records, and δ, as `fedsw init` drafts them."""
+def _assumed(records: int, known: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
+    """Return what is assumed where nothing is given: 50 steps on all records, and δ, as `fedsw init` drafts them."""
     if records < 1:
         raise ValueError(f"records is {records}; it must be at least 1.")
-    usual: dict[str, float] = {} if given["delta"] is not None else {"delta": _usual_delta(records)}
+    usual: dict[str, float] = {} if known["delta"] is not None else {"delta": _usual_delta(records)}
     usual |= {"batch": records}
     usual |= {"steps": _STEPS} if solvable else {}
-    return {name: value for name, value in usual.items() if given[name] is None}
+    return {name: value for name, value in usual.items() if known[name] is None}
 
 
 def _usual_delta(records: int) -> float:
@@ -208,8 +208,8 @@ def _through(slicing: Mapping[str, Any] | None) -> str:
 
 def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
     rows = []
-    for each in accountants:  # one that is not installed has no epsilon
-        holds = "–" if each["epsilon"] is None else "yes" if each["guarantee"] else "no"
-        rows.append((each["name"], upward(each["epsilon"], 5), holds, each["note"]))
+    for accountant in accountants:  # one that is not installed has no epsilon
+        holds = "–" if accountant["epsilon"] is None else "yes" if accountant["guarantee"] else "no"
+        rows.append((accountant["name"], upward(accountant["epsilon"], 5), holds, accountant["note"]))
     headings = ("accountant", "ε", "a guarantee?", "what it is")
     return table_of(headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3], padding=(0, 1))

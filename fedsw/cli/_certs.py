@@ -92,9 +92,9 @@ def add_command(
             f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
         ) from None
     known = read_roster(file) if file.exists() else Roster()
-    found = known.with_member(member)
-    file.write_text(found.text(), encoding="utf-8")
-    echo(f"{file}: {len(found.member)} sites, digest {grouped(found.digest)}")
+    updated = known.with_member(member)
+    file.write_text(updated.text(), encoding="utf-8")
+    echo(f"{file}: {len(updated.member)} sites, digest {grouped(updated.digest)}")
 
 
 @roster.command("show")
@@ -102,13 +102,13 @@ def show_command(file: File, as_json: Json = False) -> None:
     """Show the sites of a roster, and its digest, which all operators compare by voice."""
     from fedsw.federation.node.roster import grouped, read_roster
 
-    found = read_roster(file)
+    sites = read_roster(file)
     if as_json:
-        echo(json_text({"digest": found.digest, "members": [each.model_dump() for each in found.member]}))
+        echo(json_text({"digest": sites.digest, "members": [member.model_dump() for member in sites.member]}))
         return
-    for each in found.member:
-        echo(f"{each.key}  {each.name}{f', {each.clients} clients' if each.clients > 1 else ''}")
-    echo(f"digest {grouped(found.digest)}")
+    for member in sites.member:
+        echo(f"{member.key}  {member.name}{f', {member.clients} clients' if member.clients > 1 else ''}")
+    echo(f"digest {grouped(sites.digest)}")
 
 
 @roster.command("digest")

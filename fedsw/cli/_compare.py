@@ -62,9 +62,9 @@ def compare_command(
         _list(as_json=as_json)
         return
     settings = changes_of(None, overrides, clients=clients, data_dir=data_dir)
-    asked = (task, method_names, epsilon, seeds, rounds)
+    choices = (task, method_names, epsilon, seeds, rounds)
     if resume is not None:
-        if any(value is not None for value in asked) or settings or nominal or baselines:
+        if any(value is not None for value in choices) or settings or nominal or baselines:
             raise typer.BadParameter("--resume takes the grid from the comparison it goes on with; give --jobs at most")
         folder, grid = resume, read_grid(resume)
         for cell in grid.cells:
@@ -128,10 +128,10 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from fedsw.desk.compare.table import table_view, write_table
     from fedsw.runs.run_files import REPORT
 
-    found = read_comparison(folder)
-    table = found.table
+    comparison = read_comparison(folder)
+    table = comparison.table
     written = [*write_table(folder, table), *draw_table(folder, table), folder / REPORT]
-    files.replace(folder / REPORT, found.page().encode(), durable=False)
+    files.replace(folder / REPORT, comparison.page().encode(), durable=False)
     content = {**table, "directory": str(folder), "files": [str(path) for path in written]}
     answer_made(content, lambda: table_view(table), folder, written, as_json=as_json, quiet=quiet)
     if table["failed"]:
@@ -147,11 +147,11 @@ def _list(*, as_json: bool) -> None:
     from fedsw.desk.compare.methods import able, methods, tasks
     from fedsw.desk.compare.table import tasks_view
 
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
     }
     about = {name: method.what for name, method in methods().items()}
-    answer({"tasks": found, "methods": about}, tasks_view, as_json=as_json, highlight=True)
+    answer({"tasks": described, "methods": about}, tasks_view, as_json=as_json, highlight=True)
 
 
 def _require_data(grid: Grid) -> None:

@@ -118,21 +118,21 @@ def init_command(
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
-    asked = DraftRequest(
+    request = DraftRequest(
         folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
     )
-    found = draft(
-        replace(asked, doubt=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None), name=_name(output)
+    drafted = draft(
+        replace(request, doubt=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None), name=_name(output)
     )
-    output.write_text(found.text, encoding="utf-8")
-    for note in found.notes:
+    output.write_text(drafted.text, encoding="utf-8")
+    for note in drafted.notes:
         echo(note)
-    for row, line in found.blanks.items():
+    for row, line in drafted.blanks.items():
         echo(f"{output}, line {row}: {line}")
     rest = "nothing left to fill in"
-    if found.blanks:
-        rest = f"{len(found.blanks)} {'lines' if len(found.blanks) > 1 else 'line'} to fill in"
-    elif from_public and (faults := _faults(found.text, folder)):
+    if drafted.blanks:
+        rest = f"{len(drafted.blanks)} {'lines' if len(drafted.blanks) > 1 else 'line'} to fill in"
+    elif from_public and (faults := _faults(drafted.text, folder)):
         rest = f"nothing left to fill in, and {faults} faults in the tables, which check lists"
     echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 
@@ -140,7 +140,7 @@ def init_command(
 def _tables(folder: Path) -> list[Path]:
     from fedsw.desk.own_data.examine import places
 
-    return [place.table for place in places(folder)]
+    return [source.table for source in places(folder)]
 
 
 def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
@@ -173,9 +173,11 @@ def _faults(text: str, folder: Path) -> int:
     from fedsw.desk.own_data.examine import examine
     from fedsw.experiment import parse_experiment
 
-    found = examine(parse_experiment(tomllib.loads(text)), folder)
-    cells = sum(len(file.faults) + file.more + (file.broken is not None) + len(file.absent) for file in found.files)
-    return cells + len(found.together)
+    examination = examine(parse_experiment(tomllib.loads(text)), folder)
+    cells = sum(
+        len(file.faults) + file.more + (file.broken is not None) + len(file.absent) for file in examination.files
+    )
+    return cells + len(examination.together)
 
 
 def _ask(question: str) -> str:
@@ -214,20 +216,20 @@ def check_command(
             f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
             "... for each client, or a client's own folder"
         )
-    found = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    examination = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
     cost, groups = None, len(declared_columns(chosen).groups)
     if estimate and groups > MOST_GROUPS:
         more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
-        found = replace(found, warnings=(*found.warnings, more))
-    elif estimate and found.fits and not found.alone:
+        examination = replace(examination, warnings=(*examination.warnings, more))
+    elif estimate and examination.fits and not examination.alone:
         from fedsw.desk.own_data.screen import measured_cost
 
         try:
-            cost = measured_cost(chosen, [file.groups for file in found.files])
+            cost = measured_cost(chosen, [file.groups for file in examination.files])
         except ExperimentError as fault:  # settings that do not go with so many records
-            found = replace(found, together=(*found.together, str(fault)))
-    answer(as_plain(chosen, found, cost), lambda: examination_view(chosen, found, cost), as_json=as_json)
-    if not found.fits:
+            examination = replace(examination, together=(*examination.together, str(fault)))
+    answer(as_plain(chosen, examination, cost), lambda: examination_view(chosen, examination, cost), as_json=as_json)
+    if not examination.fits:
         raise typer.Exit(2)
 
 
@@ -260,7 +262,7 @@ def distance_command(
     from fedsw.runs.run_files import find_run
 
     directory = find_run(run, runs)
-    found = drifts(
+    distances = drifts(
         directory,
         reference=reference,
         confidence=confidence,
@@ -268,19 +270,19 @@ def distance_command(
         allow_modules=allow_module or (),
         data_dir=data_dir,
     )
-    lines = [{**_sides(each), **asdict(each.found), "differ": each.found.differ} for each in found.between]
+    lines = [{**_sides(pair), **asdict(pair.drift), "differ": pair.drift.differ} for pair in distances.between]
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
-    if found.doubt:
-        plain |= {"epsilon_of_reader": math.inf, "warning": found.doubt}
-    answer(plain, lambda: _view(found, confidence, by_column=by_column), as_json=as_json)
+    if distances.doubt:
+        plain |= {"epsilon_of_reader": math.inf, "warning": distances.doubt}
+    answer(plain, lambda: _view(distances, confidence, by_column=by_column), as_json=as_json)
 
 
-def _sides(found: Between) -> dict[str, str]:
-    column = {} if found.column is None else {"column": found.column}
-    return {"one": found.one, "other": found.other, **column}
+def _sides(pair: Between) -> dict[str, str]:
+    column = {} if pair.column is None else {"column": pair.column}
+    return {"one": pair.one, "other": pair.other, **column}
 
 
-def _view(found: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
+def _view(distances: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -289,11 +291,11 @@ def _view(found: Drifts, confidence: float, *, by_column: bool) -> RenderableTyp
     subject = "each column's values" if by_column else "records"
     sides = ("between", "and", *["column"] * by_column)
     rows = []
-    for each in found.between:
-        drift, verdict = each.found, "yes" if each.found.differ else "not shown"
+    for pair in distances.between:
+        drift, verdict = pair.drift, "yes" if pair.drift.differ else "not shown"
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
-        rows.append([*_sides(each).values(), f"{drift.distance:.3f}", *intervals, verdict])
-    doubt = [Text(found.doubt, style="bold red")] if found.doubt else []
+        rows.append([*_sides(pair).values(), f"{drift.distance:.3f}", *intervals, verdict])
+    doubt = [Text(distances.doubt, style="bold red")] if distances.doubt else []
     return Group(
         *doubt,
         f"Distances of {subject}; all intervals hold together with {confidence:.1%}",

@@ -252,15 +252,15 @@ def client_command(
     keep_connected(node, state / "flower", stock=plain, say=say)
 
 
-def _first(given: _Value | None, configured: _Value | None) -> _Value | None:
-    return configured if given is None else given
+def _first(chosen: _Value | None, configured: _Value | None) -> _Value | None:
+    return configured if chosen is None else chosen
 
 
-def _needed(name: str, given: _Value | None, configured: _Value | None) -> _Value:
-    found = _first(given, configured)
-    if found is None:
+def _needed(name: str, chosen: _Value | None, configured: _Value | None) -> _Value:
+    value = _first(chosen, configured)
+    if value is None:
         raise typer.BadParameter(f"--{name} is missing; give it here, or {name} in the file of --config")
-    return found
+    return value
 
 
 def bundle_command(

@@ -61,23 +61,27 @@ def describe_command(
     if not Path(source).is_dir():
         directory = runs / source if is_run(runs / source) else None
     if directory is None:
-        asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust)
-        require_writable(*outputs, force=force, read=visible_tables(asked))
-        rehearse(asked, lambda made: _rehearsed(made, asked))
-        directory = _release(asked, engine, runs, as_json or quiet)
-        found = described(directory, modules_of(asked))
+        experiment = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust)
+        require_writable(*outputs, force=force, read=visible_tables(experiment))
+        rehearse(experiment, lambda made: _rehearsed(made, experiment))
+        directory = _release(experiment, engine, runs, as_json or quiet)
+        description = described(directory, modules_of(experiment))
     elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
         raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
     else:
-        found = described(directory, allow_module or ())
+        description = described(directory, allow_module or ())
     if output is not None:
-        files.replace(output, page_of(found, found.experiment.name).page().encode("utf-8"))
+        files.replace(output, page_of(description, description.experiment.name).page().encode("utf-8"))
     if as_json:
-        echo(json_text({"directory": str(directory), "page": None if output is None else str(output), **found.plain()}))
+        echo(
+            json_text(
+                {"directory": str(directory), "page": None if output is None else str(output), **description.plain()}
+            )
+        )
     elif quiet:
         echo(directory)
     else:
-        _show(found, directory, output)
+        _show(description, directory, output)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
@@ -113,13 +117,15 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _WIDEST = 48
 
 
-def _show(found: Description, directory: Path, output: Path | None) -> None:
+def _show(description: Description, directory: Path, output: Path | None) -> None:
     screen = Screen(highlight=False)
-    screen.print(f"{found.records} records. {found.summary['guarantee']['statement']}")
-    rows = [(column.name, _spark(column), *_in_short(column), f"{column.half_width:.3f}") for column in found.columns]
+    screen.print(f"{description.records} records. {description.summary['guarantee']['statement']}")
+    rows = [
+        (column.name, _spark(column), *_in_short(column), f"{column.half_width:.3f}") for column in description.columns
+    ]
     headings = ("column", "histogram, from the lower to the upper bound", "half of them between", "most often", "±")
     screen.print(table_of(headings, rows, left=headings[:4]))
-    for advice in found.findings:
+    for advice in description.findings:
         screen.print(advice, style="bold")
     where = "-o FILE.html writes the page" if output is None else f"{output}: the page"
     screen.print(f"{where}. Shown again at no cost: fedsw describe {directory}")

@@ -36,12 +36,12 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     result = followed(start, label=label, quiet=quiet or as_json)
     from fedsw.desk.use.export import write_card
 
-    place = result.directory
-    with _warning_of(f"the plots of {place} could not be drawn"):
-        draw_run(place, modules_of(result.experiment))
-    with _warning_of(f"the model card of {place} could not be written"):
-        write_card(place)
-    print_run(place, as_json=as_json, quiet=quiet)
+    folder = result.directory
+    with _warning_of(f"the plots of {folder} could not be drawn"):
+        draw_run(folder, modules_of(result.experiment))
+    with _warning_of(f"the model card of {folder} could not be written"):
+        write_card(folder)
+    print_run(folder, as_json=as_json, quiet=quiet)
 
 
 _TRIED = 12

@@ -1,4 +1,4 @@
-"""What verbs share: options, how a run is carried out and followed, how refusals end a command."""
+"""Shared parts of the verbs: options, how a run is carried out and followed, how refusals end a command."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
 
     inputs = [path.expanduser() for path in read]
     for output in outputs:
-        if (own := next((path for path in inputs if same_file(output, path)), None)) is not None:
-            raise ExperimentError(f"{output} is {own}, which is read here, and would be lost; -o names another file")
+        if (same := next((path for path in inputs if same_file(output, path)), None)) is not None:
+            raise ExperimentError(f"{output} is {same}, which is read here, and would be lost; -o names another file")
         if output.is_file() and not force:
             raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
 
@@ -207,7 +207,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that can be written to"),
 }
-"""What helps where the system does not take a file."""
+"""Remedy by error number where the system does not take a file."""
 
 
 class RunStopped(RuntimeError):
@@ -304,7 +304,7 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
 
 
 def of_system(fault: BaseException) -> str:
-    """What the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
+    """Say what the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
     if not isinstance(fault, OSError) or fault.errno is None or fault.strerror is None:
         return str(fault)
     name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
@@ -329,13 +329,13 @@ def _ending_on_signals() -> Iterator[list[int]]:
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
-        before = {each: signal.signal(each, interrupt) for each in taken}
+        taken = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is signal.SIG_DFL]
+        before = {signum: signal.signal(signum, interrupt) for signum in taken}
     try:
         yield came
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _give_up_output() -> None:
@@ -360,8 +360,8 @@ def _short(path: object) -> str:
     return text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 2 :]}"
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from fedsw import __version__
 
         print(f"fedsw {__version__}")

@@ -178,13 +178,13 @@ def plan_command(
         if table is None:
             table, doubt = _table(chosen, public_table, expect)
             assumed = "; ".join(filter(None, (assumed, doubt)))
-        found = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
+        plan = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
-        draw_plan(found, picture)
-    answer(as_plain(found), lambda: planned_view(found), as_json=as_json)
+        draw_plan(plan, picture)
+    answer(as_plain(plan), lambda: planned_view(plan), as_json=as_json)
 
 
-def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int], str]:
+def sizes_of(experiment: Experiment, records: str | None) -> tuple[dict[str, int], str]:
     """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
     from fedsw.desk.own_data.examine import require_runnable
     from fedsw.desk.planning.public_rows import known_sizes, spread_evenly
@@ -192,23 +192,23 @@ def sizes_of(experiment: Experiment, given: str | None) -> tuple[dict[str, int],
     from fedsw.experiment.sources import load_shape
     from fedsw.federation.server.settling import sizes_at_hand
 
-    if given is None:
+    if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment, named=experiment.name, elsewhere=False)
         assumed = "a sketch hides groups: groups of one size are assumed" if experiment.privacy.sketch else ""
         return known_sizes(experiment, sizes_at_hand(experiment)), assumed
     groups = load_shape(experiment).groups
-    if given.isdecimal():
+    if records.isdecimal():
         said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
-        return spread_evenly(groups, int(given)), said
-    pairs = [part.rpartition("=") for part in given.split(",")]
-    found = {name.strip(): int(size) for name, _, size in pairs if size.strip().isdecimal()}
-    if set(found) != set(groups) or len(pairs) != len(groups) or min(found.values()) < 2:
+        return spread_evenly(groups, int(records)), said
+    pairs = [part.rpartition("=") for part in records.split(",")]
+    sizes = {name.strip(): int(size) for name, _, size in pairs if size.strip().isdecimal()}
+    if set(sizes) != set(groups) or len(pairs) != len(groups) or min(sizes.values()) < 2:
         raise ExperimentError(
-            f"--records {given!r} cannot be read; write a number, or at least 2 for every group: "
+            f"--records {records!r} cannot be read; write a number, or at least 2 for every group: "
             f"{','.join(f'{name}=N' for name in groups)}"
         )
-    return {name: found[name] for name in groups}, ""
+    return {name: sizes[name] for name in groups}, ""
 
 
 def _table(experiment: Experiment, path: Path | None, expect: str | None) -> tuple[PublicRows | None, str]:
@@ -263,46 +263,46 @@ def tune_command(
     from fedsw.experiment.load import find_experiment
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    found = candidates(find_experiment(experiment), tries or (), changes)
-    name, sign = metric_of(found[0].experiment, metric)
+    tried = candidates(find_experiment(experiment), tries or (), changes)
+    name, sign = metric_of(tried[0].experiment, metric)
     if on_records:
-        _on_records(found, expected_runs, name, sign, runs, as_json=as_json)
+        _on_records(tried, expected_runs, name, sign, runs, as_json=as_json)
     else:
-        _on_twins(found, most, name, sign, as_json=as_json)
+        _on_twins(tried, most, name, sign, as_json=as_json)
 
 
-def _on_twins(found: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
+def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.planning.public_rows import known_sizes
     from fedsw.desk.planning.search import counting, score_on_twins, search, tried_record, tried_view
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import require_one_client_each
 
-    own = found[0].experiment.data
-    if own.source != "files" or own.data_dir is None:
+    data = tried[0].experiment.data
+    if data.source != "files" or data.data_dir is None:
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
-    require_one_client_each(found[0].experiment)
-    read = examine(found[0].experiment, Path(own.data_dir).expanduser()).files
-    strictest = max((each.experiment for each in found), key=lambda each: each.privacy.sketch)
+    require_one_client_each(tried[0].experiment)
+    read = examine(tried[0].experiment, Path(data.data_dir).expanduser()).files
+    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.privacy.sketch)
     sizes = [known_sizes(strictest, file.groups) for file in read]
-    with counting(min(most, len(found)), show=not as_json) as said:
-        record = tried_record(search(found, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
+    with counting(min(most, len(tried)), show=not as_json) as said:
+        record = tried_record(search(tried, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
     answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
 
 
 def _on_records(
-    found: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
+    tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
     from fedsw.cli._execution import rehearsed
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.planning.private_search import cost_of, cost_view, select, selected_record, selected_view
     from fedsw.privacy.accounting.selection import with_mean
 
-    for each in found:
-        rehearse(each.experiment, rehearsed)
+    for candidate in tried:
+        rehearse(candidate.experiment, rehearsed)
     law = with_mean(expected)
     if not as_json:
-        Screen().print(cost_view(cost_of(found, law)))
+        Screen().print(cost_view(cost_of(tried, law)))
     with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
-        record = selected_record(select(found, law, metric, sign, runs=runs), metric, sign)
+        record = selected_record(select(tried, law, metric, sign, runs=runs), metric, sign)
     answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)

@@ -61,9 +61,9 @@ def watched(
                 stack.enter_context(logging_to_stderr())
             if port is not None:
                 endpoint = stack.enter_context(MetricsEndpoint(port))
-                given = METRICS_TOKEN if os.environ.get(METRICS_TOKEN) else f"this run's token, {endpoint.token}"
+                token = METRICS_TOKEN if os.environ.get(METRICS_TOKEN) else f"this run's token, {endpoint.token}"
                 where = f"http://127.0.0.1:{endpoint.port}/metrics"
-                echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {given}", err=True)
+                echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {token}", err=True)
                 more.append(endpoint)
             return start(Observers(observer, *more) if more else observer)
 

@@ -79,8 +79,8 @@ def show_command(
     if what == "client":
         from fedsw.runs.report.account_screens import read_client_status
 
-        found = read_client_status(Path(run).expanduser())
-        answer(found.as_dict(), lambda: named_rows(_client_rows(found)), as_json=as_json, highlight=True)
+        status = read_client_status(Path(run).expanduser())
+        answer(status.as_dict(), lambda: named_rows(_client_rows(status)), as_json=as_json, highlight=True)
         return
     directory = find_run(run, runs)
     if what == "progress":
@@ -114,8 +114,8 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
     from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes, shapes_of
 
     record = read_run(directory)
-    found = shapes_of(record)
-    if not found:
+    shapes = shapes_of(record)
+    if not shapes:
         raise ExperimentError(
             f"{directory} has no shapes: a model of model.kind 'additive' has them, once it is released; this one is "
             f"{record.experiment.model.kind!r}"
@@ -126,22 +126,22 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
         assert figure is not None
         _answer_path("shapes", save(figure, output), as_json=as_json)
         return
-    answer([shape.as_dict() for shape in found], lambda: named_rows(rows_of_shapes(found)), as_json=as_json)
+    answer([shape.as_dict() for shape in shapes], lambda: named_rows(rows_of_shapes(shapes)), as_json=as_json)
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
     from fedsw.runs.report.facts import read_status
 
     if not watch:
-        found = read_status(directory)
-        answer(found.as_dict(), lambda: status_view(found), as_json=as_json, highlight=True)
+        status = read_status(directory)
+        answer(status.as_dict(), lambda: status_view(status), as_json=as_json, highlight=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _follow(directory, every, lambda found: echo(json_text(found.as_dict(), indent=None)))
+            _follow(directory, every, lambda status: echo(json_text(status.as_dict(), indent=None)))
         else:
             with Live(console=Screen(), auto_refresh=False) as live:
-                _follow(directory, every, lambda found: live.update(status_view(found), refresh=True))
+                _follow(directory, every, lambda status: live.update(status_view(status), refresh=True))
 
 
 def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
@@ -197,9 +197,9 @@ def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> No
     from fedsw.runs.report.facts import read_status
 
     while True:
-        found = read_status(directory)
-        show(found)
-        if found.state in ("finished", "stopped"):
+        status = read_status(directory)
+        show(status)
+        if status.state in ("finished", "stopped"):
             return
         time.sleep(every)
 
@@ -265,17 +265,17 @@ def report_command(
     from fedsw.runs.page.document import write_entry, write_page
     from fedsw.runs.run_files import find_run
 
-    if found := next(filter(None, map(_document, run)), None):
+    if document_of := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
-        document, place, read = found
+        document, target, read = document_of
         require_writable(*([output] if output else []), force=force, read=read)
         if output is not None:
             files.new_folder(output.parent)
-        files.replace(output or place, document.page().encode(), durable=False)
-        _answer_path("report", output or place, as_json=as_json)
+        files.replace(output or target, document.page().encode(), durable=False)
+        _answer_path("report", output or target, as_json=as_json)
         return
-    folders = [find_run(each, runs) for each in run]
+    folders = [find_run(name, runs) for name in run]
     if output is not None:
         require_writable(output, force=force, read=[path for folder in folders for path in files_of_run(folder)])
         files.new_folder(output.parent)
@@ -294,7 +294,7 @@ def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
 
 
 def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
-    """What is read of a comparison's folder or a plan's file, where its page goes, and which files were read.
+    """Return the page of a comparison's folder or a plan's file, where it goes, and which files were read.
 
     None for the name of a run.
     """

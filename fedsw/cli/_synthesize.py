@@ -87,13 +87,15 @@ def synthesize_command(
     if run is None:
         if held_out is not None:
             raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
-        asked = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair)
-        read = [*visible_tables(asked), *([Path(asked.data.held_out)] if asked.data.held_out else [])]
+        experiment = _experiment(
+            source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
+        )
+        read = [*visible_tables(experiment), *([Path(experiment.data.held_out)] if experiment.data.held_out else [])]
         require_writable(*outputs, force=force, read=read)
-        rehearse(asked, lambda directory: _rehearsed(directory, asked))
-        run = _learn(asked, engine, runs, as_json or quiet)
-        found = learnt(run, modules_of(asked))
-        records = load_held_out(found.experiment)
+        rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
+        run = _learn(experiment, engine, runs, as_json or quiet)
+        table = learnt(run, modules_of(experiment))
+        records = load_held_out(table.experiment)
         other = None if records is None else OtherTable(records)
     elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
         raise ExperimentError(
@@ -104,10 +106,10 @@ def synthesize_command(
         raise ExperimentError(f"{source} is a run: --data-dir is what --held-out is compared with; name both or none")
     else:
         require_writable(*outputs, force=force, read=files_of_run(run))
-        found, other = learnt(run, allow_module or ()), None
+        table, other = learnt(run, allow_module or ()), None
         if held_out is not None:  # and no file that the stored experiment names itself
-            other = other_table(held_out, found.columns, data_dir, option="--held-out")
-    _write(run, found, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
+            other = other_table(held_out, table.columns, data_dir, option="--held-out")
+    _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
@@ -115,10 +117,10 @@ def _experiment(source: str, changes: list[str], epsilon: float | None, trust: s
     from fedsw.desk.own_data.synthetic_table import as_synthesis
     from fedsw.experiment import load_experiment
 
-    own = load_experiment(source, changes)
-    found = as_synthesis(own, trust=trust, fair=fair, epsilon=epsilon)
-    require_runnable(found, named=source, elsewhere=False)
-    return found
+    source_experiment = load_experiment(source, changes)
+    synthesis = as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)
+    require_runnable(synthesis, named=source, elsewhere=False)
+    return synthesis
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
@@ -138,10 +140,10 @@ def _rehearsed(directory: Path, experiment: Experiment) -> None:
     from fedsw.desk.own_data.synthetic_table import learnt
     from fedsw.experiment.choices import modules_of
 
-    found = learnt(directory, modules_of(experiment))
-    others = made_up(found.columns, dict.fromkeys(found.columns.groups, 20), seed=1)
+    table = learnt(directory, modules_of(experiment))
+    others = made_up(table.columns, dict.fromkeys(table.columns.groups, 20), seed=1)
     other = None if experiment.data.held_out is None else OtherTable(others)
-    made = _made(found, other, None, Path("synthetic.csv"), 40, 0)
+    made = _made(table, other, None, Path("synthetic.csv"), 40, 0)
     made.card.markdown()
     made.card.page()
 
@@ -157,7 +159,7 @@ class _Made:
 
 
 def _made(
-    found: LearntTable, other: OtherTable | None, named: Path | None, output: Path, rows: int, draw: int
+    table: LearntTable, other: OtherTable | None, named: Path | None, output: Path, rows: int, draw: int
 ) -> _Made:
     from fedsw.data.codes import records_of_table
     from fedsw.desk.own_data.card import card, findings
@@ -165,24 +167,24 @@ def _made(
     from fedsw.desk.own_data.synthetic_table import table_cells
     from fedsw.learning.sketches.from_settings import table_of
 
-    cells = table_cells(found, rows, seed=draw)
-    coded, columns = table_of(found.experiment), found.columns
+    cells = table_cells(table, rows, seed=draw)
+    coded, columns = table_of(table.experiment), table.columns
     assert coded is not None
     compared = None
     if other is not None:
         made = records_of_table(cells, columns)
         classes, shown = len(columns.classes), columns.positive
         compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=shown)
-    said = findings(found.experiment, found.summary, coded, faults_of(cells, columns), compared)
+    said = findings(table.experiment, table.summary, coded, faults_of(cells, columns), compared)
     file = None if named is None else named.name
     doubt = "" if other is None else other.doubt
-    described = card(output.name, rows, found.experiment, found.summary, coded, compared, said, file, doubt)
+    described = card(output.name, rows, table.experiment, table.summary, coded, compared, said, file, doubt)
     return _Made(cells, compared, said, described)
 
 
 def _write(
     run: Path,
-    found: LearntTable,
+    table: LearntTable,
     other: OtherTable | None,
     named: Path | None,
     output: Path,
@@ -197,7 +199,7 @@ def _write(
     from fedsw._tools.text import for_spreadsheets, json_text, warning_of_formulas
     from fedsw.desk.own_data.synthetic_table import write_table
 
-    made = _made(found, other, named, output, rows, draw)
+    made = _made(table, other, named, output, rows, draw)
     doubted = other is not None and other.doubt
     compared, said = made.compared, made.said
     cells = made.cells
@@ -205,21 +207,21 @@ def _write(
         cells = {for_spreadsheets(name): list(map(for_spreadsheets, values)) for name, values in cells.items()}
     elif why := warning_of_formulas(itertools.chain(cells, *cells.values())):
         echo(f"fedsw: warning: {why}", err=True)
-    write_table(output, cells, found.columns)
+    write_table(output, cells, table.columns)
     beside, page = output.with_suffix(".md"), output.with_suffix(".html")
     files.replace(beside, made.card.markdown().encode("utf-8"))
     files.replace(page, made.card.page().encode("utf-8"))
     if as_json:
         shown = {"table": str(output), "card": str(beside), "page": str(page), "rows": rows, "directory": str(run)}
-        shown["epsilon_spent"] = found.summary["epsilon_spent"]
-        shown["epsilon_of_reader"] = math.inf if doubted else found.summary["epsilon_of_reader"]
+        shown["epsilon_spent"] = table.summary["epsilon_spent"]
+        shown["epsilon_of_reader"] = math.inf if doubted else table.summary["epsilon_of_reader"]
         shown["findings"] = said
         shown["held_out"] = None if compared is None else compared.plain()
         echo(json_text(shown))
     elif quiet:
         echo(output)
     else:
-        statement = found.summary["guarantee"]["statement"] if found.experiment.privacy.noisy else "no guarantee"
+        statement = table.summary["guarantee"]["statement"] if table.experiment.privacy.noisy else "no guarantee"
         screen = Screen(highlight=False)
         screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
         if other is not None and other.doubt:

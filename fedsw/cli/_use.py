@@ -46,8 +46,8 @@ def evaluate_command(
     from fedsw.desk.own_data.evaluate import evaluate, evaluated_view
     from fedsw.runs.run_files import find_run
 
-    found = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
-    answer([each.as_dict() for each in found], lambda: evaluated_view(found), as_json=as_json)
+    evaluated = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
+    answer([result.as_dict() for result in evaluated], lambda: evaluated_view(evaluated), as_json=as_json)
 
 
 def predict_command(
@@ -86,10 +86,10 @@ def predict_command(
     if output is not None:
         require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
-    found = model.predictions(table, keep=keep or ())
+    predicted = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
-    written = columns_for_spreadsheets(found) if spreadsheet else found
+    written = columns_for_spreadsheets(predicted) if spreadsheet else predicted
     if why := warning_of_formulas(texts_in(written)):
         echo(f"fedsw: warning: {why}", err=True)
     if output is not None:
@@ -97,53 +97,55 @@ def predict_command(
         with files.opened(output, "w") as file:
             write_columns(file, written)
     if as_json:
-        echo(json_text(_plain(model, found, output)))
+        echo(json_text(_plain(model, predicted, output)))
     elif output is None:
         write_columns(sys.stdout, written)
     else:
-        echo(f"{output}: {_words(model, found)}")
+        echo(f"{output}: {_words(model, predicted)}")
 
 
-def _thresholds(given: list[str]) -> float | dict[str, float] | str | None:
-    if not given:
+def _thresholds(words: list[str]) -> float | dict[str, float] | str | None:
+    if not words:
         return None
-    if len(given) == 1 and "=" not in given[0]:
+    if len(words) == 1 and "=" not in words[0]:
         try:
-            return float(given[0])
+            return float(words[0])
         except ValueError:
-            return given[0]
-    found: dict[str, float] = {}
-    for text in given:
+            return words[0]
+    by_group: dict[str, float] = {}
+    for text in words:
         group, _, value = text.rpartition("=")
         try:
-            found[group] = float(value)
+            by_group[group] = float(value)
         except ValueError:
             group = ""
         if not group:
             raise typer.BadParameter(f"--threshold {text!r} cannot be read; write GROUP=NUMBER, as in female=0.4")
-    return found
+    return by_group
 
 
-def _plain(model: TrainedModel, found: dict[str, Any], output: Path | None) -> dict[str, Any]:
+def _plain(model: TrainedModel, columns: dict[str, Any], output: Path | None) -> dict[str, Any]:
     about = {
         "run": str(model.directory),
         "guarantee": model.guarantee,
         "warnings": list(model.summary.get("warnings", ())),
-        "records": len(found["row"]),
+        "records": len(columns["row"]),
         "positive": model.positive,
         "threshold": str(model.thresholds) if model.answering().classifies and len(model.classes) == 2 else None,
     }
     if output is not None:
         return {**about, "file": str(output)}
-    return {**about, "predictions": {name: list(values) for name, values in found.items()}}
+    return {**about, "predictions": {name: list(values) for name, values in columns.items()}}
 
 
-def _words(model: TrainedModel, found: dict[str, Any]) -> str:
+def _words(model: TrainedModel, columns: dict[str, Any]) -> str:
     """How many of what, in a line."""
-    parts = [f"{len(found['row'])} records"]
-    for name, values in found.items():
+    parts = [f"{len(columns['row'])} records"]
+    for name, values in columns.items():
         if name.startswith("predicted_") and model.answering().classifies:
-            parts += [", ".join(f"{(values == each).sum()} {each}" for each in model.classes)]
+            parts += [
+                ", ".join(f"{(values == name_of_class).sum()} {name_of_class}" for name_of_class in model.classes)
+            ]
         elif name.startswith("predicted_") and hasattr(values, "mean"):
             parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
     if model.answering().classifies and len(model.classes) == 2:

@@ -36,9 +36,9 @@ class GridRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the run is: its settings that are not the default, and the baseline that trains in its place."""
-        own = settings_of(self.experiment)
-        return own if self.baseline is None else own | {"baseline": {"name": self.baseline, **self.arguments}}
+        """Settings of the run that are not the default, and the baseline that trains in its place."""
+        settings = settings_of(self.experiment)
+        return settings if self.baseline is None else settings | {"baseline": {"name": self.baseline, **self.arguments}}
 
     @property
     def key(self) -> str:
@@ -87,8 +87,8 @@ def finish(
     if run.baseline is not None:
         from fedsw.desk.baselines._run_baseline import run as run_baseline
 
-        place = fresh_folder(folder / run.experiment.name)
-        return run_baseline(run.baseline, run.experiment, directory=place, arguments=run.arguments)
+        fresh = fresh_folder(folder / run.experiment.name)
+        return run_baseline(run.baseline, run.experiment, directory=fresh, arguments=run.arguments)
     if begun:
         result = resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
     else:

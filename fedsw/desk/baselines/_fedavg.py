@@ -16,7 +16,7 @@ from fedsw.experiment.sources import owners
 from fedsw.learning import models
 
 Losses = Callable[[Scored, Returned, Tensor], Tensor]
-"""Of a client's model, what it returned for a batch, and the classes: a loss per record (b,)."""
+"""Maps a client's model, what it returned for a batch, and the classes to a loss per record (b,)."""
 
 
 class Client:
@@ -26,12 +26,12 @@ class Client:
     everyone who sees it. The number of its records is public, and the shares of the groups where there is a penalty.
     """
 
-    def __init__(self, asked: BaselineTask, records: Records, contrast: Tensor, losses: Losses) -> None:
+    def __init__(self, task: BaselineTask, records: Records, contrast: Tensor, losses: Losses) -> None:
         self.size, self._losses = len(records), losses
-        self.scored = Scored(asked.problem)
-        rows = Rows(asked.problem.inputs(records), contrast, records.target)
-        self._private = made_private(asked, self.scored, rows, _accountant(asked), epochs=True)
-        self._delta = asked.delta
+        self.scored = Scored(task.problem)
+        rows = Rows(task.problem.inputs(records), contrast, records.target)
+        self._private = made_private(task, self.scored, rows, _accountant(task), epochs=True)
+        self._delta = task.delta
 
     def round(self, theta: Tensor) -> Tensor:
         """One epoch from the server's parameters (r,), and the parameters (r,) that come of it."""
@@ -48,32 +48,32 @@ class Client:
 
     @property
     def epsilon(self) -> float:
-        """What its accountant says of its steps so far."""
+        """Epsilon of its steps so far, by its accountant."""
         return self._private.epsilon(self._delta)
 
 
-def train(asked: BaselineTask) -> Trained:
+def train(task: BaselineTask) -> Trained:
     """Rounds of one local epoch; alpha > 0 adds the squared gap of the groups' mean scores.
 
     Guarantee: of every `Client`; nothing that the server adds up is trusted to be hidden.
     """
-    return averaged(asked, lambda: squared)
+    return averaged(task, lambda: squared)
 
 
-def averaged(asked: BaselineTask, losses: Callable[[], Losses]) -> Trained:
+def averaged(task: BaselineTask, losses: Callable[[], Losses]) -> Trained:
     """DP-FedAvg with a loss of its own for each client; the mean weighs clients by their records.
 
     Guarantee: of every `Client`.
     """
-    problem, records = asked.problem, asked.records
+    problem, records = task.problem, task.records
     experiment = problem.experiment
     contrast = contrasts(problem, records)
     owner = owners(records, experiment.partition, experiment.federation.clients)
     rows_of_clients = [np.flatnonzero(owner == client) for client in range(experiment.federation.clients)]
-    clients = [Client(asked, records.take(rows), contrast[rows], losses()) for rows in rows_of_clients]
+    clients = [Client(task, records.take(rows), contrast[rows], losses()) for rows in rows_of_clients]
     weights = torch.tensor([client.size / len(records) for client in clients], dtype=torch.float64)
     whole = Scored(problem)
-    theta, average = models.flatten(whole), Average(asked.averaged_after)
+    theta, average = models.flatten(whole), Average(task.averaged_after)
     for _ in range(experiment.training.rounds):
         sent = torch.stack([client.round(theta) for client in clients])
         theta = (weights @ sent.to(torch.float64)).to(problem.dtype)
@@ -85,7 +85,7 @@ def averaged(asked: BaselineTask, losses: Callable[[], Losses]) -> Trained:
         average.mean,
         by_opacus(
             whole,
-            _accountant(asked),
+            _accountant(task),
             protects="each record of every client, by its own client's noise and accountant",
             against="everyone, including the server and the other clients",
             public="each client's number of records",
@@ -101,8 +101,8 @@ def averaged(asked: BaselineTask, losses: Callable[[], Losses]) -> Trained:
     )
 
 
-def _accountant(asked: BaselineTask) -> str:
-    return str(asked.arguments.get("accountant") or "rdp")
+def _accountant(task: BaselineTask) -> str:
+    return str(task.arguments.get("accountant") or "rdp")
 
 
 @dataclass
@@ -118,26 +118,26 @@ class Weighted:
     momentum: float
     _velocity: float = 0.0
 
-    def __call__(self, scored: Scored, found: Returned, target: Tensor) -> Tensor:
+    def __call__(self, scored: Scored, returned: Returned, target: Tensor) -> Tensor:
         """Loss per record (b,) at the weight that follows from the noised disparity so far."""
         if self.target is not None:
             self._velocity = self.momentum * self._velocity + self.target - abs(scored.followed)
             self.weight = min(1.0, max(0.0, self.weight - self.rate * self._velocity))
-        return absolute(scored, found, target, self.weight)
+        return absolute(scored, returned, target, self.weight)
 
 
-def train_puffle(asked: BaselineTask) -> Trained:
+def train_puffle(task: BaselineTask) -> Trained:
     """DP-FedAvg with PUFFLE's loss; objective.alpha is the weight, or where it starts.
 
     The arguments `target`, `rate` and `momentum` move it; without a target it stays.
 
     Guarantee: of every `fedsw.desk.baselines._fedavg.Client`.
     """
-    known = {name: asked.arguments.get(name) for name in ("target", "rate", "momentum")}
-    given = {name: float(value) for name, value in known.items() if value is not None}
-    weight = asked.problem.experiment.objective.alpha
+    known = {name: task.arguments.get(name) for name in ("target", "rate", "momentum")}
+    numbers = {name: float(value) for name, value in known.items() if value is not None}
+    weight = task.problem.experiment.objective.alpha
 
     def weighted() -> Weighted:
-        return Weighted(weight, given.get("target"), given.get("rate", 0.1), given.get("momentum", 0.0))
+        return Weighted(weight, numbers.get("target"), numbers.get("rate", 0.1), numbers.get("momentum", 0.0))
 
-    return averaged(asked, weighted)
+    return averaged(task, weighted)

@@ -30,7 +30,7 @@ FOLLOWING = 0.2
 SHARE = 0.5
 """Weight of a record's x_i in the vector that is clipped."""
 Returned = tuple[Tensor, Tensor, Tensor]
-"""What `Scored` returns for a batch."""
+"""Returned by `Scored` for a batch: logits, parts of the gap, and w times these."""
 
 
 class Scored(nn.Module):
@@ -63,7 +63,7 @@ class Scored(nn.Module):
 
     @property
     def notes(self) -> dict[str, float]:
-        """What is released of the penalty with the model."""
+        """Numbers of the penalty that are released with the model."""
         return {} if self.gap is None else {"gap": self.followed}
 
     @property
@@ -71,31 +71,31 @@ class Scored(nn.Module):
         """Weight of the penalty, by the settings."""
         return self._problem.experiment.objective.alpha
 
-    def weighted(self, found: Returned, target: Tensor, weight: float, slope: float) -> Tensor:
+    def weighted(self, returned: Returned, target: Tensor, weight: float, slope: float) -> Tensor:
         """Loss and penalty of b records (b,), the penalty by the slope of its value in the gap."""
-        logits, part, follow = found
+        logits, part, follow = returned
         loss = self._problem.losses(logits, Inputs(target, target, self._problem.shape))
         return (1 - weight) * loss + weight * slope * part + SHARE * follow
 
     def groups(self, training: Training) -> Iterator[dict[str, Any]]:
-        """What torch's SGD takes as groups of parameters: the model's, and w, which moves towards the gap."""
+        """Yield groups of parameters for torch's SGD: the model's, and w, which moves towards the gap."""
         yield {"params": list(self.model.parameters()), "lr": training.learning_rate, "momentum": training.momentum}
         if self.gap is not None:
             follow = {"lr": FOLLOWING / SHARE, "momentum": 0.0, "weight_decay": SHARE, "maximize": True}
             yield {"params": list(self.gap.parameters()), **follow}
 
 
-def squared(scored: Scored, found: Returned, target: Tensor) -> Tensor:
+def squared(scored: Scored, returned: Returned, target: Tensor) -> Tensor:
     """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
 
     `found` is what the model returned for b records, `target` are their classes (b,).
     """
-    return scored.weighted(found, target, scored.alpha, 2 * scored.followed)
+    return scored.weighted(returned, target, scored.alpha, 2 * scored.followed)
 
 
-def absolute(scored: Scored, found: Returned, target: Tensor, weight: float) -> Tensor:
+def absolute(scored: Scored, returned: Returned, target: Tensor, weight: float) -> Tensor:
     """(1 - weight) loss + weight |gap| in the same way (b,)."""
-    return scored.weighted(found, target, weight, float(torch.sign(torch.tensor(scored.followed))))
+    return scored.weighted(returned, target, weight, float(torch.sign(torch.tensor(scored.followed))))
 
 
 def contrasts(problem: Problem, records: Records) -> Tensor:

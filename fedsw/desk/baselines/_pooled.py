@@ -32,7 +32,7 @@ MISSING = (
 
 
 def installed() -> bool:
-    """Whether Opacus can be imported."""
+    """Say whether Opacus can be imported."""
     return importlib.util.find_spec("opacus") is not None
 
 
@@ -54,7 +54,7 @@ class Rows(TensorDataset):
 
 
 def poisson(rows: Rows, fraction: float, generator: torch.Generator) -> DataLoader[Any]:
-    """What Opacus turns into Poisson batches at the rate 1/m, with m the whole number that is nearest to 1/fraction."""
+    """Return a loader that Opacus turns into Poisson batches at the rate 1/m, m the whole number nearest 1/fraction."""
     batches = max(1, round(1 / fraction))
     size = math.ceil(len(rows) / batches)
     return DataLoader(rows, batch_size=size, generator=generator, collate_fn=_as_it_is)
@@ -86,7 +86,7 @@ class Private:
     multiplier: float
 
     def epsilon(self, delta: float) -> float:
-        """What Opacus' accountant says of the steps so far; infinite without noise."""
+        """Return epsilon of the steps so far by Opacus' accountant; infinite without noise."""
         if self.multiplier == 0:
             return math.inf
         with quiet():
@@ -108,16 +108,16 @@ class Private:
                 yield batch
 
 
-def made_private(asked: BaselineTask, scored: Scored, rows: Rows, accountant: str, *, epochs: bool = False) -> Private:
+def made_private(task: BaselineTask, scored: Scored, rows: Rows, accountant: str, *, epochs: bool = False) -> Private:
     """A model under Opacus' PrivacyEngine, with the noise that all rounds need, each a batch or an epoch of the rows.
 
     Guarantee: (epsilon, delta) of all iterates together for adding or removing one of the rows, if the loss is a mean
     of terms that each depend on one record. The number of records and the rate are public.
     """
-    experiment = asked.problem.experiment
-    loader = poisson(rows, experiment.training.batch_fraction, asked.generator())
+    experiment = task.problem.experiment
+    loader = poisson(rows, experiment.training.batch_fraction, task.generator())
     steps = experiment.training.rounds * (len(loader) if epochs else 1)
-    multiplier = calibrated(asked.epsilon, asked.delta, 1 / len(loader), steps, accountant)
+    multiplier = calibrated(task.epsilon, task.delta, 1 / len(loader), steps, accountant)
     with quiet():
         engine = load().PrivacyEngine(accountant=accountant)
         module, optimizer, loader = engine.make_private(
@@ -126,7 +126,7 @@ def made_private(asked: BaselineTask, scored: Scored, rows: Rows, accountant: st
             data_loader=loader,
             noise_multiplier=multiplier,
             max_grad_norm=experiment.clip.loss,
-            noise_generator=asked.generator(),
+            noise_generator=task.generator(),
         )
     return Private(module, optimizer, loader, engine, multiplier)
 
@@ -218,7 +218,7 @@ def by_opacus(scored: Scored, accountant: str, *, public: str, **stated: Any) ->
 
 @dataclass(frozen=True)
 class Trained:
-    """What a baseline trained: flat parameters (r,), the worst epsilon of all steps, and bytes of all clients.
+    """Result of a baseline: flat parameters (r,), the worst epsilon of all steps, and bytes of all clients.
 
     Notes are released with the model. Where scores are changed afterwards, `processed` makes fair ones (n,) of scores
     (n,) and groups (n,).
@@ -261,19 +261,19 @@ class Average:
         return self._sum / self._kept
 
 
-def train(asked: BaselineTask) -> Trained:
+def train(task: BaselineTask) -> Trained:
     """One Poisson batch a round; alpha > 0 adds the squared gap of the groups' mean scores.
 
     Guarantee: (epsilon, delta) of all iterates for adding or removing one record of the pool, against whoever reads
     them; the pool's keeper sees every record.
     """
-    problem, records = asked.problem, asked.records
+    problem, records = task.problem, task.records
     experiment = problem.experiment
-    accountant = str(asked.arguments.get("accountant", "prv"))
+    accountant = str(task.arguments.get("accountant", "prv"))
     scored = Scored(problem)
     rows = Rows(problem.inputs(records), contrasts(problem, records), records.target)
-    private = made_private(asked, scored, rows, accountant)
-    average = Average(asked.averaged_after)
+    private = made_private(task, scored, rows, accountant)
+    average = Average(task.averaged_after)
     for features, sides, target in private.batches(experiment.training.rounds):
         private.step(squared(scored, private.module(features, sides), target))
         average.add(scored.model)
@@ -288,7 +288,7 @@ def train(asked: BaselineTask) -> Trained:
             multiplier=private.multiplier,
             local=False,
         ),
-        epsilon=private.epsilon(asked.delta),
+        epsilon=private.epsilon(task.delta),
         clients=experiment.federation.clients,
         bytes_up=len(records) * (records.features.shape[1] + 2) * 4,
         bytes_down=experiment.federation.clients * models.count_parameters(scored.model) * 4,

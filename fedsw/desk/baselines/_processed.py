@@ -36,14 +36,14 @@ from fedsw.runs.evaluation.evaluator import HeldOut, parts_of, subsample, worth_
 from fedsw.runs.run_files import MODEL
 
 SHARE = 0.1
-"""Of epsilon, for the histograms."""
+"""Share of epsilon that the histograms take."""
 BINS = 40
-"""Of [0, 1], where the scores are."""
+"""Bins of a histogram over [0, 1], where the scores are."""
 RADIUS = 0.05
-"""Of the Kolmogorov-Smirnov ball about the barycentre: the groups' distributions differ by so much at most."""
+"""Radius of the Kolmogorov-Smirnov ball about the barycentre: the most that the groups' distributions differ."""
 
 
-def train(asked: BaselineTask) -> Trained:
+def train(task: BaselineTask) -> Trained:
     """A run at (1 - SHARE) epsilon, and histograms at the rest; the argument `radius` is that of the ball.
 
     Guarantee: (epsilon, delta) of model and maps together, by adding up, for replacing one record by another of its
@@ -52,18 +52,18 @@ def train(asked: BaselineTask) -> Trained:
     """
     from fedsw.federation.engines.driver import run
 
-    problem = asked.problem
-    if problem.dimension != 1 or not np.isfinite(asked.epsilon):
+    problem = task.problem
+    if problem.dimension != 1 or not np.isfinite(task.epsilon):
         raise ExperimentError(
             f"the baseline 'barycentre' takes outputs of one number and a finite epsilon; the outputs have "
-            f"{problem.dimension} columns, and epsilon is {asked.epsilon}"
+            f"{problem.dimension} columns, and epsilon is {task.epsilon}"
         )
-    spent = SHARE * asked.epsilon
-    privacy = problem.experiment.privacy.model_copy(update={"epsilon": asked.epsilon - spent, "delta": asked.delta})
-    trained = run(problem.experiment.model_copy(update={"privacy": privacy}), runs=asked.folder / "training")
+    spent = SHARE * task.epsilon
+    privacy = problem.experiment.privacy.model_copy(update={"epsilon": task.epsilon - spent, "delta": task.delta})
+    trained = run(problem.experiment.model_copy(update={"privacy": privacy}), runs=task.folder / "training")
     model = problem.build_model()
     model.load_state_dict(load_file(trained.directory / MODEL))
-    maps = _maps(asked, model.eval(), spent)
+    maps = _maps(task, model.eval(), spent)
     summary, stated = trained.summary, trained.summary["guarantee"]
     shuffled = np.random.default_rng(problem.experiment.model.seed)
     sent = problem.experiment.federation.clients * len(problem.groups) * BINS * 8
@@ -91,22 +91,22 @@ def train(asked: BaselineTask) -> Trained:
     )
 
 
-def _maps(asked: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
+def _maps(task: BaselineTask, model: nn.Module, epsilon: float) -> FairMaps:
     """Fair maps from histograms of the private records' scores, released once."""
-    problem, records = asked.problem, asked.records
+    problem, records = task.problem, task.records
     edges = np.linspace(0.0, 1.0, BINS + 1)
-    bounded = bounded_histograms(_scores(asked, model), records.sensitive.numpy(), edges, count=len(problem.groups))
-    account = asked.folder / "histograms.sqlite"
-    with Ledger.create(account, groups=[GROUP], delta=asked.delta, epsilon=epsilon, accountant=LAPLACE) as ledger:
+    bounded = bounded_histograms(_scores(task, model), records.sensitive.numpy(), edges, count=len(problem.groups))
+    account = task.folder / "histograms.sqlite"
+    with Ledger.create(account, groups=[GROUP], delta=task.delta, epsilon=epsilon, accountant=LAPLACE) as ledger:
         counts = release_histograms(bounded, epsilon, ledger)
-    return fair_maps(*distributions_of(counts), edges, float(asked.arguments.get("radius", RADIUS)))
+    return fair_maps(*distributions_of(counts), edges, float(task.arguments.get("radius", RADIUS)))
 
 
-def _scores(asked: BaselineTask, model: nn.Module) -> NDArray[np.float64]:
+def _scores(task: BaselineTask, model: nn.Module) -> NDArray[np.float64]:
     """The model's scores (n,) of the private records: not to be shown."""
-    given = asked.problem.given(asked.records)
+    inputs = task.problem.given(task.records)
     with torch.no_grad():
-        scores: NDArray[np.float64] = asked.problem.task.outputs(model(given.features), given)[:, 0].double().numpy()
+        scores: NDArray[np.float64] = task.problem.task.outputs(model(inputs.features), inputs)[:, 0].double().numpy()
     return scores
 
 
@@ -123,9 +123,9 @@ class Processed(Measuring):
     @functools.cached_property
     def outputs(self) -> Tensor:
         """The scores (n, 1) after it."""
-        own = super().outputs
-        scores, groups = own[:, 0].double().cpu().numpy(), self.records.sensitive.cpu().numpy()
-        return torch.from_numpy(self._process(scores, groups)).to(own).unsqueeze(1)
+        unprocessed = super().outputs
+        scores, groups = unprocessed[:, 0].double().cpu().numpy(), self.records.sensitive.cpu().numpy()
+        return torch.from_numpy(self._process(scores, groups)).to(unprocessed).unsqueeze(1)
 
 
 def write_processed(problem: Problem, model: nn.Module, process: Process, directory: RunDirectory) -> HeldOut:
@@ -142,7 +142,7 @@ def write_processed(problem: Problem, model: nn.Module, process: Process, direct
         report = _without_loss(problem.task.metrics(model, released))
         arrays = {name: values.cpu() for name, values in problem.task.arrays(model, released).items()}
         refitted = [Processed(problem, records.take(parts != part), model, process) for part in set(parts.tolist())]
-        without = [_without_loss(problem.task.metrics(model, each)) for each in refitted if len(refitted) > 1]
+        without = [_without_loss(problem.task.metrics(model, measuring)) for measuring in refitted if len(refitted) > 1]
     directory.write_outputs(arrays)
     return worth_of(problem, records, Measurements(report, arrays, 0, without=tuple(without)), of=all_of_them)
 

@@ -43,7 +43,7 @@ _EVERYTHING = {"partition-id": 0, "num-partitions": 1}
 _LONGER = 4
 """How many times the rounds of a run, where no model of scikit-learn fits the task."""
 UNRELEASED = "; made by an operator who sees all records and may not be released: no account counts it"
-"""What is said of a reference on records of somebody's own."""
+"""Sentence that follows the name of a reference on records of somebody's own."""
 _NOTHING: Mapping[str, Any] = MappingProxyType(
     {
         "relation": "none",
@@ -73,7 +73,7 @@ class Reference:
 
     @property
     def words(self) -> str:
-        """What it is and how it was trained."""
+        """Name of the model and how it was trained, in words."""
         return f"{self.name} on all records together, no privacy ({self.settings})"
 
 
@@ -85,10 +85,12 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
     until it is at rest.
     """
     if _penalised(problem.experiment):
-        found = converged(problem, records)
+        rested = converged(problem, records)
         name = f"the same model trained to rest at α = {number(problem.experiment.objective.alpha)}"
-        settings = f"without noise or clips, {found.steps} steps of Adam" + ("" if found.still else ", not yet at rest")
-        return Reference(name, settings, found.model, found.steps)
+        settings = f"without noise or clips, {rested.steps} steps of Adam" + (
+            "" if rested.still else ", not yet at rest"
+        )
+        return Reference(name, settings, rested.model, rested.steps)
     fitted = scikit.fit(
         problem.inputs(records).cpu().double().numpy(),
         records.target.cpu().numpy(),
@@ -130,8 +132,8 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     problem, began = Problem.from_experiment(experiment), time.perf_counter()
     with simulating():
         records = held_records(problem, _EVERYTHING).records
-        kept = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
-    evaluator, folder = Evaluator(problem, records=kept), RunDirectory(directory)
+        held_out_rows = held_out_records(problem, _EVERYTHING).records if experiment.data.held_out_released else None
+    evaluator, folder = Evaluator(problem, records=held_out_rows), RunDirectory(directory)
     folder.write_config(experiment, f"baseline {name}")
     fitted = well_trained(problem, records, any_kind=name == NAMES[1])
     held_out = evaluator.write_outputs(fitted.model, folder)
@@ -161,7 +163,7 @@ def _supervised(experiment: Experiment) -> bool:
 
 def _penalised(experiment: Experiment) -> bool:
     goal = experiment.objective
-    return goal.alpha > 0 or any(each.weight > 0 for each in goal.also)
+    return goal.alpha > 0 or any(penalty.weight > 0 for penalty in goal.also)
 
 
 def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Path]:
@@ -183,14 +185,16 @@ def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Pa
     return summary, result.directory
 
 
-def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Records, seconds: float) -> dict[str, Any]:
+def _summary(
+    problem: Problem, fitted: Reference, held_out: HeldOut, records: Records, seconds: float
+) -> dict[str, Any]:
     experiment = problem.experiment
-    own = {
+    facts = {
         "status": "completed",
-        "reference": found.words + (UNRELEASED if experiment.data.own else ""),
+        "reference": fitted.words + (UNRELEASED if experiment.data.own else ""),
         "clients": experiment.federation.clients,
-        "rounds": found.steps,
-        "released_rounds": found.steps,
+        "rounds": fitted.steps,
+        "released_rounds": fitted.steps,
         "epsilon": math.inf,
         "epsilon_spent": math.inf,
         "epsilon_spent_by_client": {},
@@ -202,4 +206,4 @@ def _summary(problem: Problem, found: Reference, held_out: HeldOut, records: Rec
         "bytes_up": len(records) * (problem.features + 2) * 4,
         "bytes_down": 0,
     }
-    return described(experiment, held_out, own, ["scikit-learn"])
+    return described(experiment, held_out, facts, ["scikit-learn"])

@@ -34,7 +34,7 @@ from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 
 
 class Baseline(NamedTuple):
-    """What trains it, the arguments that it takes, and whether it needs Opacus."""
+    """A baseline: the function that trains it, the arguments that it takes, and whether it needs Opacus."""
 
     train: Train
     arguments: tuple[str, ...]
@@ -169,7 +169,7 @@ def _summary(
     name: str, experiment: Experiment, trained: Trained, held_out: HeldOut, delta: float, seconds: float
 ) -> dict[str, Any]:
     rounds, epsilon = experiment.training.rounds, trained.epsilon
-    own = {
+    facts = {
         "status": "completed",
         "engine": f"baseline {name}",
         "clients": trained.clients,
@@ -187,7 +187,7 @@ def _summary(
         "bytes_up": trained.bytes_up,
         "bytes_down": trained.bytes_down,
     }
-    return described(experiment, held_out, own, ["opacus"])
+    return described(experiment, held_out, facts, ["opacus"])
 
 
 def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _guarantee(stated: BaselineGuarantee, epsilon: float, delta: float) -> dict[
 
 
 def replaced(epsilon: float, delta: float) -> tuple[float, float]:
-    """What (epsilon, delta) for adding or removing one record is at most for replacing one: one less and one more."""
+    """Return (epsilon, delta) for replacing a record from that for adding or removing one: one less and one more."""
     return 2 * epsilon, (1 + math.exp(epsilon)) * delta
 
 
@@ -234,5 +234,5 @@ def _unprocessed(name: str, experiment: Experiment) -> str | None:
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )
-    own = experiment.data.own
-    return f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if own else None
+    has_own_data = experiment.data.own
+    return f"{name!r} takes a named data set; data.source is {experiment.data.source!r}" if has_own_data else None

@@ -43,7 +43,7 @@ class Standardised(nn.Module):
         self.register_buffer("scale", torch.where(spread > 0, spread, torch.ones_like(spread)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """What the network returns for inputs (n, p)."""
+        """Return the outputs of the network for inputs (n, p)."""
         outputs: Tensor = self.network((features - self.mean) / self.scale)
         return outputs
 
@@ -63,17 +63,17 @@ def converged(problem: Problem, records: Records) -> AtRest:
     order = torch.argsort(composite.cell_of(records.sensitive, records.target), stable=True)
     ordered = records.take(order)
     counts = composite.cell_of(ordered.sensitive, ordered.target).bincount(minlength=len(composite.cells)).tolist()
-    given = problem.given(ordered)
-    model = Standardised(problem.build_model(), given.features)
+    inputs = problem.given(ordered)
+    model = Standardised(problem.build_model(), inputs.features)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     before = math.inf
     for stage in range(_MOST_STAGES):
         for step in range(STAGE):
             for group in optimizer.param_groups:
                 group["lr"] = _RATE * (1 - step / STAGE)
-            _step(problem, composite, model, given, counts, stage * STAGE + step, optimizer)
+            _step(problem, composite, model, inputs, counts, stage * STAGE + step, optimizer)
         with torch.no_grad():
-            loss = float(problem.losses(model(given.features), given).double().mean())
+            loss = float(problem.losses(model(inputs.features), inputs).double().mean())
         if abs(before - loss) <= _STILL * max(abs(loss), _STILL):
             return AtRest(model.eval(), (stage + 1) * STAGE, still=True)
         before = loss
@@ -84,25 +84,25 @@ def _step(
     problem: Problem,
     composite: Composite,
     model: nn.Module,
-    given: Inputs,
+    inputs: Inputs,
     counts: list[int],
     number: int,
     optimizer: torch.optim.Optimizer,
 ) -> None:
     """One step along the gradient of the whole: the task loss's own, and the penalties' through their outputs."""
     optimizer.zero_grad(set_to_none=True)
-    raw = model(given.features)
-    heads = [penalty.selected(raw, given, problem.task.outputs) for penalty in composite.penalties]
+    raw = model(inputs.features)
+    heads = [penalty.selected(raw, inputs, problem.task.outputs) for penalty in composite.penalties]
     slicing = problem.experiment.slicing
     thetas = [
         public_directions(
-            head.shape[1], slicing.directions, slicing.scheme, slicing.seed, "reference", str(place), number
+            head.shape[1], slicing.directions, slicing.scheme, slicing.seed, "reference", str(index), number
         ).to(head.device)
-        for place, head in enumerate(heads)
+        for index, head in enumerate(heads)
     ]
     parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
     pulls = composite.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
-    total = composite.task_share * problem.losses(raw, given).double().mean()
+    total = composite.task_share * problem.losses(raw, inputs).double().mean()
     for head, pull in zip(heads, pulls, strict=True):
         total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
     total.backward()  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ def fit(
     taken = folds >= 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of steps that did not suffice: such a candidate is as good as its score
-        scores = [_score(each, features[taken], target[taken], folds[taken], classes) for each in among]
+        scores = [_score(candidate, features[taken], target[taken], folds[taken], classes) for candidate in among]
         best = among[int(np.argmin(scores))]
         return Fitted(best.name, best.settings, _fitted(best, features, target, classes))
 
@@ -212,24 +212,24 @@ def _candidates(classes: int, *, trees: bool) -> Iterator[ModelCandidate]:
 
 def _folds(units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """In which fold each record is (n,), all rows of a unit in one; -1 for those that the choice does not look at."""
-    named, place = np.unique(units, return_inverse=True)
+    named, position = np.unique(units, return_inverse=True)
     order = np.random.default_rng([11, seed]).permutation(len(named))
     most = max(_FOLDS, round(_MOST * len(named) / len(units)))
-    folds: NDArray[np.int64] = np.where(order < most, order % _FOLDS, -1)[place]
+    folds: NDArray[np.int64] = np.where(order < most, order % _FOLDS, -1)[position]
     return folds
 
 
 def _score(
-    each: ModelCandidate, features: Array, target: NDArray[Any], folds: NDArray[np.int64], classes: int
+    candidate: ModelCandidate, features: Array, target: NDArray[Any], folds: NDArray[np.int64], classes: int
 ) -> float:
     """Mean loss on the folds that are left out: of two wrong answers the surer one costs more, or squared error."""
     losses = []
     for fold in range(_FOLDS):
-        own = folds != fold
-        if own.all() or not own.any():
+        trained_on = folds != fold
+        if trained_on.all() or not trained_on.any():
             continue
-        predicted = _fitted(each, features[own], target[own], classes)(features[~own])
-        losses.append(_loss(predicted, target[~own], classes))
+        predicted = _fitted(candidate, features[trained_on], target[trained_on], classes)(features[~trained_on])
+        losses.append(_loss(predicted, target[~trained_on], classes))
     return float(np.mean(np.concatenate(losses))) if losses else 0.0
 
 
@@ -239,13 +239,13 @@ def _loss(predicted: Array, target: NDArray[Any], classes: int) -> Array:
     return np.asarray(-np.log(np.clip(predicted[np.arange(len(target)), target], _LEAST, 1.0)))
 
 
-def _fitted(each: ModelCandidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
-    """What a candidate predicts once it is trained; a constant where records are of one class alone."""
+def _fitted(candidate: ModelCandidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
+    """Train a candidate and return its predictions; a constant where records are of one class alone."""
     if not classes:
-        trained = each.made().fit(features, target)
+        trained = candidate.made().fit(features, target)
         return lambda inputs: np.asarray(trained.predict(inputs), dtype=np.float64).reshape(len(inputs), -1)
     present = np.unique(target)
-    model = each.made().fit(features, target) if len(present) > 1 else None
+    model = candidate.made().fit(features, target) if len(present) > 1 else None
 
     def predict(inputs: Array) -> Array:
         predicted = np.zeros((len(inputs), classes))

@@ -1,1 +1,1 @@
-"""What not trusting the server costs: methods run side by side on one task, over budgets and seeds."""
+"""Comparisons of methods (trust models, baselines) on one task, over budgets and seeds."""

@@ -24,7 +24,7 @@ from fedsw.federation.engines.pool import Watcher, run_all
 from fedsw.runs.run_files import found_json, write_json
 
 GRID = "grid.json"
-"""What a comparison's folder is known by."""
+"""File by which a comparison's folder is known."""
 
 _DECIDED = {
     ("name",): "the cells are named by the comparison",
@@ -49,7 +49,7 @@ class Cell(GridRun):
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared: every method at every epsilon with every seed; methods without privacy once a seed.
+    """Cells of a comparison: every method at every epsilon with every seed; methods without privacy once a seed.
 
     ``left_out`` are methods of the task's own choice that would count as infinite in the account of the data set.
     """
@@ -86,8 +86,8 @@ def make_grid(
     finite, or a setting is wrong, is the grid's to decide, or is what makes one of the methods.
     """
     about = find_task(task)
-    own = methods if methods is not None else about.methods
-    chosen = tuple(dict.fromkeys([*own, *(about.baselines if baselines else ())]))
+    named = methods if methods is not None else about.methods
+    chosen = tuple(dict.fromkeys([*named, *(about.baselines if baselines else ())]))
     budgets = tuple(sorted(set(epsilons)))
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
@@ -155,12 +155,12 @@ def _cells_of(
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"
-            own = [f'name="{name}"', f'title="{method}, ε = {upward(epsilon)}, seed {seed}"']
+            changes = [f'name="{name}"', f'title="{method}, ε = {upward(epsilon)}, seed {seed}"']
             seeded = seeds_of[1:] if base.data.own else seeds_of
-            own += at_seed(base, seed, seeded)
-            own += [f"privacy.epsilon={epsilon!r}"] if private else []
-            own += [f"seed={seed}"] if nominal else []
-            yield _cell(name, method, epsilon, seed, build(task, method, [*shared, *own]))
+            changes += at_seed(base, seed, seeded)
+            changes += [f"privacy.epsilon={epsilon!r}"] if private else []
+            changes += [f"seed={seed}"] if nominal else []
+            yield _cell(name, method, epsilon, seed, build(task, method, [*shared, *changes]))
 
 
 def _cell(name: str, method: str, epsilon: float, seed: int, experiment: Experiment) -> Cell:
@@ -177,7 +177,7 @@ def _cell(name: str, method: str, epsilon: float, seed: int, experiment: Experim
 
 
 def _spends_all(cell: Cell) -> bool:
-    """Whether a cell is a run without noise that an account counts."""
+    """Say whether a cell is a run without noise that an account counts."""
     data, trust = cell.experiment.data, trust_model(cell.experiment.privacy.trust)
     return data.account is not None and cell.baseline is None and not trust.noised
 
@@ -209,7 +209,7 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
         if reason := next((why for decided, why in _DECIDED.items() if _overlap(keys, decided)), None):
             raise ExperimentError(f"setting {setting!r} cannot be the same in every cell: {reason}")
         for method in methods:
-            if fixed := next((own for own in fixed_by(method) if _overlap(keys, own)), None):
+            if fixed := next((key for key in fixed_by(method) if _overlap(keys, key)), None):
                 raise ExperimentError(
                     f"setting {setting!r}: {'.'.join(fixed)} is part of what the method {method!r} is; leave it out, "
                     "or compare without that method"
@@ -229,7 +229,7 @@ def _require_measured(task: str, cells: Sequence[Cell]) -> None:
 
 
 def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    """Whether to set one is to set the other, or a section that it is in."""
+    """Say whether to set one key is to set the other, or a section that it is in."""
     return all(one == other for one, other in zip(keys, others, strict=False))
 
 

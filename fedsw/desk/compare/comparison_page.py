@@ -218,7 +218,7 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Short):
-    """What has finished of a comparison, as table.json has it; where records may be `private`, no page shows them."""
+    """Finished cells of a comparison, as table.json has them; where records may be `private`, no page shows them."""
 
     directory: Path
     table: Mapping[str, Any]
@@ -237,7 +237,7 @@ class Comparison(Short):
     def verdict(self) -> str:
         """The best mean among the methods of the first guarantee, beside a constant."""
         metric, better = self.table["metric"], self.table["better"]
-        group = next((each for each in self.table["groups"] if each["guarantee"]), None)
+        group = next((candidate for candidate in self.table["groups"] if candidate["guarantee"]), None)
         if self.private or group is None:
             return "No method that was measured where all may see it has a guarantee."
         known = [row for row in group["rows"] if (row["metrics"].get(metric) or {}).get("mean") is not None]
@@ -304,7 +304,7 @@ class Comparison(Short):
         if constant:
             around = constant.get("intervals") or {}
             known = constant["metrics"].items()
-            rows = [(metric_name(name, called), measured(each, around.get(name))) for name, each in known]
+            rows = [(metric_name(name, called), measured(mean, around.get(name))) for name, mean in known]
             yield Listed(f"A constant: {constant['answers']}", Facts.of(("", ""), rows))
 
 

@@ -90,13 +90,13 @@ def _grid(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[float, float], Ex
     for alpha in ALPHAS:
         for epsilon in EPSILONS:
             label = "∞" if math.isinf(epsilon) else upward(epsilon, 6)
-            own = [
+            changes = [
                 f'name="alpha-{alpha:g}-epsilon-{epsilon:g}"',
                 f'title="α = {alpha:g}, ε = {label}"',
                 f"objective.alpha={alpha}",
                 f"privacy.epsilon={epsilon}",
             ]
-            yield (alpha, epsilon), load_experiment(path, [*shared, *own])
+            yield (alpha, epsilon), load_experiment(path, [*shared, *changes])
 
 
 def _row(experiment: Experiment, summary: Mapping[str, Any], directory: Path) -> dict[str, Any]:

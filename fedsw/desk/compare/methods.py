@@ -1,4 +1,4 @@
-"""What is compared: methods (a trust model with an algorithm, or a baseline) and tasks (an experiment, its utility)."""
+"""Methods that are compared (trust models with an algorithm, baselines) and tasks (an experiment and its utility)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fedsw.experiment.trust import trust_models
 
 _FILE = SHIPPED / "comparisons" / "methods.toml"
 _WITHOUT_PRIVACY = ("reference", "unclipped")
-"""What is shown before one method for every trust model."""
+"""Methods that are shown before one for every trust model."""
 _JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
     "classification": ("accuracy", "higher", ("disparate_impact",)),
     "regression": ("mean_squared_error", "lower", ("w2_squared",)),
     "generation": ("sw2", "lower", ()),
 }
-"""What experiments of a user's own are judged by, its good direction, and what is shown beside it."""
+"""Metric that experiments of a user's own are judged by, its good direction, and metrics that are shown beside it."""
 
 
 def _readable(setting: str) -> str:
@@ -91,7 +91,7 @@ def methods() -> dict[str, Method]:
     written = _comparable().method
     chosen = {setting for method in written.values() for setting in method.set}
     others = {name: f"privacy.trust={name}" for name in trust_models() if f"privacy.trust={name}" not in chosen}
-    more = {name: Method(what=f"{trust_models()[name].leaves}", set=(own,)) for name, own in others.items()}
+    more = {name: Method(what=f"{trust_models()[name].leaves}", set=(choice,)) for name, choice in others.items()}
     return {**written, **more}
 
 
@@ -101,7 +101,7 @@ def tasks() -> dict[str, ComparedTask]:
 
 
 def is_own(name: str) -> bool:
-    """Whether a task is named by a TOML file of the user's own, and not by that of a shipped one."""
+    """Say whether a task is a TOML file of the user's own, and not the name of a shipped one."""
     return name.endswith(".toml")
 
 
@@ -120,11 +120,11 @@ def build(task: str, method: str, overrides: Iterable[str] = ()) -> Experiment:
     chosen = find_task(task)
     if method not in methods():
         raise ExperimentError(_unknown("method", method, methods()))
-    own = methods()[method].set
+    method_settings = methods()[method].set
     if reason := _refusal(task, methods()[method]):
         can = ", ".join(able(task))
         raise ExperimentError(f"{method!r} cannot run the task {task!r}: {reason}\nMethods that can: {can}")
-    settings = [FULL_EVALUATION, *chosen.set, *own, *chosen.tuned.get(method, ()), *overrides]
+    settings = [FULL_EVALUATION, *chosen.set, *method_settings, *chosen.tuned.get(method, ()), *overrides]
     return load_experiment(_file_of(task), settings)
 
 
@@ -139,7 +139,7 @@ def able(task: str) -> tuple[str, ...]:
 
 
 def _own(name: str) -> ComparedTask:
-    """What an experiment of the user's own is judged by, and one method for every trust model that can run it."""
+    """Return how an experiment of the user's own is judged, and one method for every trust model that can run it."""
     experiment = load_experiment(_file_of(name))
     kind = experiment.objective.task
     if kind not in _JUDGED:
@@ -156,7 +156,7 @@ def _for_every_trust_model() -> Iterator[str]:
     """The first method of every trust model that is no baseline and no other of these, in the registry's order."""
     for trust in trust_models():
         settings = {name: method.set for name, method in methods().items() if method.baseline is None}
-        yield from [name for name, own in settings.items() if own[0] == f"privacy.trust={trust}"][:1]
+        yield from [name for name, values in settings.items() if values[0] == f"privacy.trust={trust}"][:1]
 
 
 def _file_of(task: str) -> Path:
@@ -167,9 +167,9 @@ def _refusal(task: str, method: Method) -> str | None:
     """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
     settings = method.set
     trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
-    own = () if is_own(task) else find_task(task).set
+    task_settings = () if is_own(task) else find_task(task).set
     try:
-        experiment = load_experiment(_file_of(task), [*own, *settings])
+        experiment = load_experiment(_file_of(task), [*task_settings, *settings])
     except ExperimentError as fault:
         whole = str(fault)
     else:

@@ -112,9 +112,9 @@ def measured_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str,
 
 
 def epsilon_of(row: Mapping[str, Any]) -> str:
-    """What holds; with what was asked for where the two differ."""
-    held, asked = upward(row["epsilon"]), upward(row["epsilon_asked"])
-    return held if held == asked else f"{held} ({asked} asked)"
+    """Write the epsilon that holds, and the one asked for where the two differ."""
+    held, wanted = upward(row["epsilon"]), upward(row["epsilon_asked"])
+    return held if held == wanted else f"{held} ({wanted} asked)"
 
 
 CAPTION = (
@@ -150,7 +150,7 @@ class StatedGuarantee:
 
     @property
     def heading(self) -> str:
-        """What the rows of a group have in common; rows with different headings are not comparable."""
+        """Guarantee that the rows of a group have in common; rows with different headings are not comparable."""
         if self.rank == 2:
             return f"no guarantee: {self.why_not}"
         kind = f"{self.protects}, against {self.against}; neighbours: {self.relation}"
@@ -237,20 +237,20 @@ def _names(completed: Mapping[Cell, Mapping[str, Any]]) -> Names:
 
 
 def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, Any]:
-    """What a constant scores on the same held-out records, averaged over runs, and what it answers; {} if unknown."""
+    """Return what a constant scores on the same held-out records, averaged over runs, and its answer; {} if unknown."""
     known = [summary for summary in summaries if summary.get("constant")]
     if not known:
         return {}
     values = {name: [to_float(summary["constant"].get(name)) for summary in known] for name in metrics}
-    means = {name: mean for name, each in values.items() if (mean := _spread(each)["mean"]) is not None}
+    means = {name: mean for name, scores in values.items() if (mean := _spread(scores)["mean"]) is not None}
     every = [one.get("constant_intervals") or {} for one in known]
-    around = {name: each for own in every for name, each in own.items() if name in means}
+    around = {name: scores for intervals in every for name, scores in intervals.items() if name in means}
     answers = " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))
     return {"metrics": means, "intervals": around, "answers": answers}
 
 
 def _reference(groups: Iterable[Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Any]:
-    """What is well trained without privacy, in words, and its metrics; {} where it has not run."""
+    """Return the reference without privacy, in words, and its metrics; {} where it has not run."""
     for row in (row for rows in groups for row in rows if row["method"] == REFERENCE):
         known = {name: row["metrics"][name] for name in metrics if name in row["metrics"]}
         return {"what": row["what"], "metrics": known}
@@ -261,8 +261,8 @@ def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[s
     """How much a metric of one run moves with the draw of held-out records: the largest over the runs, where known."""
     known = [summary.get("held_out_standard_errors") or {} for summary in summaries]
     values = {name: [to_float(errors.get(name)) for errors in known] for name in metrics}
-    numbers = {name: [value for value in each if value is not None] for name, each in values.items()}
-    return {name: max(each) for name, each in numbers.items() if each}
+    numbers = {name: [value for value in by_run if value is not None] for name, by_run in values.items()}
+    return {name: max(by_run) for name, by_run in numbers.items() if by_run}
 
 
 def _rows(
@@ -324,17 +324,17 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
 
 def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Where the mean over seeds lies, 95 %, with the draw of held-out records; empty where a run does not say."""
-    own = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
+    intervals = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
     spread = _spread(values)
-    if spread["mean"] is None or any(each is None for each in own):
+    if spread["mean"] is None or any(interval is None for interval in intervals):
         return {}
-    known = [Interval(*(to_float(end) or 0.0 for end in each)) for each in own if each is not None]
+    known = [Interval(*(to_float(end) or 0.0 for end in interval)) for interval in intervals if interval is not None]
     records, seeds = max(map(standard_error, known)), len(known)
     chance = 0.0 if seeds < 2 else student(LEVEL, seeds - 1) * (spread["sd"] or 0.0) / math.sqrt(seeds)
     reach = math.hypot(normal(LEVEL) * records, chance)
     low, high = spread["mean"] - reach, spread["mean"] + reach
-    floor = 0.0 if all(each.low >= 0 for each in known) else -math.inf
-    ceiling = 1.0 if all(each.high <= 1 for each in known) else math.inf
+    floor = 0.0 if all(interval.low >= 0 for interval in known) else -math.inf
+    ceiling = 1.0 if all(interval.high <= 1 for interval in known) else math.inf
     return {"low": max(low, floor), "high": min(high, ceiling)}
 
 

@@ -81,11 +81,11 @@ def _rows(column: DescribedColumn) -> list[tuple[str, ...]]:
     return [
         (
             label,
-            f"{column.shares[place]:.4f}",
+            f"{column.shares[index]:.4f}",
             f"{column.half_width:.4f}",
-            *((*(f"{share:.4f}" for share in column.by_class[:, place]), half) if told else ()),
+            *((*(f"{share:.4f}" for share in column.by_class[:, index]), half) if told else ()),
         )
-        for place, label in enumerate(column.labels)
+        for index, label in enumerate(column.labels)
     ]
 
 

@@ -1,7 +1,7 @@
-"""What kind of values a column seems to hold, by the form of its cells; a look at records that their operator allows.
+"""Declarations of columns: as the command line says, by the form of their cells, or as a person answers.
 
-Which kind was found is written into a declaration, which is public: nothing here is called unless the operator said
-that the data are public, or that the kinds of their columns may be. The names of columns are public.
+A kind that the form of cells gives away is written into a declaration, which is public: cells are looked at only where
+the operator said that the data are public, or that the kinds of their columns may be. Names of columns are public.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _parted(file: IO[str], named: str | None) -> tuple[list[str], str]:
         rows[separator] = next(csv.reader(file, delimiter=separator), [])
     several = [separator for separator, row in rows.items() if len(row) > 1 and separator != ","]
     if several and any(name.startswith(" ") for name in rows.get(",", ())[1:]):
-        rows[","] = [name for place, name in enumerate(rows[","]) if not place or not name.startswith(" ")]
+        rows[","] = [name for index, name in enumerate(rows[","]) if not index or not name.startswith(" ")]
         best = max(several, key=lambda separator: len(rows[separator]))
         if len(rows[best]) >= len(rows[","]):
             return [normal(name) for name in rows[best]], best
@@ -94,8 +94,8 @@ def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
     with _text_of(path) as file:
         rows = csv.reader(file, delimiter=separator)
         names = [normal(name) for name in next(rows, [])]
-        kept = [row for row in rows if len(row) == len(names)]
-    return {name: [normal(row[place]) for row in kept] for place, name in enumerate(names)}
+        whole = [row for row in rows if len(row) == len(names)]
+    return {name: [normal(row[index]) for row in whole] for index, name in enumerate(names)}
 
 
 def _as_text(cell: object) -> str:
@@ -133,7 +133,7 @@ def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
     if KINDS.get(name).stored != "numbers":
         return ColumnForm(name, missing, tuple(dict.fromkeys(form.format for form in fits[name])))
     alike = {kind: [form.spelling for form in fits[kind]] for kind in fits if KINDS.get(kind).stored == "numbers"}
-    spellings = tuple(each for each in SPELLINGS if any(each in known for known in alike.values()))
+    spellings = tuple(spelling for spelling in SPELLINGS if any(spelling in known for known in alike.values()))
     fewest = next((kind for kind, known in alike.items() if spellings[0] in known), name)
     return ColumnForm(fewest, missing, spellings=spellings)
 
@@ -157,10 +157,10 @@ _TRUTHS: frozenset[str] = frozenset((*TRUE, *FALSE)) - {"1", "0"}
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "truth": lambda value: value.lower() in _TRUTHS,
     "amount": is_amount,
-    **{f"number {each}": functools.partial(_is_number, spelling=each) for each in SPELLINGS},
+    **{f"number {spelling}": functools.partial(_is_number, spelling=spelling) for spelling in SPELLINGS},
     **{f"date {written}": functools.partial(is_date, written=written) for written in FORMATS},
 }
-"""What a value that is no text may be; the cells of a column are text if they are of none of these together."""
+"""Forms that a value may have; the cells of a column are text if no form fits all of them."""
 
 
 MOST_CATEGORIES = 100
@@ -172,7 +172,7 @@ Ask = Callable[[str], str]
 
 @dataclass(frozen=True)
 class ColumnAnswer:
-    """What is declared of one column; None where it is left blank.
+    """Declaration of one column; None where it is left blank.
 
     Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
     where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
@@ -195,7 +195,7 @@ class ColumnAnswer:
 
 @dataclass(frozen=True)
 class Words:
-    """What the command line says of columns, before what a code book (`book`) does."""
+    """Declarations on the command line, which come before those of a code book (`book`)."""
 
     bounds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class Look:
 def answer(
     name: str, words: Words, look: Look | None, *, ask: Ask | None, doubt: Ask | None, classes: bool
 ) -> ColumnAnswer:
-    """What is declared of a column: as the command line says, then a public table, then a person; else a blank.
+    """Return the declaration of a column: by the command line, then a public table, then a person; else a blank.
 
     ``classes`` are groups or classes whatever their values look like. A ``doubt`` is asked even beside a public table.
     """
@@ -286,8 +286,8 @@ def answer(
         low, high = words.bounds[name]
         whole = "integer" if name in words.integers else _number_kind(guessed if look and look.cells is None else None)
         kind = "date" if name in words.dates or as_date(low) else whole
-        given = ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds")
-        return with_missing(_formatted(given, guessed, name, doubt), guessed)
+        declared = ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds")
+        return with_missing(_formatted(declared, guessed, name, doubt), guessed)
     if name in words.book:
         said = words.book[name]
         values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
@@ -322,24 +322,24 @@ def _number_kind(guessed: ColumnForm | None) -> str:
     return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
 
 
-def _dated(found: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
+def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
     """The same with a format where all of its dates may be of one alone; else a person says which, or has to."""
     if len(form.formats) <= 1:
-        return replace(found, format=form.formats[0] if form.formats else None)
+        return replace(declared, format=form.formats[0] if form.formats else None)
     which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
     said = (
         "" if ask is None else ask(f"column {name}: its dates may be written {which}; which is it?").strip().strip('"')
     )
     if said in form.formats:
-        return replace(found, format=said)
-    return replace(found, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
+        return replace(declared, format=said)
+    return replace(declared, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
 
 
-def _formatted(found: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
+def _formatted(declared: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
     """The same with the format of its dates, where nobody gave one and its cells may be looked at."""
-    if found.kind != "date" or found.format is not None or form is None or form.kind != "date":
-        return found
-    return _dated(found, form, name, ask)
+    if declared.kind != "date" or declared.format is not None or form is None or form.kind != "date":
+        return declared
+    return _dated(declared, form, name, ask)
 
 
 def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask: Ask | None) -> ColumnAnswer:
@@ -355,16 +355,16 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     if form.spellings:
         form = replace(form, kind=_narrowest(values, spelling))
     kind = KINDS.get(form.kind)
-    found = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
+    declared = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
     if kind.listing:
         exact = sorted({cell for cell in cells if cell not in form.missing}) if form.kind == "code" else values
-        return with_missing(replace(found, categories=tuple(exact)), form)
+        return with_missing(replace(declared, categories=tuple(exact)), form)
     if not kind.bounded:
-        return with_missing(found, form)
-    formats = form.formats if found.format == BLANK else (found.format,)
-    own = np.concatenate([kind.read(values, _Undeclared(name, each), spelling) for each in formats])
-    low, high = float(np.nanmin(own)), float(np.nanmax(own))
-    bounds = replace(found, low=kind.bound_text(low), high=kind.bound_text(high))
+        return with_missing(declared, form)
+    formats = form.formats if declared.format == BLANK else (declared.format,)
+    numbers = np.concatenate([kind.read(values, _Undeclared(name, written_as), spelling) for written_as in formats])
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    bounds = replace(declared, low=kind.bound_text(low), high=kind.bound_text(high))
     return with_missing(replace(bounds, spelling=None if spelling == look.spelling else spelling), form)
 
 
@@ -397,42 +397,44 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
     if ":" in said and not classes:
         low, high = read_bounds(f"{name}={said}")[1]
         kind = "date" if as_date(low) else _number_kind(guessed)
-        found = ColumnAnswer(kind, low, high, source="given by its operator")
-        return with_missing(found if kind != "date" or guessed is None else _dated(found, guessed, name, ask), guessed)
+        declared = ColumnAnswer(kind, low, high, source="given by its operator")
+        return with_missing(
+            declared if kind != "date" or guessed is None else _dated(declared, guessed, name, ask), guessed
+        )
     return ColumnAnswer(
         "category", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator"
     )
 
 
-def with_missing(found: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
+def with_missing(declared: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
     """The same with the missing cells that the form has, filled as given or in the middle of the bounds.
 
     A comment says which cells were taken for missing, and how often each occurs where that was looked at.
     """
-    if form is None or not form.missing or found.kind is None:
-        return found
+    if form is None or not form.missing or declared.kind is None:
+        return declared
     counts = [f"{count:,} {_cell(cell)}" for cell, count in form.missing.items() if count]
-    said = f"{found.source}; taken for missing: {', '.join(counts)}" if counts else found.source
+    said = f"{declared.source}; taken for missing: {', '.join(counts)}" if counts else declared.source
     words = [cell for cell, count in form.missing.items() if cell and count]
-    if words and KINDS.get(found.kind).listing:
+    if words and KINDS.get(declared.kind).listing:
         said += f" (if {_cell(words[0])} is a value, move it to categories)"
-    return replace(found, missing=tuple(form.missing), fill=_middle(found) if fill is None else fill, source=said)
+    return replace(declared, missing=tuple(form.missing), fill=_middle(declared) if fill is None else fill, source=said)
 
 
 def _cell(text: str) -> str:
     return repr(text) if text else "empty"
 
 
-def _middle(found: ColumnAnswer) -> str | None:
+def _middle(declared: ColumnAnswer) -> str | None:
     """A number in the middle of the bounds, as TOML has it; None where none is needed or known."""
-    kind = KINDS.get(str(found.kind))
+    kind = KINDS.get(str(declared.kind))
     if kind.listing:
         return None
     if not kind.bounded:
         return "0"
-    if found.low is None or found.high is None:
+    if declared.low is None or declared.high is None:
         return None
-    low, high = kind.bound_of(found.low), kind.bound_of(found.high)
+    low, high = kind.bound_of(declared.low), kind.bound_of(declared.high)
     if low is None or high is None:
         return None
     return kind.bound_text(float(round((low + high) / 2)) if kind.whole else (low + high) / 2)

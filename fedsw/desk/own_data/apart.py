@@ -40,7 +40,7 @@ def other_table(path: Path, columns: Columns, private: Path | None, *, option: s
             f"epsilon = infinity for whoever sees the comparison with {path.name}: nobody held it against the private "
             "records, and what is shown of it has no noise. With --data-dir, the clients' files, it is compared",
         )
-    tables = [place.table for place in places(private.expanduser())]
+    tables = [source.table for source in places(private.expanduser())]
     require_file_apart(path.expanduser(), records, tables, columns, what=f"{option} {path}", where=f" in {private}")
     return OtherTable(records)
 

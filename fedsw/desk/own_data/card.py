@@ -61,7 +61,7 @@ def _drawn_from(generator: dict[str, Any], coded: tuple[Coded, ...]) -> str:
 
 def _weights(experiment: Experiment, coded: tuple[Coded, ...]) -> tuple[Tensor, Tensor]:
     sketch = experiment.sketch
-    return table_weights([each.size for each in coded], sketch.singles, sketch.balance)
+    return table_weights([column.size for column in coded], sketch.singles, sketch.balance)
 
 
 def card(
@@ -118,7 +118,7 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
     if experiment.privacy.local:
         by = {"client": "every client by itself"}.get(adds := experiment.privacy.model.adds_noise, adds)
         whose = f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}"
-    found: list[Part] = [
+    parts: list[Part] = [
         f"{summary['guarantee']['statement']}",
         f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "
         "more rows and other tables of the same run cost nothing further. Whoever releases something else of the same "
@@ -126,17 +126,17 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
         f"Public, and not protected: {'; '.join(summary['guarantee']['public'])}; and the settings.",
     ]
     if experiment.seed is not None:
-        found.insert(0, Strong("Nominal: the noise is reproducible from a seed. Do not publish this table."))
-    return found
+        parts.insert(0, Strong("Nominal: the noise is reproducible from a seed. Do not publish this table."))
+    return parts
 
 
 def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, ...]) -> list[Part]:
     sketch, about = experiment.sketch, summary["sketch"]
-    where = [word for word, asked in (("class", sketch.labels), ("group", sketch.groups)) if asked]
+    where = [word for word, wanted in (("class", sketch.labels), ("group", sketch.groups)) if wanted]
     within = f", within each {' and '.join(where)}" if where else ""
     single, pair = _weights(experiment, coded)
     sigma, several = float(about["sigma"]), len(coded) > 1 and bool(pair.any())
-    columns = [(each.name, each.size, _written(each)) for each in coded]
+    columns = [(column.name, column.size, _written(column)) for column in coded]
     lines: list[Part] = [
         f"How often every value of a column occurs, and every pair of values of two columns{within}. Noise of a "
         f"standard deviation of {_deviations(sigma, single)} records is in every count of a value"
@@ -145,7 +145,7 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
         Listed.of("Columns", ("column", "codes", "written as"), columns),
     ]
     for later in about.get("later", ()):
-        weights = table_weights([each.size for each in coded], sketch.singles, sketch.balance, later["pairs"])[1]
+        weights = table_weights([column.size for column in coded], sketch.singles, sketch.balance, later["pairs"])[1]
         names = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in later["pairs"])
         lines.append(
             "A later release measured some pairs once more, with noise of a standard deviation of "
@@ -177,42 +177,46 @@ def _written(column: Coded) -> str:
 
 
 def _compared(
-    experiment: Experiment, summary: dict[str, Any], found: Fidelity | None, held_out: str | None
+    experiment: Experiment, summary: dict[str, Any], fidelity: Fidelity | None, held_out: str | None
 ) -> list[Part]:
-    if found is None:
+    if fidelity is None:
         return [
             "Not measured: the experiment names no table in data.held_out. Private records are never compared with: a "
             "distance to them would be one more release, without noise."
         ]
     whose = summary["measured_on"] if held_out is None else f"{held_out}, which the guarantee does not cover"
     rows = [
-        ["single columns, mean total variation", statistics.fmean(found.marginals.values()), found.marginals_of_halves],
-        ["pairs of columns, mean total variation", found.pairs, found.pairs_of_halves],
-        ["sliced W2 of encoded columns", found.sw2, found.sw2_of_halves],
-        ["nearest held-out record, median", found.nearest[0], found.nearest_of_halves[0]],
-        ["nearest held-out record, closest 1 %", found.nearest[1], found.nearest_of_halves[1]],
+        [
+            "single columns, mean total variation",
+            statistics.fmean(fidelity.marginals.values()),
+            fidelity.marginals_of_halves,
+        ],
+        ["pairs of columns, mean total variation", fidelity.pairs, fidelity.pairs_of_halves],
+        ["sliced W2 of encoded columns", fidelity.sw2, fidelity.sw2_of_halves],
+        ["nearest held-out record, median", fidelity.nearest[0], fidelity.nearest_of_halves[0]],
+        ["nearest held-out record, closest 1 %", fidelity.nearest[1], fidelity.nearest_of_halves[1]],
     ]
-    worst = max(found.marginals, key=lambda name: found.marginals[name])
-    change, one, other = found.correlations
+    worst = max(fidelity.marginals, key=lambda name: fidelity.marginals[name])
+    change, one, other = fidelity.correlations
     changed = f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
     parts: list[Part] = [
-        f"On {found.records} records of {whose}. Beside each number is what one half of the held-out "
+        f"On {fidelity.records} records of {whose}. Beside each number is what one half of the held-out "
         "records is for the other: nobody can expect less distance, and rows much closer than that would be copies.",
         Listed.of("Distances", ("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
-        f"The column that differs most is {worst!r} ({found.marginals[worst]:.3f})." + (changed if one else ""),
+        f"The column that differs most is {worst!r} ({fidelity.marginals[worst]:.3f})." + (changed if one else ""),
     ]
     if experiment.data.shows_private_rows:
         marked = "epsilon = infinity for the reader of this section: held-out rows may be private ones too."
         parts.insert(0, Strong(marked))
-    if found.usefulness is not None:
-        learnt = [(name, each[SYNTHETIC], each[REAL]) for name, each in found.usefulness.by_model.items()]
+    if fidelity.usefulness is not None:
+        learnt = [(name, scores[SYNTHETIC], scores[REAL]) for name, scores in fidelity.usefulness.by_model.items()]
         headings = ("model and score", "trained on synthetic rows", "trained on real ones")
         parts += [
             "Models trained on the synthetic rows, and on one half of the held-out records; tested on the other half:",
             Listed.of("For prediction", headings, [(name, f"{a:.3f}", f"{b:.3f}") for name, a, b in learnt]),
         ]
-    if len(found.rates) > 1:
-        rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in found.rates.items()]
+    if len(fidelity.rates) > 1:
+        rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in fidelity.rates.items()]
         parts += [
             f"How often the class {_shown_class(experiment)!r} occurs, by group:",
             Listed.of("A class, by group", ("group", "synthetic", "held-out"), rates),

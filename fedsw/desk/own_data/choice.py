@@ -120,8 +120,8 @@ def _fitting(sums: Sees, product: Product) -> TrustModel:
     """The first trust model that hides sums from whom they are to be hidden, and gives what is to come out."""
     return next(
         model
-        for each in trust_models().values()
-        for model in (each, each.sketching)
+        for registered in trust_models().values()
+        for model in (registered, registered.sketching)
         if model is not None
         and model.noised
         and model.masked == (sums == "masked")
@@ -143,7 +143,7 @@ def strength_of(answers: Answers) -> float:
 
 
 def _commands(answers: Answers, settings: Mapping[str, str]) -> list[str]:
-    given = " ".join(
+    changes = " ".join(
         f"{key}={value}" for key, value in settings.items() if key in ("privacy.trust", "privacy.sampling")
     )
     person = " --unit COLUMN" if answers.rows == "several" else ""
@@ -154,12 +154,12 @@ def _commands(answers: Answers, settings: Mapping[str, str]) -> list[str]:
         made = f"fedsw synthesize own.toml --data-dir DATA {trust} -o made.csv"
         return [draft, "fedsw check own.toml --data-dir DATA", made]
     default = settings["privacy.trust"] == Privacy.model_fields["trust"].default
-    own = "own.toml" if default and "privacy.sampling" not in settings else f"own.toml {given}"
+    source = "own.toml" if default and "privacy.sampling" not in settings else f"own.toml {changes}"
     return [
         draft,
         "fedsw check own.toml --data-dir DATA",
-        f"fedsw plan {own} --data-dir DATA --epsilon {epsilon}",
-        f"fedsw run {own} --data-dir DATA --epsilon {epsilon}",
+        f"fedsw plan {source} --data-dir DATA --epsilon {epsilon}",
+        f"fedsw run {source} --data-dir DATA --epsilon {epsilon}",
     ]
 
 
@@ -219,12 +219,15 @@ def page() -> str:
 def _enough_page() -> str:
     sizes, rows = (300, 3000, 30_000, 300_000), []
     for sums, clients in (("server", 10), ("masked", 10), ("nobody", 2), ("nobody", 10), ("nobody", 100)):
-        found = [strength_of(Answers(sums=sums, records=size, clients=clients)) for size in sizes]  # type: ignore[arg-type]
+        strengths = [strength_of(Answers(sums=sums, records=size, clients=clients)) for size in sizes]  # type: ignore[arg-type]
         who = {"server": "a server adds it", "masked": f"{clients} clients add it together, masked"}.get(
             sums, f"{clients} clients add it, each its own"
         )
-        words = ("(probably)" if each >= _CLEAR else "(felt)" if each >= _FELT else "(not enough)" for each in found)
-        rows.append([who, *(f"{each:,.0f} {word}" for each, word in zip(found, words, strict=True))])
+        words = (
+            "(probably)" if strength >= _CLEAR else "(felt)" if strength >= _FELT else "(not enough)"
+            for strength in strengths
+        )
+        rows.append([who, *(f"{strength:,.0f} {word}" for strength, word in zip(strengths, words, strict=True))])
     headings = ["noise", *(f"n = {size:,}" for size in sizes)]
     measured = table(["data", "records", "ε = 0.5", "ε = 1", "ε = 4"], MEASURED)
     return (

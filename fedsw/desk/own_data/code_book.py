@@ -23,7 +23,7 @@ FIELDS = (
     "column", "role", "kind", "low", "high", "categories", "edges", "format", "missing", "fill", "outside", "unit",
     "positive",
 )  # fmt: skip
-"""What a code book says of a column; all but the first may be left out or empty."""
+"""Fields of a code book, one line for each column; all but the first may be left out or empty."""
 ROLES = ("input", "group", "target", "person", "leave out")
 _TEXT = "text"
 """The word for a column of categories."""
@@ -35,7 +35,7 @@ _BETWEEN = "|"
 
 @dataclass(frozen=True)
 class CodeBookEntry:
-    """What a code book says of one column; of a group's, where numbers are cut; of classes, which is favourable."""
+    """A line of a code book: a column's role and declaration, a group's `edges`, the `positive` class of a target."""
 
     column: str
     role: str
@@ -76,8 +76,8 @@ def read_code_book(path: Path) -> CodeBook:
     if not path.is_file():
         raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
     entries: dict[str, CodeBookEntry] = {}
-    for where, given in _rows(path):
-        entry = _entry(given, where, path.name)
+    for where, row in _rows(path):
+        entry = _entry(row, where, path.name)
         if entry.column in entries:
             raise ExperimentError(f"{where} describes column {entry.column!r} a second time; keep one line of it")
         for role in ("group", "target", "person"):
@@ -120,15 +120,15 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        found = json.loads(text)
+        objects = json.loads(text)
     except ValueError as fault:
         raise ExperimentError(f"{path} is no JSON: {fault}") from None
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(objects, list) or not all(isinstance(entry, dict) for entry in objects):
         raise ExperimentError(f'{path} is no list of objects; write [{{"column": "age", "low": 0, "high": 120}}, ...]')
-    for number, each in enumerate(found, start=1):
+    for number, entry in enumerate(objects, start=1):
         where = f"{path}, entry {number}"
-        _require_fields(tuple(each), where)
-        yield where, each
+        _require_fields(tuple(entry), where)
+        yield where, entry
 
 
 def _require_fields(names: Sequence[str], where: str) -> None:
@@ -142,10 +142,10 @@ def _require_fields(names: Sequence[str], where: str) -> None:
         raise ExperimentError(f"{where} has no field 'column', the name of the column that a line describes")
 
 
-def _entry(given: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
-    text = {name: _as_text(given.get(name)) for name in FIELDS if name not in _LISTS}
-    lists = {name: _as_list(given.get(name)) for name in _LISTS}
-    truth = _as_text(given.get("missing")).lower()
+def _entry(row: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
+    text = {name: _as_text(row.get(name)) for name in FIELDS if name not in _LISTS}
+    lists = {name: _as_list(row.get(name)) for name in _LISTS}
+    truth = _as_text(row.get("missing")).lower()
     if truth in ("true", "false"):  # the empty cell is missing, or none is, as in a declaration
         lists["missing"] = ("",) if truth == "true" else ()
     column, role, kind = normal(text["column"]), text["role"] or "input", text["kind"]

@@ -42,7 +42,7 @@ _WIDE = 3.0
 _NEARLY = 0.995
 
 
-def as_description(own: Experiment, *, trust: str | None = None, epsilon: float | None = None) -> Experiment:
+def as_description(experiment: Experiment, *, trust: str | None = None, epsilon: float | None = None) -> Experiment:
     """Make the experiment that releases histograms of all declared columns of another one's tables, once.
 
     A record adds the root of w_j to its bin of column j, and the root of v_j to its bin of column j and its class, with
@@ -54,13 +54,13 @@ def as_description(own: Experiment, *, trust: str | None = None, epsilon: float 
         ExperimentError: if there are no declared columns, no noise is asked for, or no such release exists under the
             trust model.
     """
-    columns = own.data.columns
+    columns = experiment.data.columns
     if columns is None:
         raise ExperimentError(
-            f"data.source {own.data.source!r} has no declared columns, and histograms are of these: declare "
+            f"data.source {experiment.data.source!r} has no declared columns, and histograms are of these: declare "
             "[data.columns] (`fedsw init DATA` drafts it)"
         )
-    privacy, raw = own.privacy, own.model_dump()
+    privacy, raw = experiment.privacy, experiment.model_dump()
     if trust is None:
         trust = privacy.model.once
         if trust is None:
@@ -70,7 +70,7 @@ def as_description(own: Experiment, *, trust: str | None = None, epsilon: float 
                 f"{able}"
             )
     settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
-    settings["name"] = own.name + SUFFIX  # its runs are no runs of the model that `own` trains
+    settings["name"] = experiment.name + SUFFIX  # its runs are no runs of the model that the experiment trains
     settings["model"], settings["training"] = {"kind": "table-generator", "latent": 4}, {"rounds": 1}
     settings["sketch"] = {
         "kind": "table",
@@ -169,7 +169,7 @@ class DescribedColumn:
 
 @dataclass(frozen=True)
 class Description:
-    """What one release says of a table.
+    """Noised histograms of a table from one release.
 
     Attributes:
         columns: in the declared order, the classes last.
@@ -186,7 +186,7 @@ class Description:
 
     @property
     def findings(self) -> list[str]:
-        """What to change in the declaration."""
+        """Advice on the declaration, a sentence each."""
         return [advice for column in self.columns if (advice := column.advice) is not None]
 
     def plain(self) -> dict[str, Any]:
@@ -243,10 +243,10 @@ def _described(
     products = _numbers(sketch.blocks[0, codes:].cpu())
     first_codes = measured.first.cpu().numpy()
     made = []
-    for place, (column, (first, end), mean) in enumerate(zip(coded, ranges(coded), means, strict=True)):
+    for index, (column, (first, end), mean) in enumerate(zip(coded, ranges(coded), means, strict=True)):
         by_class, spread = np.zeros((0, column.size)), 0.0
         if classes and column.role != "class":  # the class is the last column: its code is each product's second
-            weight = float(measured.pair[place, -1])
+            weight = float(measured.pair[index, -1])
             within = (first_codes >= first) & (first_codes < end)  # by class, and within it by the column's code
             by_class = products[within].reshape(classes, column.size) / weight
             spread = float(sketch.deviation) / weight

@@ -59,7 +59,7 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 
 @dataclass(frozen=True)
 class DraftRequest:
-    """What a draft is asked for: what the command line says of columns (``words``) and whose a row is (``unit``).
+    """Request for a draft: declarations on the command line (``words``), and the column that says whose a row is.
 
     Of the classes one is the favourable (``positive``), where somebody says which.
 
@@ -96,63 +96,63 @@ def _named(column: str | None) -> str | None:
     return None if column is None else normal(column)
 
 
-def draft(asked: DraftRequest, *, name: str) -> Draft:
+def draft(request: DraftRequest, *, name: str) -> Draft:
     """The experiment for the tables of a folder.
 
     Of the tables only the first row is read, which names the columns, unless the operator says that they are public
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
     ExperimentError for a column that is not there, or tables that do not agree.
     """
-    asked = replace(asked, group=_named(asked.group), target=normal(asked.target), unit=_named(asked.unit))
-    found = places(asked.folder)
-    tables = [place.table for place in found]
+    request = replace(request, group=_named(request.group), target=normal(request.target), unit=_named(request.unit))
+    sources = places(request.folder)
+    tables = [source.table for source in sources]
     names, separator, partly = _header(tables)
-    _require_known(asked, names, partly)
-    public, origin = _public(asked, tables, separator)
-    seen = public or (_cells(tables, separator) if asked.guess else {})
-    cuts = None if asked.group is None else asked.words.edges.get(asked.group)
+    _require_known(request, names, partly)
+    public, origin = _public(request, tables, separator)
+    seen = public or (_cells(tables, separator) if request.guess else {})
+    cuts = None if request.group is None else request.words.edges.get(request.group)
     forms = {column: form_of(cells) for column, cells in seen.items()}
-    numbers = Numerals.of(seen, forms, asked, public=public is not None)
+    numbers = Numerals.of(seen, forms, request, public=public is not None)
 
     def of(column: str, *, classes: bool) -> ColumnAnswer:
         look = None
         if column in seen:
             form = form_of(seen[column], labels=True) if classes else forms[column]
             look = Look(form, None if public is None else public[column], origin, numbers.spelling)
-        return answer(column, asked.words, look, ask=asked.ask, doubt=asked.doubt, classes=classes)
+        return answer(column, request.words, look, ask=request.ask, doubt=request.doubt, classes=classes)
 
-    regression, unit = _is_regression(asked, seen, forms), asked.unit or _asked_for_unit(names, asked)
-    target = of(asked.target, classes=not regression)
+    regression, unit = _is_regression(request, seen, forms), request.unit or _asked_for_unit(names, request)
+    target = of(request.target, classes=not regression)
     sensitive = []
-    if asked.group is not None:
-        group = of(asked.group, classes=cuts is None)
-        _require_few(asked.group, group, forms.get(asked.group), cut=cuts is not None)
-        edges = None if cuts is None else f"sensitive = {{name = {_text(asked.group)}, edges = [{', '.join(cuts)}]}}"
-        sensitive = [_values("sensitive", asked.group, group) if edges is None else f"{edges}   # given with --edges"]
-    positive = _favourable(asked, target, regression=regression)
-    taken = {asked.target, unit, asked.group if cuts is None else None}
+    if request.group is not None:
+        group = of(request.group, classes=cuts is None)
+        _require_few(request.group, group, forms.get(request.group), cut=cuts is not None)
+        edges = None if cuts is None else f"sensitive = {{name = {_text(request.group)}, edges = [{', '.join(cuts)}]}}"
+        sensitive = [_values("sensitive", request.group, group) if edges is None else f"{edges}   # given with --edges"]
+    positive = _favourable(request, target, regression=regression)
+    taken = {request.target, unit, request.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
     features = [
-        _feature(column, of(column, classes=False), drop=column in asked.words.drop, cells=(public or {}).get(column))
+        _feature(column, of(column, classes=False), drop=column in request.words.drop, cells=(public or {}).get(column))
         for column in inputs
     ]
     lines = [
-        *_head(name, asked, len(found), clients_share=found[0].client is None),
+        *_head(name, request, len(sources), clients_share=sources[0].client is None),
         *_unit(unit, names),
         *_columns(separator, numbers, [*features, *map(_partly, partly)]),
         *sensitive,
-        _targets(asked.target, target) if regression else _values("target", asked.target, target, positive),
+        _targets(request.target, target) if regression else _values("target", request.target, target, positive),
         "",
         *_rest(
             regression,
-            alpha=_alpha(asked, None if unit else _rows_of(tables)),
-            clients=4 if found[0].client is None else len(found),
+            alpha=_alpha(request, None if unit else _rows_of(tables)),
+            clients=4 if sources[0].client is None else len(sources),
         ),
     ]
     text = "\n".join(lines) + "\n"
     notes = tuple(f"column {column!r} is in some of the clients' tables only, and is left out" for column in partly)
     if positive is not None and not positive.sure:
-        notes += (f"{asked.target!r}, {positive.why}; --positive says which",)
+        notes += (f"{request.target!r}, {positive.why}; --positive says which",)
     blanks = blank_lines(text)
     if not blanks:
         _require_loaded(text)
@@ -190,26 +190,32 @@ class Numerals:
     spelling: Spelling = PLAIN
     doubt: str = ""
     looked: bool = False
-    given: bool = False
+    stated: bool = False
 
     @classmethod
     def of(
-        cls, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm], asked: DraftRequest, *, public: bool
+        cls, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm], request: DraftRequest, *, public: bool
     ) -> Numerals:
         """The one way in which all columns of numbers may be written, or the doubt between several.
 
         Three digits behind every comma are decimals or thousands, and nobody can tell: then a person says which. Where
         no way fits all columns, each is written as its own cells are. Of cells that are not public none is quoted.
         """
-        words = asked.words
+        words = request.words
         if words.decimal is not None or words.thousands is not None:
-            return cls(Spelling(words.decimal or ".", words.thousands or ""), looked=bool(seen), given=True)
+            return cls(Spelling(words.decimal or ".", words.thousands or ""), looked=bool(seen), stated=True)
         written = {name: form.spellings for name, form in forms.items() if KINDS.get(form.kind).stored == "numbers"}
-        fits = [each for each in SPELLINGS if written and all(each in spellings for spellings in written.values())]
+        fits = [
+            spelling
+            for spelling in SPELLINGS
+            if written and all(spelling in spellings for spellings in written.values())
+        ]
         if not fits:
             return cls(looked=bool(seen))
         cells = {name: set(seen[name]) - set(forms[name].missing) for name in written}
-        ways = {each: tuple(as_number(cell, each) for name in cells for cell in cells[name]) for each in fits}
+        ways = {
+            spelling: tuple(as_number(cell, spelling) for name in cells for cell in cells[name]) for spelling in fits
+        }
         different = {reading: way for way, reading in reversed(ways.items())}
         if len(different) == 1:
             return cls(fits[0], looked=True)
@@ -221,8 +227,8 @@ class Numerals:
         if not public:
             cell = f"12{parted.thousands}345"
         as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
-        if asked.doubt is not None:
-            said = asked.doubt(f"is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
+        if request.doubt is not None:
+            said = request.doubt(f"is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
             if said in (as_thousands, as_decimals):
                 return cls(parted if said == as_thousands else other, looked=True)
         doubt = (
@@ -233,11 +239,11 @@ class Numerals:
 
     @property
     def lines(self) -> list[str]:
-        """What is declared of them."""
+        """Lines of the declaration that say how numbers are written."""
         decimal = [f'decimal = "{self.spelling.decimal}"'] if self.spelling.decimal != "." else []
         if self.doubt:
             return [*decimal, f'thousands = "{BLANK}"   # {self.doubt}']
-        why = "as given" if self.given else "by the form of the numbers"
+        why = "as given" if self.stated else "by the form of the numbers"
         return [*decimal, *([f'thousands = "{self.spelling.thousands}"   # {why}'] * bool(self.spelling.thousands))]
 
 
@@ -259,14 +265,14 @@ MOST_GROUPS, _MOST_NUMBERS = 20, 10
 """Most groups that are read off a public table, and `check` times a run of; of numbers, which may be codes, fewer."""
 
 
-def _favourable(asked: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
+def _favourable(request: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
     """The favourable one of the classes that are known; None where there are none."""
-    said = asked.positive
+    said = request.positive
     if regression and said is not None:
-        raise ExperimentError(f"--positive names a class, and {asked.target!r} holds numbers; leave it out")
+        raise ExperimentError(f"--positive names a class, and {request.target!r} holds numbers; leave it out")
     if regression or not target.categories:
         return None if said is None else Positive(said, "positive: as given")
-    return positive_of(asked.target, target.categories, said, asked.ask)
+    return positive_of(request.target, target.categories, said, request.ask)
 
 
 def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
@@ -291,11 +297,11 @@ def _partly(column: str) -> str:
     return f"  # {{name = {json.dumps(column)}}},   left out: only some of the clients' tables have it"
 
 
-def _require_known(asked: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
-    roles = {"--group": asked.group, "--target": asked.target, "--unit": asked.unit}
-    for option, column in [*roles.items(), *(("a column option", column) for column in sorted(asked.words.names))]:
+def _require_known(request: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
+    roles = {"--group": request.group, "--target": request.target, "--unit": request.unit}
+    for option, column in [*roles.items(), *(("a column option", column) for column in sorted(request.words.names))]:
         if column is not None and column not in names:
-            option = "the code book" if column in asked.words.book else option
+            option = "the code book" if column in request.words.book else option
             if column in partly:
                 raise ExperimentError(
                     f"{option} names {column!r}, which only some of the clients' tables have: add it to the others, or "
@@ -307,83 +313,84 @@ def _require_known(asked: DraftRequest, names: Sequence[str], partly: Sequence[s
             )
 
 
-def _public(asked: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
-    if (table := asked.public_table) is not None:
+def _public(request: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
+    if (table := request.public_table) is not None:
         if not table.is_file():
             raise FileNotFoundError(f"there is no public table {table}")
         say = "If the clients' tables are public, say --from-public; else name another table"
         require_no_client_s(table, tables, option="--public-table", remedy=say)
         return _cells([table], read_header(table)[1]), f"the public table {table}"
-    if asked.from_public:
-        return _cells(tables, separator), f"the tables in {asked.folder}, which their operator says are public"
+    if request.from_public:
+        return _cells(tables, separator), f"the tables in {request.folder}, which their operator says are public"
     return None, ""
 
 
 def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_column: dict[str, list[str]] = {}
     for table in tables:
         for column, cells in read_cells(table, separator).items():
-            found.setdefault(column, []).extend(cells)
-    return found
+            by_column.setdefault(column, []).extend(cells)
+    return by_column
 
 
-def _is_regression(asked: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
-    """Whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
+def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
+    """Say whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
 
     ExperimentError for whole numbers that may be either: more than ten of them, and not more than classes may be.
     """
-    said = asked.words.book.get(asked.target)
-    if asked.target in asked.words.bounds or (said is not None and said.low is not None):
+    said = request.words.book.get(request.target)
+    if request.target in request.words.bounds or (said is not None and said.low is not None):
         return True
-    if asked.target in asked.words.categories or said is not None or asked.target not in seen:
+    if request.target in request.words.categories or said is not None or request.target not in seen:
         return False
-    kind, values = forms[asked.target].kind, set(seen[asked.target]) - set(MISSING)
+    kind, values = forms[request.target].kind, set(seen[request.target]) - set(MISSING)
     if KINDS.get(kind).stored != "numbers" or len(values) <= _MOST_NUMBERS:
         return False
     if kind != "integer" or len(values) > MOST_CATEGORIES:
         return True
-    what = f"the target {asked.target!r} holds {len(values)} different whole numbers"
-    if asked.ask is not None:
-        return asked.ask(f"{what}: are they numbers, or codes of classes? n or c; Enter is n").strip() not in ("c", "C")
+    what = f"the target {request.target!r} holds {len(values)} different whole numbers"
+    if request.ask is not None:
+        reply = request.ask(f"{what}: are they numbers, or codes of classes? n or c; Enter is n")
+        return reply.strip() not in ("c", "C")
     raise ExperimentError(
-        f"{what}, which may be codes of classes or numbers: say which with --categories {asked.target}=A,B,... or "
-        f"--bounds {asked.target}=LOW:HIGH"
+        f"{what}, which may be codes of classes or numbers: say which with --categories {request.target}=A,B,... or "
+        f"--bounds {request.target}=LOW:HIGH"
     )
 
 
-def _feature(column: str, found: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:
-    if drop or (reason := _useless(column, found, cells)) is not None:
+def _feature(column: str, declared: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:
+    if drop or (reason := _useless(column, declared, cells)) is not None:
         return f"  # {{name = {_text(column)}}},   left out: {'as asked' if drop else reason}"
-    if found.kind is None:
-        return f'  {{name = {_text(column)}, kind = "{BLANK}"}},   # {_comment(found)}'
-    kind, parts = KINDS.get(found.kind), [f"name = {_text(column)}"]
-    if found.kind not in _UNSAID:
-        parts.append(f'kind = "{found.kind}"')
-    parts += _written(found)
+    if declared.kind is None:
+        return f'  {{name = {_text(column)}, kind = "{BLANK}"}},   # {_comment(declared)}'
+    kind, parts = KINDS.get(declared.kind), [f"name = {_text(column)}"]
+    if declared.kind not in _UNSAID:
+        parts.append(f'kind = "{declared.kind}"')
+    parts += _written(declared)
     if kind.listing:
-        parts.append(f"categories = {_listed(found.categories)}")
+        parts.append(f"categories = {_listed(declared.categories)}")
     elif kind.bounded:
-        parts += [f"low = {_bound(found.low)}", f"high = {_bound(found.high)}", *[_CUT] * found.cut]
-    if found.missing:
-        parts.append(f"missing = {_listed(found.missing)}")
+        parts += [f"low = {_bound(declared.low)}", f"high = {_bound(declared.high)}", *[_CUT] * declared.cut]
+    if declared.missing:
+        parts.append(f"missing = {_listed(declared.missing)}")
         if not kind.listing:
-            parts.append(f"fill = {_bound(found.fill)}")
-    return f"  {{{', '.join(parts)}}},   # {_comment(found)}"
+            parts.append(f"fill = {_bound(declared.fill)}")
+    return f"  {{{', '.join(parts)}}},   # {_comment(declared)}"
 
 
 _UNSAID = ("number", "category")
 """Kinds that a declaration has without saying so."""
 
 
-def _written(found: ColumnAnswer) -> list[str]:
+def _written(declared: ColumnAnswer) -> list[str]:
     """How a column's cells are written, where a declaration has to say it, and its unit of measurement."""
-    parts = [] if found.format is None else [f"format = {_text(found.format)}"]
-    if found.spelling is not None:
-        parts += [f"decimal = {_text(found.spelling.decimal)}", f"thousands = {_text(found.spelling.thousands)}"]
-    return [*parts, *([f"units = {_text(found.units)}"] if found.units else [])]
+    parts = [] if declared.format is None else [f"format = {_text(declared.format)}"]
+    if declared.spelling is not None:
+        parts += [f"decimal = {_text(declared.spelling.decimal)}", f"thousands = {_text(declared.spelling.thousands)}"]
+    return [*parts, *([f"units = {_text(declared.units)}"] if declared.units else [])]
 
 
-def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
+def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
     numbered = numbers_rows(column)
     if numbered or (numbered is None and (cells is None or len(set(cells)) == len(cells))) or _counts(cells):
         return "it numbers the rows"
@@ -393,23 +400,23 @@ def _useless(column: str, found: ColumnAnswer, cells: Sequence[str] | None) -> s
         return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
     if named_as_identifier(column):
         return "it looks like an identifier"
-    if found.kind is not None and KINDS.get(found.kind).listing and found.categories:
-        if all(map(is_time, found.categories)):
+    if declared.kind is not None and KINDS.get(declared.kind).listing and declared.categories:
+        if all(map(is_time, declared.categories)):
             return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
-        if all(map(is_amount, found.categories)):
+        if all(map(is_amount, declared.categories)):
             return "its numbers have signs of money or percent; write plain ones, 12 for 12%, if it is an input"
-        if len(found.categories) > MOST_CATEGORIES:
-            return f"it has {len(found.categories)} categories, over {MOST_CATEGORIES}"
-        if len(found.categories) < 2:
+        if len(declared.categories) > MOST_CATEGORIES:
+            return f"it has {len(declared.categories)} categories, over {MOST_CATEGORIES}"
+        if len(declared.categories) < 2:
             return "it has one value only"
-    if cells is not None and not found.categories and all(cell in found.missing for cell in cells):
+    if cells is not None and not declared.categories and all(cell in declared.missing for cell in cells):
         return "it is empty"
-    if found.low is None or found.high is None or cells is None or found.kind is None:
+    if declared.low is None or declared.high is None or cells is None or declared.kind is None:
         return None
-    if found.low == found.high:
+    if declared.low == declared.high:
         return "it has one value only"
-    limits = [KINDS.get(found.kind).bound_of(bound) for bound in (found.low, found.high)]
-    if KINDS.get(found.kind).stored == "numbers" and any(abs(limit or 0.0) > _MOST_WHOLE for limit in limits):
+    limits = [KINDS.get(declared.kind).bound_of(bound) for bound in (declared.low, declared.high)]
+    if KINDS.get(declared.kind).stored == "numbers" and any(abs(limit or 0.0) > _MOST_WHOLE for limit in limits):
         return "its numbers have over 15 digits, of which some would be lost, as those of an identifier"
     return None
 
@@ -419,7 +426,7 @@ _MOST_WHOLE = 2.0**53
 
 
 def _counts(cells: Sequence[str] | None) -> bool:
-    """Whether a column's cells are 0, 1, 2, ... or 1, 2, 3, ... from row to row."""
+    """Say whether a column's cells are 0, 1, 2, ... or 1, 2, 3, ... from row to row."""
     if not cells or len(cells) < _FEWEST_ROWS or cells[0] not in ("0", "1"):
         return False
     return all(cell == str(number) for number, cell in enumerate(cells, start=int(cells[0])))
@@ -429,44 +436,44 @@ _FEWEST_ROWS = 5
 """Rows from which on a column that counts them is taken for their numbers."""
 
 
-def _comment(found: ColumnAnswer) -> str:
-    if found.kind is None:
+def _comment(declared: ColumnAnswer) -> str:
+    if declared.kind is None:
         return 'fill in: kind = "number", low and high; or categories = [...] in its place'
-    kind = KINDS.get(found.kind)
-    if (kind.listing and not found.categories) or (kind.bounded and found.low is None):
-        return f"fill in from a code book or a law, not from the records ({found.source or 'not given'})"
-    return f"{found.source}; {found.doubt}" if found.doubt else found.source
+    kind = KINDS.get(declared.kind)
+    if (kind.listing and not declared.categories) or (kind.bounded and declared.low is None):
+        return f"fill in from a code book or a law, not from the records ({declared.source or 'not given'})"
+    return f"{declared.source}; {declared.doubt}" if declared.doubt else declared.source
 
 
-def _values(role: str, column: str, found: ColumnAnswer, positive: Positive | None = None) -> str:
+def _values(role: str, column: str, declared: ColumnAnswer, positive: Positive | None = None) -> str:
     named = "" if positive is None or positive.value is None else f", positive = {_text(positive.value)}"
-    if len(found.categories) == 1:
+    if len(declared.categories) == 1:
         raise ExperimentError(
-            f"column {column!r}, the {role}, has the one value {found.categories[0]!r} ({found.source}), and two at "
-            f"least are compared; give all of them with --categories {column}={found.categories[0]},..."
+            f"column {column!r}, the {role}, has the one value {declared.categories[0]!r} ({declared.source}), and two "
+            f"at least are compared; give all of them with --categories {column}={declared.categories[0]},..."
         )
-    line = f"{role} = {{name = {_text(column)}, values = {_listed(found.categories)}{named}}}"
-    why = found.source if found.categories else "fill in: every value that there can be"
+    line = f"{role} = {{name = {_text(column)}, values = {_listed(declared.categories)}{named}}}"
+    why = declared.source if declared.categories else "fill in: every value that there can be"
     return f"{line}   # {why}" + ("" if positive is None else f"; {positive.why}")
 
 
-def _targets(column: str, found: ColumnAnswer) -> str:
-    kind = [f'kind = "{found.kind}"'] if found.kind not in (*_UNSAID, None, "integer") else []
+def _targets(column: str, declared: ColumnAnswer) -> str:
+    kind = [f'kind = "{declared.kind}"'] if declared.kind not in (*_UNSAID, None, "integer") else []
     bounds = [
         *kind,
-        *_written(found),
-        f"low = {_bound(found.low)}",
-        f"high = {_bound(found.high)}",
-        *[_CUT] * found.cut,
+        *_written(declared),
+        f"low = {_bound(declared.low)}",
+        f"high = {_bound(declared.high)}",
+        *[_CUT] * declared.cut,
     ]
-    return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(found)}"
+    return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(declared)}"
 
 
-def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) -> list[str]:
-    there = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
-    held_out = _KEPT if asked.held_out is None else f"held_out = {_text(str(asked.held_out))}"
+def _head(name: str, request: DraftRequest, count: int, *, clients_share: bool) -> list[str]:
+    clients = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
+    held_out = _KEPT if request.held_out is None else f"held_out = {_text(str(request.held_out))}"
     return [
-        f"# Drafted from {asked.folder} ({there}). Next: fedsw check, plan, run, with --data-dir {asked.folder}",
+        f"# Drafted from {request.folder} ({clients}). Next: fedsw check, plan, run, with --data-dir {request.folder}",
         "#",
         "# Everything under [data.columns] is public: bounds and categories come from you, a code book or a law, and",
         "# where each came from stands beside it. What was looked up in private records would be a release of them.",
@@ -474,7 +481,7 @@ def _head(name: str, asked: DraftRequest, count: int, *, clients_share: bool) ->
         "",
         "[data]",
         'source = "files"',
-        f"account = {_text(account_name(asked.folder))}   # the data set: all runs on it have one budget, "
+        f"account = {_text(account_name(request.folder))}   # the data set: all runs on it have one budget, "
         "`fedsw account`",
         held_out,
     ]
@@ -488,12 +495,12 @@ def account_name(folder: Path) -> str:
     return f"{plain or 'data'}-{digest}"
 
 
-def _asked_for_unit(names: Sequence[str], asked: DraftRequest) -> str | None:
+def _asked_for_unit(names: Sequence[str], request: DraftRequest) -> str | None:
     """The first column that looks like an identifier and that a person says to be the unit."""
     for column in names:
-        if asked.ask is None or column in (asked.group, asked.target) or not named_as_identifier(column):
+        if request.ask is None or column in (request.group, request.target) or not named_as_identifier(column):
             continue
-        said = asked.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
+        said = request.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
         if said.strip().lower() in ("y", "yes"):
             return column
     return None
@@ -518,7 +525,7 @@ def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list
         "[data.columns]",
         *([f"separator = {_text(separator)}"] if separator != "," else []),
         *numbers.lines,
-        *([_POINT] if not numbers.looked and not numbers.given and separator == ";" else []),
+        *([_POINT] if not numbers.looked and not numbers.stated and separator == ";" else []),
         "features = [",
         *features,
         "]",
@@ -544,10 +551,10 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
     return total
 
 
-def _alpha(asked: DraftRequest, rows: int | None) -> list[str]:
+def _alpha(request: DraftRequest, rows: int | None) -> list[str]:
     """The weight of equal outputs, as far as so many records can afford its noise, and why."""
     means = "from 0, accuracy alone, to 1, equal outputs of the groups alone"
-    if asked.group is None:
+    if request.group is None:
         why = "no groups are declared; --group COLUMN would name them"
     elif rows is not None and rows >= _FAIR:
         return [f"alpha = 0.2                # {means}"]

@@ -30,7 +30,7 @@ class Between:
 
     one: str
     other: str
-    found: Drift
+    drift: Drift
     column: str | None = None
 
 
@@ -70,8 +70,8 @@ def drifts(
     if by_column:
         return Drifts(_drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence), doubt)
     pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
-    each = of_each(confidence, len(pairs))
-    return Drifts([Between(a, b, drift(one, other, confidence=each)) for (a, one), (b, other) in pairs], doubt)
+    level = of_each(confidence, len(pairs))
+    return Drifts([Between(a, b, drift(one, other, confidence=level)) for (a, one), (b, other) in pairs], doubt)
 
 
 def _drifts_by_column(
@@ -87,12 +87,12 @@ def _drifts_by_column(
         for (name, sketch), (against, rest) in pairs
         for column, means in _means(sketch, problem).items()
     ]
-    each = of_each(confidence, len(compared))
-    found = [
-        Between(name, against, drift_of_means(means, theirs, confidence=each), column)
+    level = of_each(confidence, len(compared))
+    pairs_apart = [
+        Between(name, against, drift_of_means(means, theirs, confidence=level), column)
         for name, against, column, means, theirs in compared
     ]
-    return sorted(found, key=lambda each: (each.found.doubt, -each.found.populations[0], -each.found.distance))
+    return sorted(pairs_apart, key=lambda pair: (pair.drift.doubt, -pair.drift.populations[0], -pair.drift.distance))
 
 
 def of_each(confidence: float, count: int) -> float:
@@ -143,10 +143,10 @@ def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
     held = (read_json(directory / SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})
     clients = sorted(releases.clients)
     if clients and set(held) == {str(client) for client in clients}:
-        own = zip(clients, releases.read(), strict=True)
+        released = zip(clients, releases.read(), strict=True)
         return {
-            f"client {client}": NoisedSketch(law, kept["noised"], float(kept["sigma"]), int(held[str(client)]))
-            for client, kept in own
+            f"client {client}": NoisedSketch(law, release["noised"], float(release["sigma"]), int(held[str(client)]))
+            for client, release in released
         }
     stored = stored_sketch(run, law)
     if clients or stored is None:
@@ -173,7 +173,7 @@ def _means(sketch: NoisedSketch, problem: Problem) -> dict[str, Means]:
     columns, blocks = problem.experiment.data.columns, problem.experiment.sketch
     coded = table_of(problem.experiment)
     assert columns is not None and coded is not None
-    means = dict(zip((each.name for each in coded), column_means(sketch), strict=True))
+    means = dict(zip((column.name for column in coded), column_means(sketch), strict=True))
     labels, groups = cell_means(sketch)
     if blocks.labels and columns.target is not None:
         means[columns.target.name] = labels

@@ -43,7 +43,7 @@ _ALONE = (
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a model is worth on held-out records of a client, or of all. Without noise: for their owner alone.
+    """Metrics of a model on held-out records of a client, or of all. Without noise: for their owner alone.
 
     ``worth`` is metrics, a constant's beside them, and a table by group, over so many records, one of each unit;
     ``warnings`` are what a reader must know first; ``called`` are the names of groups and classes.
@@ -96,7 +96,7 @@ def evaluate(
     model = _model(task, directory / MODEL)
     with simulating():
         records = held_out_records(task, _places(experiment, client))
-    parts = [(f"client {number}", records.owner == place) for place, number in enumerate(records.clients)]
+    parts = [(f"client {number}", records.owner == index) for index, number in enumerate(records.clients)]
     if len(parts) > 1:
         parts.append(("all clients", np.ones(len(records.owner), dtype=bool)))
     return tuple(_evaluated(name, task, model, records.records.take(rows)) for name, rows in parts)
@@ -137,7 +137,7 @@ def _model(task: Problem, path: Path) -> nn.Module:
 
 
 def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> Evaluated:
-    """Of every unit one row, the same at every call: rows of one person say little more than one of them."""
+    """Measure on one row of every unit, the same at every call: rows of one person say little more than one of them."""
     if len(records) == 0:
         return Evaluated(name, 0, HeldOut(), (_NOTHING.format(name),))
     columns = task.experiment.data.columns
@@ -160,9 +160,9 @@ _INTERVALS = "below each number where its true value lies, 95 %: what other reco
 _CAPTION = "without noise, of private records: for the screen of whoever holds them; nothing was written or sent"
 
 
-def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
+def evaluated_view(evaluated: Sequence[Evaluated]) -> RenderableType:
     """Warnings, a line for every client and one for a constant, and the last by group; metrics that a constant has."""
-    last = found[-1].worth
+    last = evaluated[-1].worth
     constant, answer = last.quality.constant, last.quality.answer
     names = [name for name in ordered_metrics(last.metrics) if name in constant]
     names = names or ordered_metrics(last.metrics)[:_MOST]
@@ -170,16 +170,26 @@ def evaluated_view(found: Sequence[Evaluated]) -> RenderableType:
     def cells(metrics: Mapping[str, float], around: Mapping[str, Interval]) -> list[str]:
         return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]
 
-    headed = (metric_name(name, found[-1].called) for name in names)
-    rows = [[each.name, f"{each.count:,}", *cells(each.worth.metrics, each.worth.quality.intervals)] for each in found]
+    headed = (metric_name(name, evaluated[-1].called) for name in names)
+    rows = [
+        [measured.name, f"{measured.count:,}", *cells(measured.worth.metrics, measured.worth.quality.intervals)]
+        for measured in evaluated
+    ]
     table = table_of(("kept out by", "count", *headed), rows, whole=("kept out by",))
     if constant:
-        table.add_row(answer, f"{found[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim")
+        table.add_row(
+            answer, f"{evaluated[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim"
+        )
     groups = []
     if last.by_group.numbers:
-        headings, by_group = group_table(*last.by_group, measured_cell, called=found[-1].called)
-        groups = [table_of((found[-1].name, *headings), by_group, whole=(found[-1].name,))]
-    said = [warning for each in found if each is found[-1] or each.count < 2 for warning in each.warnings]
+        headings, by_group = group_table(*last.by_group, measured_cell, called=evaluated[-1].called)
+        groups = [table_of((evaluated[-1].name, *headings), by_group, whole=(evaluated[-1].name,))]
+    said = [
+        warning
+        for measured in evaluated
+        if measured is evaluated[-1] or measured.count < 2
+        for warning in measured.warnings
+    ]
     parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]
     parts += [table, *groups, Text(_INTERVALS, style="dim")]
     return Group(*parts, Text(_CAPTION, style="dim"))

@@ -36,7 +36,7 @@ _LEAST_ROWS, _MOST_EACH = 20, 10
 
 
 def named_as_identifier(column: str) -> bool:
-    """Whether a column's name says that it identifies somebody: "id", "pid", "subject#", "patient_id", "customerID"."""
+    """Say whether a column's name is that of an identifier: "id", "pid", "subject#", "patient_id", "customerID"."""
     return column.lower().rstrip("#. ") in _NAMES or _ENDS.fullmatch(column) is not None
 
 
@@ -53,7 +53,7 @@ class Repeats:
         self._none = columns.unit is not None or not is_text(table)
 
     def looks_at(self, column: str) -> bool:
-        """Whether a column's cells are wanted, as text."""
+        """Say whether a column's cells are wanted, as text."""
         if self._none or column in self._labels:
             return False
         return column not in self._columns.names or named_as_identifier(column)
@@ -66,7 +66,7 @@ class Repeats:
             yield chunk
 
     def warnings(self) -> Iterator[str]:
-        """What is said of each such column."""
+        """Yield a warning for each such column."""
         for column, seen in self._seen.items():
             values = seen.values
             if values == seen.given:
@@ -90,9 +90,9 @@ class _Seen:
     def add(self, cells: Distinct | Sequence[str]) -> None:
         """Take in the cells of a chunk."""
         texts = [value.strip() for value in (cells.values if isinstance(cells, Distinct) else cells)]
-        there = np.array([text not in MISSING for text in texts], dtype=bool)
+        present = np.array([text not in MISSING for text in texts], dtype=bool)
         values = [text for text in texts if text not in MISSING]
-        self.given += int(np.count_nonzero(there[cells.codes] if isinstance(cells, Distinct) else there))
+        self.given += int(np.count_nonzero(present[cells.codes] if isinstance(cells, Distinct) else present))
         self.forms = fitting(values, self.forms)
         self._hashes.append(np.unique(np.fromiter(map(hash, values), np.int64, len(values))))
 
@@ -123,7 +123,7 @@ def places(folder: Path) -> list[Place]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
-    if broken := next((each for each in sorted(folder.iterdir()) if each.is_symlink() and not each.exists()), None):
+    if broken := next((entry for entry in sorted(folder.iterdir()) if entry.is_symlink() and not entry.exists()), None):
         raise FileNotFoundError(f"{broken} is a link to {broken.readlink()}, which is not there; mend or remove it")
     _require_numbered(folder)
     if tables_in(folder):
@@ -134,7 +134,7 @@ def places(folder: Path) -> list[Place]:
             f"there is no table ({TABLES}) in {folder}, and no folder 0, 1, ... with one{what_is_in(folder)}"
         )
     if numbers != list(range(len(numbers))):
-        gap = next(place for place, number in enumerate(numbers) if place != number)
+        gap = next(expected for expected, number in enumerate(numbers) if expected != number)
         raise ExperimentError(
             f"{folder} has a folder {numbers[gap]} and none called {gap}; clients are 0, 1, 2, ... without gaps"
         )
@@ -170,24 +170,24 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
             "with a folder 0, 1, ... for each client, each with its table (or with one table, which is split among the "
             "clients)"
         )
-    folder, asked = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
+    folder, clients = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
     tables = places(folder)
-    if tables[0].client is not None and len(tables) != asked:
+    if tables[0].client is not None and len(tables) != clients:
         fits = f"--clients {len(tables)}, or federation.clients = {len(tables)}"
         raise ExperimentError(
-            f"the experiment has {asked} clients, and {folder} has folders for {len(tables)} "
+            f"the experiment has {clients} clients, and {folder} has folders for {len(tables)} "
             f"(0 to {len(tables) - 1}): write {fits}"
         )
-    if (said := one_file_twice({place.client: place.table for place in tables})) is not None:
+    if (said := one_file_twice({source.client: source.table for source in tables})) is not None:
         raise BadRecords(said)
     if elsewhere:
-        for place in tables:
-            read_table(place.table, declared_columns(experiment))
+        for source in tables:
+            read_table(source.table, declared_columns(experiment))
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found in one file.
+    """Counts and faults of one file.
 
     Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
     read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
@@ -210,13 +210,13 @@ class Examined:
 
     @property
     def fits(self) -> bool:
-        """Whether every cell does."""
+        """True if every cell is as declared."""
         return not self.faults and not self.absent and self.broken is None
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found in all files, what is wrong with them together, and what a run goes on with (``warnings``)."""
+    """Results for all files, faults of them together, and ``warnings``, with which a run goes on."""
 
     files: tuple[Examined, ...]
     together: tuple[str, ...]
@@ -225,7 +225,7 @@ class Examination:
 
     @property
     def fits(self) -> bool:
-        """Whether a run can start on them."""
+        """True if a run can start on these files."""
         return not self.together and all(file.fits for file in self.files)
 
 
@@ -240,61 +240,63 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
             f"the experiment {experiment.name!r} learns from {experiment.data.label!r}, not from clients' own files; "
             "check looks at experiments with data.source = 'files'"
         )
-    columns, found = declared_columns(experiment), places(folder)
+    columns, sources = declared_columns(experiment), places(folder)
     alone = client is not None
-    if client is not None and found[0].client is None:
-        found = [Place(client, found[0].table)]
+    if client is not None and sources[0].client is None:
+        sources = [Place(client, sources[0].table)]
     elif client is not None:
-        if client >= len(found):
-            raise ExperimentError(f"--client is {client}, and {folder} has folders 0 to {len(found) - 1}")
-        found = [found[client]]
+        if client >= len(sources):
+            raise ExperimentError(f"--client is {client}, and {folder} has folders 0 to {len(sources) - 1}")
+        sources = [sources[client]]
     keep = experiment.data.held_out is not None and not alone
-    read = [_examined(experiment, place, columns, keep=keep) for place in found]
+    read = [_examined(experiment, source, columns, keep=keep) for source in sources]
     files = tuple(file for file, _ in read)
     together = () if alone else tuple(_together(experiment, columns, read, folder))
-    if (twice := one_file_twice({place.client: place.table for place in found})) is not None:
+    if (twice := one_file_twice({source.client: source.table for source in sources})) is not None:
         together += (twice,)
-    units = [None if found is None else torch.from_numpy(found.names) for _, found in read]
+    units = [None if sources is None else torch.from_numpy(sources.names) for _, sources in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
     return Examination(files, together, alone, () if alone else tuple(_absent_classes(experiment, columns, files)))
 
 
-def _examined(experiment: Experiment, place: Place, columns: Columns, *, keep: bool) -> tuple[Examined, Checked | None]:
-    """What is found in a file, which is read once; None if nothing of it could be."""
+def _examined(
+    experiment: Experiment, source: Place, columns: Columns, *, keep: bool
+) -> tuple[Examined, Checked | None]:
+    """Examine a file, which is read once; its cells are None if nothing of it could be read."""
     said: list[str] = []
-    counted, table = "", place.table
+    counted, table = "", source.table
     odds = "label" in fixed_by_neighbours(experiment)
     repeats = Repeats(table, columns)
     try:
         kind = format_of(table)
         counted = kind.counted
         chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))
-        found = checked(chunks, columns, public_classes=odds, keep=keep)
+        result = checked(chunks, columns, public_classes=odds, keep=keep)
     except (BadRecords, FileNotFoundError) as fault:
-        return Examined(place.name, table, counted, broken=str(fault)), None
-    if not found.rows and not said:
+        return Examined(source.name, table, counted, broken=str(fault)), None
+    if not result.rows and not said:
         said.append(f"{table} holds no records; a client takes part with at least one")
     if said:
-        found.records = None
-    counts = ", ".join(f"{name!r} {n:,}" for name, n in found.cut.items())
+        result.records = None
+    counts = ", ".join(f"{name!r} {n:,}" for name, n in result.cut.items())
     cut = [f"{table}: numbers outside their bounds, cut there, by column: {counts}"] if counts else []
     examined = Examined(
-        place.name,
+        source.name,
         table,
         counted,
-        found.rows,
-        dict(zip(columns.groups, found.groups.tolist(), strict=True)),
-        dict(zip(columns.classes, found.classes.tolist(), strict=True)),
-        found.missing,
-        tuple(sorted(found.faults, key=lambda fault: fault.row)),
-        found.more,
+        result.rows,
+        dict(zip(columns.groups, result.groups.tolist(), strict=True)),
+        dict(zip(columns.classes, result.classes.tolist(), strict=True)),
+        result.missing,
+        tuple(sorted(result.faults, key=lambda fault: fault.row)),
+        result.more,
         said[0] if said else None,
-        found.units,
+        result.units,
         (*repeats.warnings(), *cut),
-        found.absent,
+        result.absent,
     )
-    return examined, found
+    return examined, result
 
 
 def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
@@ -313,7 +315,7 @@ def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> lis
 
 
 def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Examined]) -> Iterator[str]:
-    """What a run goes on without."""
+    """Yield a warning for each declared class of which no client holds a record."""
     if "label" not in fixed_by_neighbours(experiment):
         for name in _nobody_s(files, "classes", columns.classes):
             yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
@@ -322,9 +324,9 @@ def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Ex
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
-    files, asked = [file for file, _ in read], experiment.federation.clients
-    if len(files) > 1 and len(files) != asked:
-        yield f"federation.clients is {asked}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    files, clients = [file for file, _ in read], experiment.federation.clients
+    if len(files) > 1 and len(files) != clients:
+        yield f"federation.clients is {clients}, and {folder} has folders for {len(files)}: set it to {len(files)}"
     for name in _nobody_s(files, "groups", columns.groups):
         yield f"no client holds a record of {name!r}, one of the groups that are declared"
     if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
@@ -332,8 +334,8 @@ def _together(
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
     if experiment.data.held_out is None:
         return
-    kept = [found.records for _, found in read if found is not None and found.records is not None]
+    private = [result.records for _, result in read if result is not None and result.records is not None]
     try:
-        load_held_out(experiment, private=kept if len(kept) == len(read) else None)
+        load_held_out(experiment, private=private if len(private) == len(read) else None)
     except (ExperimentError, BadRecords, FileNotFoundError) as fault:
         yield str(fault)

@@ -28,7 +28,7 @@ _Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What is like held-out records, each beside what one half of these is for the other: the best to be expected.
+    """Likeness of a synthetic table to held-out records, beside that of halves of these: the best to expect.
 
     Distances: total variation between laws of every column's codes (``marginals``) and, on average, of every two
     columns' (``pairs``); the largest change of a correlation (Cramer's V), with its columns; sliced W2 between encoded
@@ -55,10 +55,10 @@ class Fidelity:
 
     def plain(self) -> dict[str, Any]:
         """The same as a mapping."""
-        found = asdict(self)
+        values = asdict(self)
         if self.usefulness is not None:
-            found["usefulness"] |= {"verdict": self.usefulness.verdict, "useless": self.usefulness.useless}
-        return found
+            values["usefulness"] |= {"verdict": self.usefulness.verdict, "useless": self.usefulness.useless}
+        return values
 
 
 def fidelity(
@@ -79,10 +79,10 @@ def fidelity(
         raise ValueError(f"{len(held_out)} held-out records; a comparison takes at least 4")
     order = torch.from_numpy(np.argsort(Stream.seeded(0, "halves of held-out records").words(len(held_out))))
     one, other = held_out.take(order[::2]), held_out.take(order[1::2])
-    made, real, first, second = (codes_of(each, coded).numpy() for each in (synthetic, held_out, one, other))
-    sizes = [each.size for each in coded]
-    names = [each.name for each in coded]
-    few, few_one, few_other = (each.part(0, min(_MOST, len(each))) for each in (synthetic, one, other))
+    made, real, first, second = (codes_of(item, coded).numpy() for item in (synthetic, held_out, one, other))
+    sizes = [item.size for item in coded]
+    names = [item.name for item in coded]
+    few, few_one, few_other = (item.part(0, min(_MOST, len(item))) for item in (synthetic, one, other))
     marginals, halves = _variations(made, real, sizes, 1), _mean(_variations(first, second, sizes, 1))
     pairs, pairs_of_halves = (_mean(_variations(*sides, sizes, 2)) for sides in ((made, real), (first, second)))
     return Fidelity(
@@ -110,17 +110,17 @@ def fidelity(
 
 def _counts(codes: _Codes, columns: tuple[int, ...], sizes: list[int]) -> NDArray[np.float64]:
     """The law of some columns' codes together, as one vector."""
-    place = np.zeros(len(codes), dtype=np.int64)
+    code = np.zeros(len(codes), dtype=np.int64)
     for column in columns:
-        place = place * sizes[column] + codes[:, column]
+        code = code * sizes[column] + codes[:, column]
     total = int(np.prod([sizes[column] for column in columns]))
-    return np.bincount(place, minlength=total) / len(codes)
+    return np.bincount(code, minlength=total) / len(codes)
 
 
 def _variations(one: _Codes, other: _Codes, sizes: list[int], together: int) -> list[float]:
     """Total variation between the laws of every so many columns together."""
     some = itertools.combinations(range(len(sizes)), together)
-    return [float(np.abs(_counts(one, each, sizes) - _counts(other, each, sizes)).sum() / 2) for each in some]
+    return [float(np.abs(_counts(one, columns, sizes) - _counts(other, columns, sizes)).sum() / 2) for columns in some]
 
 
 def _mean(values: list[float]) -> float:
@@ -130,8 +130,8 @@ def _mean(values: list[float]) -> float:
 def _correlations(one: _Codes, other: _Codes, sizes: list[int], names: list[str]) -> tuple[float, str, str]:
     worst = (0.0, "", "")
     for i, j in itertools.combinations(range(len(sizes)), 2):
-        found = [_cramers_v(_counts(each, (i, j), sizes).reshape(sizes[i], sizes[j])) for each in (one, other)]
-        worst = max(worst, (abs(found[0] - found[1]), names[i], names[j]))
+        strengths = [_cramers_v(_counts(codes, (i, j), sizes).reshape(sizes[i], sizes[j])) for codes in (one, other)]
+        worst = max(worst, (abs(strengths[0] - strengths[1]), names[i], names[j]))
     return worst
 
 
@@ -153,8 +153,8 @@ def _sliced(one: Records, other: Records) -> float:
 
 def _nearest(one: Records, other: Records) -> tuple[float, float]:
     """Median and lowest percentile of the distances from one side's features to the nearest of the other's."""
-    found = torch.cat([torch.cdist(part, other.features).amin(dim=1) for part in torch.split(one.features, 500)])
-    return float(found.median()), float(torch.quantile(found, 0.01))
+    distances = torch.cat([torch.cdist(part, other.features).amin(dim=1) for part in torch.split(one.features, 500)])
+    return float(distances.median()), float(torch.quantile(distances, 0.01))
 
 
 def _rates(
@@ -172,35 +172,35 @@ def _by_cell(
     name: str, count: int, made: tuple[torch.Tensor, _Codes], real: tuple[torch.Tensor, _Codes], sizes: list[int]
 ) -> dict[str, tuple[float, float]]:
     """The score of single columns inside every class, or group, that both sides have; of the halves inside it."""
-    found = []
+    variations = []
     for cell in range(count if count > 1 else 0):
-        inside, there = (codes[(cells == cell).numpy()] for cells, codes in (made, real))
-        if len(inside) and len(there) > 1:
-            sides = ((inside, there), (there[::2], there[1::2]))
-            found.append([_mean(_variations(one, other, sizes, 1)) for one, other in sides])
-    if not found:
+        inside, held = (codes[(cells == cell).numpy()] for cells, codes in (made, real))
+        if len(inside) and len(held) > 1:
+            sides = ((inside, held), (held[::2], held[1::2]))
+            variations.append([_mean(_variations(one, other, sizes, 1)) for one, other in sides])
+    if not variations:
         return {}
-    synthetic, halves = np.mean(found, axis=0)
+    synthetic, halves = np.mean(variations, axis=0)
     return {f"columns by {name}": (1 - float(synthetic), 1 - float(halves))}
 
 
 def _guessed(
-    made: _Codes, half: _Codes, asked: _Codes, names: list[str]
+    made: _Codes, half: _Codes, wanted: _Codes, names: list[str]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], str]:
     """How often codes (n, K) of each column are guessed from all others, by the most alike row of either side."""
-    rates: list[list[float]] = [[], [], [float(np.bincount(column).max() / len(asked)) for column in asked.T]]
+    rates: list[list[float]] = [[], [], [float(np.bincount(column).max() / len(wanted)) for column in wanted.T]]
     for known, guessed in ((made, rates[0]), (half, rates[1])):
-        differ = sum(asked[:, k, None] != known[None, :, k] for k in range(len(names)))
+        differ = sum(wanted[:, k, None] != known[None, :, k] for k in range(len(names)))
         for k in range(len(names)):
-            alike = (differ - (asked[:, k, None] != known[None, :, k])).argmin(axis=1)
-            guessed.append(float((known[alike, k] == asked[:, k]).mean()))
+            alike = (differ - (wanted[:, k, None] != known[None, :, k])).argmin(axis=1)
+            guessed.append(float((known[alike, k] == wanted[:, k]).mean()))
     by_column = list(zip(*rates, strict=True))
     worst = max(range(len(names)), key=lambda k: by_column[k][0] - by_column[k][1])
-    synthetic, other, commonest = (float(np.mean(each)) for each in rates)
+    synthetic, other, commonest = (float(np.mean(by_column_rates)) for by_column_rates in rates)
     return (synthetic, other, commonest), by_column[worst], names[worst]
 
 
 def faults_of(cells: Mapping[str, list[str]], columns: Columns) -> int:
     """How many cells of a table are not as declared: outside bounds, of no category, not whole, not a number."""
-    found = checked([Chunk(1, dict(cells))], columns)
-    return len(found.faults) + found.more + sum(sum(each.values()) for each in found.absent.values())
+    result = checked([Chunk(1, dict(cells))], columns)
+    return len(result.faults) + result.more + sum(sum(counts.values()) for counts in result.absent.values())

@@ -41,8 +41,8 @@ def digests(table: Path, schema: Path, key_file: Path) -> bytes:
         raise ExperimentError(f"{schema} declares no unit: write unit = 'COLUMN', the column that says whose a row is")
     key = _key(key_file)
     units = read_units(table, columns).numpy().astype("<i8").tobytes()
-    found = sorted(_hash(key, units[start : start + 8], 16) for start in range(0, len(units), 8))
-    return "\n".join([_HEADER + _hash(key, b"", 8), *found, ""]).encode()
+    hashes = sorted(_hash(key, units[start : start + 8], 16) for start in range(0, len(units), 8))
+    return "\n".join([_HEADER + _hash(key, b"", 8), *hashes, ""]).encode()
 
 
 def in_common(files: Sequence[Path]) -> list[Common]:

@@ -69,17 +69,19 @@ def _refusal(what: str, fault: Exception) -> ExperimentError:
 def _run(experiment: Experiment, columns: Columns, runs: Path, clients: int) -> Path:
     from fedsw.federation.engines.driver import run
 
-    each = _each(experiment, len(columns.groups), clients)
+    size = _each(experiment, len(columns.groups), clients)
     records = [
-        made_up(columns, dict.fromkeys(columns.groups, each), first_unit=place * each * len(columns.groups), seed=place)
-        for place in range(clients)
+        made_up(
+            columns, dict.fromkeys(columns.groups, size), first_unit=client * size * len(columns.groups), seed=client
+        )
+        for client in range(clients)
     ]
     held_out = None
     if experiment.data.held_out is not None:
         count = dict.fromkeys(columns.groups, _LEAST)
         held_out = made_up(columns, count, first_unit=2**30, seed=clients)
-    asked = on_objects(experiment, _ROUNDS, clients, metrics=held_out is not None)
-    return run(asked, data=records, held_out=held_out, runs=runs, observer=NoObserver()).directory
+    trial = on_objects(experiment, _ROUNDS, clients, metrics=held_out is not None)
+    return run(trial, data=records, held_out=held_out, runs=runs, observer=NoObserver()).directory
 
 
 def _each(experiment: Experiment, groups: int, clients: int) -> int:
@@ -92,7 +94,7 @@ def _each(experiment: Experiment, groups: int, clients: int) -> int:
 
 
 def _charged(runs: Path) -> bool:
-    """Whether a run in a folder has paid for anything; a ledger that cannot be read counts as one that has."""
+    """Say whether a run in a folder has paid for anything; a ledger that cannot be read counts as one that has."""
     for config in runs.glob(f"*/*/{CONFIG}"):
         try:
             if read_ledger(config.parent)["entries"]:

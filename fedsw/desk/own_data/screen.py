@@ -1,4 +1,4 @@
-"""What a run will take: time and memory, measured on made-up records of the same number and form."""
+"""Screens of `fedsw check`, with time and memory of a run, measured on made-up records of the same number and form."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     """Time and memory of a run, by one of 4 rounds on made-up records of the public sizes."""
     from fedsw.federation.engines.driver import run
 
-    together = {name: sum(each.get(name, 0) for each in sizes) for name in declared_columns(experiment).groups}
+    together = {
+        name: sum(client_sizes.get(name, 0) for client_sizes in sizes) for name in declared_columns(experiment).groups
+    }
     experiment = settled(experiment, numbers_of(experiment, together))
     columns = declared_columns(experiment)
     counts = [sum(by_group.values()) for by_group in sizes]
@@ -58,43 +60,43 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     return MachineCost(seconds / _TIMED * rounds, peak, how)
 
 
-def examination_view(experiment: Experiment, found: Examination, cost: MachineCost | None) -> RenderableType:
+def examination_view(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> RenderableType:
     """Sizes, every fault, what is public, and what a run takes."""
     unit = declared_columns(experiment).unit
-    parts: list[RenderableType] = [_sizes(found, unit)]
-    parts += [Text(line, style="yellow") for line in _warnings(found)]
-    faults = [line for file in found.files for line in _faults_of(file, declared_columns(experiment))]
-    parts += [Text(line, style="red") for line in (*faults, *found.together)]
+    parts: list[RenderableType] = [_sizes(examination, unit)]
+    parts += [Text(line, style="yellow") for line in _warnings(examination)]
+    faults = [line for file in examination.files for line in _faults_of(file, declared_columns(experiment))]
+    parts += [Text(line, style="red") for line in (*faults, *examination.together)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
         parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
-    verdict = "a run can start" if found.fits else "a run cannot start: mend what is red"
-    if found.alone and found.fits:
+    verdict = "a run can start" if examination.fits else "a run cannot start: mend what is red"
+    if examination.alone and examination.fits:
         verdict = "these records fit what the experiment declares"
-    parts.append(Text(verdict, style="bold" if found.fits else "bold red"))
+    parts.append(Text(verdict, style="bold" if examination.fits else "bold red"))
     return Group(*parts)
 
 
-def _warnings(found: Examination) -> Iterator[str]:
-    for file in found.files:
+def _warnings(examination: Examination) -> Iterator[str]:
+    for file in examination.files:
         yield from file.warnings
-    yield from found.warnings
+    yield from examination.warnings
 
 
-def as_plain(experiment: Experiment, found: Examination, cost: MachineCost | None) -> dict[str, Any]:
+def as_plain(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> dict[str, Any]:
     """The same as plain values."""
     return {
-        "fits": found.fits,
-        "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in found.files],
-        "together": list(found.together),
-        "warnings": list(_warnings(found)),
+        "fits": examination.fits,
+        "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in examination.files],
+        "together": list(examination.together),
+        "warnings": list(_warnings(examination)),
         "public": list(public_words(experiment)),
         "cost": None if cost is None else asdict(cost),
     }
 
 
 def public_words(experiment: Experiment) -> Iterator[str]:
-    """What everybody learns of the data, whatever the noise."""
+    """Yield what everybody learns of the data, whatever the noise."""
     columns = declared_columns(experiment)
     more = ", ..." if len(columns.names) > 8 else ""
     yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"
@@ -106,14 +108,16 @@ def public_words(experiment: Experiment) -> Iterator[str]:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"
 
 
-def _sizes(found: Examination, unit: str | None) -> Table:
-    groups = list(dict.fromkeys(name for file in found.files for name in file.groups))
-    classes = [name for name in dict.fromkeys(name for file in found.files for name in file.classes) if name != "all"]
+def _sizes(examination: Examination, unit: str | None) -> Table:
+    groups = list(dict.fromkeys(name for file in examination.files for name in file.groups))
+    classes = [
+        name for name in dict.fromkeys(name for file in examination.files for name in file.classes) if name != "all"
+    ]
     rows = []
-    for file in found.files:
+    for file in examination.files:
         counts = [*(file.groups.get(name, 0) for name in groups), *(file.classes.get(name, 0) for name in classes)]
         units = [] if unit is None else [file.units]
-        absent = sum(sum(each.values()) for each in file.absent.values())
+        absent = sum(sum(cells.values()) for cells in file.absent.values())
         faults = len(file.faults) + file.more + absent + (file.broken is not None)
         sizes = [file.rows, *units, *counts, sum(file.missing.values()), faults]
         rows.append([file.name, *(f"{size:,}" for size in sizes)])
@@ -123,7 +127,7 @@ def _sizes(found: Examination, unit: str | None) -> Table:
 
 def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
     for name, counts in file.absent.items():
-        feature = next((each for each in columns.features if name in each.columns), None)
+        feature = next((candidate for candidate in columns.features if name in candidate.columns), None)
         cells = " and ".join(f"{count:,} {_CELLS[count != 1]} {value}" for value, count in counts.items())
         yield f"{file.file}: column {name!r}: {cells}; {_remedy(feature, counts)}"
     alike: dict[tuple[str, str], list[CellFault]] = {}
@@ -160,7 +164,7 @@ _SINGLY = 5
 
 
 def _remedy(feature: Feature | None, counts: Mapping[str, int]) -> str:
-    """What to write into the declaration for cells that seem to be missing."""
+    """Say what to write into the declaration for cells that seem to be missing."""
     if feature is None:
         return "a group, a target or a unit cannot be missing: mend these rows or leave them out"
     if feature.count is not None:

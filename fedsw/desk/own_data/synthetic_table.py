@@ -35,7 +35,7 @@ _KEPT = ("name", "title", "data", "partition", "federation", "seed")
 _OF_SYNTHESIS = ("model", "sketch", "training", "evaluation")
 
 
-def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: float | None) -> Experiment:
+def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsilon: float | None) -> Experiment:
     """The experiment that learns a synthetic table from the clients' files of another one.
 
     Declaration, files, account, clients, partition, seed, epsilon and delta stay. Name, model, sketch and training are
@@ -44,28 +44,30 @@ def as_synthesis(own: Experiment, *, trust: str | None, fair: bool, epsilon: flo
     It may be of any task on clients' own tables, which has a class and a group where labels are made independent of
     the group (``fair``). Trust model and epsilon are its own unless they are given.
     """
-    columns = own.data.columns
+    columns = experiment.data.columns
     if columns is None:
         raise ExperimentError(
-            f"data.source {own.data.source!r} has no declared columns, and a table is written in them: declare "
+            f"data.source {experiment.data.source!r} has no declared columns, and a table is written in them: declare "
             "[data.columns] (`fedsw init DATA` drafts it)"
         )
     if fair and (columns.target is None or columns.sensitive is None):
         missing = "target" if columns.target is None else "sensitive"
         raise ExperimentError(f"--fair makes labels independent of the group: declare data.columns.{missing}")
-    raw = own.model_dump()
+    raw = experiment.model_dump()
     settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
-    if own.objective.task == "synthesis" and own.sketch.kind == "table":
+    if experiment.objective.task == "synthesis" and experiment.sketch.kind == "table":
         settings |= {name: raw[name] for name in _OF_SYNTHESIS}
     else:
-        settings["name"] = f"{own.name}-synthetic"  # its runs are no runs of the model that `own` trains
+        settings["name"] = (
+            f"{experiment.name}-synthetic"  # its runs are no runs of the model that the experiment trains
+        )
         settings["model"], settings["training"] = {"kind": "table-generator", "latent": 16}, {"rounds": STEPS}
         sketch = {"kind": "table", "labels": not columns.targets, "counts": 0.1, "batch": 500, "learning_rate": 0.005}
         settings["sketch"] = sketch
     settings["data"] |= {"held_out_to": "operator"}  # there is no trained model to measure at the clients
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = settings["training"]["rounds"]
-    privacy = own.privacy
+    privacy = experiment.privacy
     settings["privacy"] = {"delta": privacy.delta, "device": privacy.device}
     settings["privacy"]["trust"] = trust or (privacy.trust if privacy.sketch else "sketch")
     if settings["privacy"]["trust"] == privacy.trust:
@@ -96,7 +98,7 @@ class LearntTable:
 
 
 def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
-    """What a finished run learnt; drawing rows from it is post-processing and costs nothing.
+    """Return what a finished run learnt; drawing rows from it is post-processing and costs nothing.
 
     CodeRefused if the settings name another module than those allowed; ExperimentError if the run is of something else,
     or has not ended, naming the command that goes on.
@@ -116,11 +118,11 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
     return LearntTable(experiment, problem, network.eval(), summary)
 
 
-def table_cells(found: LearntTable, rows: int, *, seed: int = 0) -> dict[str, list[str]]:
+def table_cells(learnt_table: LearntTable, rows: int, *, seed: int = 0) -> dict[str, list[str]]:
     """The cells of a synthetic table by column; another seed gives other rows, at no cost."""
-    coded = table_of(found.experiment)
+    coded = table_of(learnt_table.experiment)
     assert coded is not None
-    return made_table(found.network, found.columns, coded, rows, seed=seed)
+    return made_table(learnt_table.network, learnt_table.columns, coded, rows, seed=seed)
 
 
 def write_table(path: Path, cells: dict[str, list[str]], columns: Columns) -> None:
@@ -134,7 +136,7 @@ def write_table(path: Path, cells: dict[str, list[str]], columns: Columns) -> No
 
 SYNTHETIC, REAL = "synthetic", "real"
 _LITTLE = 0.5
-"""Of what real records teach: a table that keeps less is of little use."""
+"""Share of what real records teach below which a table is of little use."""
 
 Array = NDArray[np.float64]
 _Around = Callable[[Array, float], Gain]
@@ -143,7 +145,7 @@ _Around = Callable[[Array, float], Gain]
 
 @dataclass(frozen=True)
 class Usefulness:
-    """What a model learns from synthetic rows, on held-out records that it has not seen.
+    """Scores of models that learnt from synthetic rows, on held-out records that they have not seen.
 
     The ``model`` is that of two kinds which does better when it is trained on real records; the ``measure`` AUC for two
     classes, accuracy for more, R2 for numbers; ``scores`` are by what it was trained on, ``around`` where each lies
@@ -161,7 +163,7 @@ class Usefulness:
 
     @property
     def useless(self) -> bool:
-        """Whether what real records teach is lost in the table: most of it, or all that can be seen."""
+        """Say whether the table loses what real records teach: most of it, or all that can be seen."""
         return self.gains[REAL].above and (not self.gains[SYNTHETIC].above or self.kept < _LITTLE)
 
     @property
@@ -177,7 +179,7 @@ class Usefulness:
     @property
     def verdict(self) -> str:
         """In two sentences, numbers with their intervals."""
-        made, real = (measured(self.scores[each], self.around[each]) for each in (SYNTHETIC, REAL))
+        made, real = (measured(self.scores[origin], self.around[origin]) for origin in (SYNTHETIC, REAL))
         shown = (
             f"{self.measure} on {self.records} held-out records of {self.model}: trained on the synthetic rows {made}, "
             f"on real ones {real}, so that {self.lost:.3f} is lost; a constant {number(self.constant)}."
@@ -225,8 +227,8 @@ def _of_numbers(origins: Mapping[str, Records], tested: Records) -> Usefulness:
         return intervals.paired_mean((always - np.square(wanted - predicted)) / scale, units, level)
 
     def predicted(make: Callable[[], Any], records: Records) -> Array:
-        found = make().fit(records.features.numpy(), _first(records)).predict(tested.features.numpy())
-        return np.asarray(found, dtype=np.float64)
+        values = make().fit(records.features.numpy(), _first(records)).predict(tested.features.numpy())
+        return np.asarray(values, dtype=np.float64)
 
     kinds = {"linear": Ridge, "gradient boosting": lambda: HistGradientBoostingRegressor(random_state=0)}
     return _compared(kinds, predicted, origins, "R2", 0.0, around, len(tested))
@@ -271,7 +273,7 @@ def _of_classes(origins: Mapping[str, Records], tested: Records, classes: int) -
 def _around_area(wanted: NDArray[np.int64], units: NDArray[np.int64]) -> _Around:
     from sklearn.metrics import roc_auc_score
 
-    ones, others = (len(np.unique(units[wanted == each])) for each in (1, 0))
+    ones, others = (len(np.unique(units[wanted == label])) for label in (1, 0))
 
     def around(chances: Array, level: float) -> Gain:
         area = float(roc_auc_score(wanted, chances[:, 1]))
@@ -292,18 +294,21 @@ def _compared(
 ) -> Usefulness:
     """The kind is chosen by what it learns from real records: the table has no say in it."""
     predictions = {
-        kind: {name: predicted(make, each) for name, each in origins.items()} for kind, make in kinds.items()
+        kind: {name: predicted(make, value) for name, value in origins.items()} for kind, make in kinds.items()
     }
-    sure = {kind: {name: around(each, SURE) for name, each in by.items()} for kind, by in predictions.items()}
+    sure = {kind: {name: around(value, SURE) for name, value in by.items()} for kind, by in predictions.items()}
     best = max(sure, key=lambda kind: sure[kind][REAL].value)
-    likely = {name: around(each, LEVEL) for name, each in predictions[best].items()}
+    likely = {name: around(value, LEVEL) for name, value in predictions[best].items()}
     return Usefulness(
         best,
         measure,
         records,
         constant,
-        {name: constant + each.value for name, each in likely.items()},
-        {name: Interval(constant + each.low, constant + each.high) for name, each in likely.items()},
+        {name: constant + value.value for name, value in likely.items()},
+        {name: Interval(constant + value.low, constant + value.high) for name, value in likely.items()},
         sure[best],
-        {f"{kind}, {measure}": {name: constant + each.value for name, each in by.items()} for kind, by in sure.items()},
+        {
+            f"{kind}, {measure}": {name: constant + value.value for name, value in by.items()}
+            for kind, by in sure.items()
+        },
     )

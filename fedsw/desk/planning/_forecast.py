@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Known:
-    """What is learnt from twins without privacy, trained as well as can be: what it is, and how good."""
+    """Name and score of a model that is trained on twins as well as can be, without privacy."""
 
     name: str
     score: Score
@@ -89,7 +89,9 @@ def trained(
     noisy = replace(quiet, multiplier=multiplier)
     if multiplier and experiment.privacy.local:
         noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
-        noisy = replace(quiet, multiplier=noise.gradient / max(each.value for each in quiet.sensitivities))
+        noisy = replace(
+            quiet, multiplier=noise.gradient / max(sensitivity.value for sensitivity in quiet.sensitivities)
+        )
         if noise.count:
             tabled = partial(TabledObjective, bins=noise.bins, deviation=noise.count, seed=seed)
             objective = _objective(problem, experiment, tabled)
@@ -105,8 +107,8 @@ def trained(
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
     """Train as well as can be on public twins, and measure: what a run on such records could lose by privacy."""
     _require_public(twins)
-    found = well_trained(problem, twins)
-    return Known(found.name, _score(problem, found.model, held_out))
+    fitted = well_trained(problem, twins)
+    return Known(fitted.name, _score(problem, fitted.model, held_out))
 
 
 def _require_public(twins: PublicRows) -> None:
@@ -168,7 +170,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Point:
-    """What training on twins came to at one strength of the signal: scores under every law, in order."""
+    """Scores of training on twins at one strength of the signal, one for each law, in order."""
 
     strength: float
     scores: tuple[Score, ...]
@@ -186,30 +188,30 @@ class Curve:
     def learnable(self) -> tuple[float, ...]:
         """Under every law, how much better than a constant training can be, without privacy or with little noise."""
         return tuple(
-            max(reference.gain, *(point.scores[place].gain for point in self.points))
-            for place, reference in enumerate(self.reference)
+            max(reference.gain, *(point.scores[index].gain for point in self.points))
+            for index, reference in enumerate(self.reference)
         )
 
     @property
     def taught(self) -> tuple[int, ...]:
         """The laws, by their places, under which there is something to learn."""
-        least = [_LITTLE if each.constant > 0 else -_LITTLE_OF_SQUARES * each.constant for each in self.reference]
-        return tuple(place for place, gain in enumerate(self.learnable) if gain >= max(least[place], _NOTHING))
+        least = [_LITTLE if score.constant > 0 else -_LITTLE_OF_SQUARES * score.constant for score in self.reference]
+        return tuple(index for index, gain in enumerate(self.learnable) if gain >= max(least[index], _NOTHING))
 
     @property
     def kept(self) -> tuple[float, ...]:
         """At every point the share, -1 to 1, left of what can be learnt: the mean over laws, made to never fall."""
         learnable = self.learnable
         parts = [
-            _rising([max(-1.0, min(1.0, point.scores[place].gain / learnable[place])) for point in self.points])
-            for place in self.taught
+            _rising([max(-1.0, min(1.0, point.scores[index].gain / learnable[index])) for point in self.points])
+            for index in self.taught
         ]
-        return tuple(sum(each) / len(each) for each in zip(*parts, strict=True)) or (0.0,) * len(self.points)
+        return tuple(sum(shares) / len(shares) for shares in zip(*parts, strict=True)) or (0.0,) * len(self.points)
 
-    def under(self, place: int) -> Curve:
+    def under(self, index: int) -> Curve:
         """The curve under one law alone."""
-        points = tuple(Point(point.strength, (point.scores[place],)) for point in self.points)
-        return Curve((self.reference[place],), points, self.name)
+        points = tuple(Point(point.strength, (point.scores[index],)) for point in self.points)
+        return Curve((self.reference[index],), points, self.name)
 
     def at(self, strength: float) -> float:
         """The share of what can be learnt that is left at a strength of the signal."""
@@ -257,19 +259,19 @@ def curve(
     def scores(strength: float) -> tuple[Score, ...]:
         numbers, ready = at_strength(experiment, public, strength)
         rounds = math.sqrt(ready.training.rounds) if relative is None else relative
-        each = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
-        found = []
-        for place, own in enumerate(twins):
-            found.append(trained(problem, ready, *own, multiplier=each, one=numbers.multiplier, seed=place))
+        multiplier = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
+        measured = []
+        for index, sides in enumerate(twins):
+            measured.append(trained(problem, ready, *sides, multiplier=multiplier, one=numbers.multiplier, seed=index))
             seen()
-        return tuple(found)
+        return tuple(measured)
 
     known = []
-    for own in twins:
-        known.append(reference(problem, *own))
+    for pair in twins:
+        known.append(reference(problem, *pair))
         seen()
-    name = " or ".join(dict.fromkeys(each.name for each in known))
-    return Curve(tuple(each.score for each in known), tuple(Point(each, scores(each)) for each in strengths), name)
+    name = " or ".join(dict.fromkeys(one.name for one in known))
+    return Curve(tuple(one.score for one in known), tuple(Point(level, scores(level)) for level in strengths), name)
 
 
 def strength_of(experiment: Experiment, numbers: Numbers) -> float:
@@ -297,8 +299,8 @@ def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[P
 
 def _of_table(table: PublicRows, sizes: Mapping[str, int]) -> tuple[PublicRows, PublicRows]:
     """Twins out of one half of a public table, and others out of the other half to measure on."""
-    own, others = halves(table)
-    return resampled(own, sizes, seed=0), resampled(others, scaled(sizes, HELD_OUT), seed=1)
+    half, others = halves(table)
+    return resampled(half, sizes, seed=0), resampled(others, scaled(sizes, HELD_OUT), seed=1)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

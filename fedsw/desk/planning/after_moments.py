@@ -49,9 +49,10 @@ _LEAST = 4
 
 @dataclass(frozen=True)
 class AfterMoments:
-    """What a run that has released its moments is planned anew from: twins of the law that these tell.
+    """Public numbers and twins from which a run that has released its moments is planned anew.
 
-    ``untold`` says in words why these cannot tell what a constant is worth; empty where they can.
+    Twins are drawn from the law that the moments tell. ``untold`` says in words why these cannot tell what a constant
+    is worth; empty where they can.
     """
 
     experiment: Experiment
@@ -149,15 +150,15 @@ def _targets_and_middles(
     odds = layout.classes and len(problem.objective.cells) > len(problem.groups)
     shifts = _apart(moments) if layout.classes else np.zeros((1, layout.features))
     target, middle = np.zeros(len(cell)), np.tile(moments.mean, (len(cell), 1))
-    for place in range(len(moments.records)):
-        rows = np.flatnonzero(cell == place)
+    for index in range(len(moments.records)):
+        rows = np.flatnonzero(cell == index)
         if not len(rows):
             continue
-        block, many = (place, moments.records[place]) if layout.cells > 1 else (0, moments.count)
-        own = moments.block(block)[0, 1 : 1 + layout.features] / max(1, many)
-        moved = own - moments.shift
+        block, many = (index, moments.records[index]) if layout.cells > 1 else (0, moments.count)
+        cell_mean = moments.block(block)[0, 1 : 1 + layout.features] / max(1, many)
+        moved = cell_mean - moments.shift
         if odds:
-            shares = np.eye(layout.targets)[place // len(problem.groups)]
+            shares = np.eye(layout.targets)[index // len(problem.groups)]
         elif layout.classes:
             shares = np.clip(moments.shares_of(block), 1e-6, None)
             shares = shares / shares.sum()
@@ -197,7 +198,7 @@ def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
 def _by_group(problem: Problem, sizes: Sequence[int]) -> dict[str, int]:
     """Records of every group, of those of every cell: the cells of a class are those of all groups in order."""
     groups = problem.groups
-    return {name: sum(sizes[place :: len(groups)]) for place, name in enumerate(groups)}
+    return {name: sum(sizes[index :: len(groups)]) for index, name in enumerate(groups)}
 
 
 def opened(
@@ -208,8 +209,8 @@ def opened(
     Without `privacy.moments` nothing is prepared; ``one`` is the noise multiplier of one release of all records that
     spends the whole budget, 0 without noise, ``seed`` that of the noise in the moments.
     """
-    asked = experiment.clip
-    clip = problem.clip if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
+    settings = experiment.clip
+    clip = problem.clip if settings.open else Clip(settings.output, settings.jacobian, settings.loss)
     moments = moments_of(problem, experiment, twins, one=one, seed=seed)
     if moments is None:
         return problem, clip, flatten(problem.build_model())
@@ -236,7 +237,7 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
 
 @dataclass(frozen=True)
 class Summed:
-    """What clients add together: standard deviations of a table's counts and the gradient; `bins` is 0 without one."""
+    """Noise of all clients together, as deviations of a table's counts (`bins`, 0 without) and of the gradient."""
 
     count: float
     gradient: float
@@ -246,7 +247,7 @@ class Summed:
 def summed_noise(
     problem: Problem, experiment: Experiment, clip: Clip, batch: Sequence[int], *, multiplier: float
 ) -> Summed:
-    """What clients that add noise add to a batch of twins together: each its own, or under masks a share of one.
+    """Return the noise that clients add together to a batch of twins: each its own, or under masks a share of one.
 
     In a batch of so many twins of every stratum, at a noise multiplier of a client's tables and contribution together.
     """

@@ -53,7 +53,7 @@ from fedsw.runs.evaluation.evaluator import Evaluator
 from fedsw.runs.run_files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
 
 
-def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> None:
+def release_folder(directory: Path, target: Path, begun: datetime.datetime) -> None:
     """Copy what may leave of the selected run, so that nothing says when or after how many others it was made.
 
     Guarantee: what `place` holds is a function of the run's own releases, of public settings and of `begun`: its files,
@@ -62,15 +62,15 @@ def release_folder(directory: Path, place: Path, begun: datetime.datetime) -> No
     Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
     for name in RELEASABLE:
         if (directory / name).is_file():
-            files.private(Path(shutil.copyfile(directory / name, place / name)))
+            files.private(Path(shutil.copyfile(directory / name, target / name)))
     if (state := checkpoint.load(directory)) is not None:
-        checkpoint.write(place, state)
+        checkpoint.write(target, state)
     # Where files name a time it is the start of the search, and none names a duration.
     at = begun.isoformat(timespec="seconds")
-    write_json(place / CONFIG, {**found_json(place / CONFIG), "begun": at})
-    summary = {name: value for name, value in found_json(place / SUMMARY).items() if name != "seconds"}
-    write_json(place / SUMMARY, {**summary, "begun": at, "date": at})
-    for path in (*place.iterdir(), place):
+    write_json(target / CONFIG, {**found_json(target / CONFIG), "begun": at})
+    summary = {name: value for name, value in found_json(target / SUMMARY).items() if name != "seconds"}
+    write_json(target / SUMMARY, {**summary, "begun": at, "date": at})
+    for path in (*target.iterdir(), target):
         os.utime(path, (begun.timestamp(),) * 2)
 
 
@@ -80,7 +80,7 @@ Train = Callable[[Experiment, Path, Selection], tuple[dict[str, Any], Path]]
 
 @dataclass(frozen=True)
 class SelectionCost:
-    """What a selection costs: divergences of what is released, and the same as the guarantee of the selected run.
+    """Cost of a selection: divergences of what is released, and the guarantee of the selected run that follows.
 
     ``single`` is epsilon of one run at that delta, which it is not, ``all_shown`` that of as many runs as are expected;
     ``steps`` are what each candidate's run is charged at most. `experiments` are settled, and outside their data set's
@@ -105,9 +105,9 @@ class Selected:
     cost: SelectionCost
 
 
-def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
-    """What the best of K runs costs, each with a candidate drawn at random; from public numbers alone."""
-    plans = [_plan(candidate.experiment) for candidate in found]
+def cost_of(tried: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
+    """Return the cost of the best of K runs, each with a candidate drawn at random, from public numbers alone."""
+    plans = [_plan(candidate.experiment) for candidate in tried]
     delta, *others = sorted({plan.delta for plan in plans})
     if others:
         raise ExperimentError(
@@ -115,18 +115,18 @@ def cost_of(found: Sequence[Candidate], law: Repetitions, metric: str = "") -> S
             "one guarantee at one delta: write the same number in privacy.delta for all of them"
         )
     steps = tuple(_of_one_kind(planned_cost(plan)) for plan in plans)
-    distinct = tuple(dict.fromkeys(pair for each in steps for pair in each.items()))
+    distinct = tuple(dict.fromkeys(pair for counts in steps for pair in counts.items()))
     curve = renyi_of_best(law, distinct)
-    single, dearest = max((composed_epsilon([each], delta), place) for place, each in enumerate(steps))
+    single, dearest = max((composed_epsilon([counts], delta), index) for index, counts in enumerate(steps))
     runs = round(law.mean)
     shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
-    among = tuple(candidate.settings for candidate in found)
+    among = tuple(candidate.settings for candidate in tried)
     selection = Selection(law, distinct, curve.epsilon(delta), delta, among=among, metric=metric)
     return SelectionCost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
 
 
 def select(
-    found: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
+    tried: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
 ) -> Selected:
     """Train K runs with candidates drawn at random, and keep the one with the best score.
 
@@ -139,52 +139,55 @@ def select(
     LimitReached if an account has no room; FederationError if a run spent more than its plan.
     """
     begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-    cost = cost_of(found, law, metric)
-    _charge(found, cost)
+    cost = cost_of(tried, law, metric)
+    _charge(tried, cost)
     stream, best = Stream.secure(), None
-    with _place(runs / found[0].experiment.name) as kept, tempfile.TemporaryDirectory(prefix="fedsw-tune-") as folder:
+    with (
+        _place(runs / tried[0].experiment.name) as released,
+        tempfile.TemporaryDirectory(prefix="fedsw-tune-") as folder,
+    ):
         for _ in range(law.draw(float(stream.uniforms(1)[0]))):
-            place = min(int(stream.uniforms(1)[0] * len(found)), len(found) - 1)
-            selection = dataclasses.replace(cost.selection, settings=found[place].settings)
-            summary, directory = (train or _train)(cost.experiments[place], Path(folder), selection)
-            _require_planned(summary, directory, cost.steps[place])
+            index = min(int(stream.uniforms(1)[0] * len(tried)), len(tried) - 1)
+            selection = dataclasses.replace(cost.selection, settings=tried[index].settings)
+            summary, directory = (train or _train)(cost.experiments[index], Path(folder), selection)
+            _require_planned(summary, directory, cost.steps[index])
             score = score_of(summary, metric, sign)
             if best is None or score > best[1]:
                 if best is not None:
                     shutil.rmtree(best[2])
-                best = (found[place], score, directory)
+                best = (tried[index], score, directory)
             else:
                 shutil.rmtree(directory)
         assert best is not None
         candidate, score, directory = best
-        release_folder(directory, kept, begun)
-    return Selected(candidate, score, kept, cost)
+        release_folder(directory, released, begun)
+    return Selected(candidate, score, released, cost)
 
 
 @contextlib.contextmanager
 def _place(parent: Path) -> Iterator[Path]:
     """The folder of the run that will be selected, named for the time before the first one; gone if none is."""
-    place = files.fresh_folder(parent)
+    folder = files.fresh_folder(parent)
     try:
-        yield place
+        yield folder
     except BaseException:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
         with contextlib.suppress(OSError):  # others have runs there
             parent.rmdir()
             parent.parent.rmdir()
         raise
 
 
-def _charge(found: Sequence[Candidate], cost: SelectionCost) -> None:
+def _charge(tried: Sequence[Candidate], cost: SelectionCost) -> None:
     """Charge the accounts of all candidates: whichever of them is drawn, all runs on its records are paid for."""
-    labels = {each.experiment.data.account: each.experiment.name for each in reversed(found)}
+    labels = {candidate.experiment.data.account: candidate.experiment.name for candidate in reversed(tried)}
     steps, taken = {stated_step(cost.curve): 1}, list[tuple[DatasetAccount, str]]()
     for data, label in labels.items():
         if data is None:
             continue
         account, name = DatasetAccount(accounts_folder(), data), f"tune-{uuid4().hex}"
         try:
-            account.reserve(name, steps, About(label, f"selection among {len(found)} settings", ""))
+            account.reserve(name, steps, About(label, f"selection among {len(tried)} settings", ""))
         except BaseException:
             for other, other_name in taken:
                 other.settle(other_name, {}, None)
@@ -262,16 +265,16 @@ def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) 
 
 
 def cost_view(cost: SelectionCost) -> RenderableType:
-    """What a selection on the records will cost, beside what else could be done."""
+    """Show what a selection on the records will cost, beside what else could be done."""
     selection, runs = cost.selection, cost.selection.law.mean
-    found = Text(
+    text = Text(
         f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
         f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
         f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
     )
     if cost.all_shown < selection.epsilon:
-        found.append(": so few runs are cheaper made one by one", style="yellow")
-    return found
+        text.append(": so few runs are cheaper made one by one", style="yellow")
+    return text
 
 
 def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
@@ -290,10 +293,10 @@ def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any
 def selected_view(record: Mapping[str, Any]) -> RenderableType:
     """The same on a screen."""
     best = "  ".join(record["best"]) or "as written"
-    found = Text(f"best: {best}", style="bold")
-    found.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
-    found.append(
+    text = Text(f"best: {best}", style="bold")
+    text.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
+    text.append(
         f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
         "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
     )
-    return found
+    return text

@@ -1,4 +1,4 @@
-"""What is public of an experiment's records: their columns, and how many there are of every group."""
+"""Public facts of an experiment's records (columns, numbers by group), and twins that are drawn from these."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def public_columns(experiment: Experiment) -> Columns:
 
 
 def has_bounds(experiment: Experiment) -> bool:
-    """Whether a column is declared with bounds, of which records may use a small part."""
+    """Say whether a column is declared with bounds, of which records may use a small part."""
     return any(feature.low is not None for feature in public_columns(experiment).features)
 
 
@@ -57,7 +57,7 @@ def columns_named(
         ),
         sensitive=Group(name="the group", values=tuple(groups)) if len(groups) > 1 else None,
         target=Label(name="the class", values=tuple(classes)) if classes else None,
-        targets=tuple(Number(name=f"the target {place}", low=0, high=1) for place in range(targets)),
+        targets=tuple(Number(name=f"the target {index}", low=0, high=1) for index in range(targets)),
     )
 
 
@@ -71,7 +71,7 @@ def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
 
 
 def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
-    """What is public of private records' numbers by group: all of it, or under a sketch their sum, spread evenly."""
+    """Return the public numbers of private records by group; under a sketch only their sum is, spread evenly here."""
     return spread_evenly([*by_group], sum(by_group.values())) if experiment.privacy.sketch else dict(by_group)
 
 
@@ -184,8 +184,8 @@ class _Draw:
             ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
             return np.searchsorted(np.cumsum(_shares(self.law, len(columns.classes)))[:-1], ranks).astype(np.int64)
         numbers = []
-        for place in range(len(columns.targets)):
-            share = 1.0 if place == 0 else self.fixed.uniform(0.5, 1.0)
+        for index in range(len(columns.targets)):
+            share = 1.0 if index == 0 else self.fixed.uniform(0.5, 1.0)
             numbers.append(np.clip(self.law.middle + self.law.spread * self._mixed(share, score), 0.0, 1.0))
         return np.stack(numbers, axis=1).astype(np.float32)
 
@@ -201,7 +201,7 @@ class _Draw:
         return np.hstack([values * (1 - absent), absent])
 
     def _number(self, feature: Feature) -> Float:
-        """What a column shows (n,) of the traits: standard normal, one trait more than the others, or within bounds."""
+        """Return a column (n,) that shows the traits, one more than the others: standard normal, or within bounds."""
         shown = self._mixed(_CLARITY, self._along(self.fixed.standard_normal(_FACTORS) ** 3))
         used = (self.law.used[0] / _WIDE, self.law.used[1] / _WIDE)
         return feature.reader.twins(shown, feature, self.fixed, used)
@@ -223,7 +223,7 @@ class _Draw:
 
 
 def _shares(law: TwinLaw, classes: int) -> Float:
-    """Of all records, the share of every class (classes,): of more than two each has 70 % of the last."""
+    """Return the share of every class (classes,) in all records: of more than two each has 70 % of the last."""
     sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
     return np.asarray(sizes / sizes.sum())
 
@@ -244,9 +244,9 @@ def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> P
     """Records drawn with replacement from a public table, as many of every group as are asked for."""
     chance = np.random.default_rng([9, seed])
     rows = []
-    for place, name in enumerate(table.columns.groups):
-        own = np.flatnonzero(table.sensitive.numpy() == place)
-        if not len(own) and by_group[name]:
+    for index, name in enumerate(table.columns.groups):
+        members = np.flatnonzero(table.sensitive.numpy() == index)
+        if not len(members) and by_group[name]:
             raise ValueError(f"the public table has no record of the group {name!r}, and the plan is for some")
-        rows.append(chance.choice(own, by_group[name]) if by_group[name] else own[:0])
+        rows.append(chance.choice(members, by_group[name]) if by_group[name] else members[:0])
     return _rows(table, chance.permutation(np.concatenate(rows)))

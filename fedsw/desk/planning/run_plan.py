@@ -56,7 +56,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What training on public twins says of a run.
+    """Forecast of a run by training on public twins.
 
     Attributes:
         learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
@@ -83,12 +83,12 @@ class Forecast:
 
     @property
     def depends(self) -> bool:
-        """Whether more than a constant can be expected only if columns use their bounds."""
+        """Say whether more than a constant can be expected only if columns use their bounds."""
         return self.kept >= FEASIBLE and self.tight is not None and self.tight < FEASIBLE
 
     @property
     def feasible(self) -> bool:
-        """Whether more than a constant can be expected, however much of their bounds the columns use."""
+        """Say whether more than a constant can be expected, however much of their bounds the columns use."""
         return self.kept >= FEASIBLE and not self.depends
 
 
@@ -137,7 +137,7 @@ class Planned(Short):
 
     @property
     def weakened(self) -> bool:
-        """Whether the preset clips Jacobians closer than it would if no group were small."""
+        """Say whether the preset clips Jacobians closer than it would if no group were small."""
         clip = self.chosen["clip"]
         auto = self.experiment.training.preset == "auto"
         return auto and bool(self.multiplier) and clip["jacobian"] < clip["loss"] * _WEAK
@@ -156,7 +156,7 @@ class Planned(Short):
 
     @property
     def verdict(self) -> str:
-        """What to expect, in words, and of which classes where that is assumed."""
+        """Expectation in words, with the least share of a class where one is assumed."""
         forecast = self.forecast
         if forecast is None:
             return f"no forecast: {self.why_not}"
@@ -171,20 +171,20 @@ class Planned(Short):
         return f"{expected}: if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
 
     def _expected(self, forecast: Forecast) -> str:
-        kept = forecast.kept
+        share = forecast.kept
         if not self.multiplier:
             return "no noise is planned, and nothing is promised to anybody"
         if forecast.depends:
             return (
-                f"feasible only if the columns use their bounds: {100 * min(1.0, kept):.0f} % of what "
+                f"feasible only if the columns use their bounds: {100 * min(1.0, share):.0f} % of what "
                 f"{forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
                 "constant would do as well. Declare bounds as narrow as public knowledge allows"
             )
-        if kept >= ABOUT_ALL:
+        if share >= ABOUT_ALL:
             return f"expect about what {forecast.reference} reaches without privacy"
         if forecast.feasible:
             return (
-                f"expect to lose some: about {100 * kept:.0f} % of what {forecast.reference} gains without "
+                f"expect to lose some: about {100 * share:.0f} % of what {forecast.reference} gains without "
                 "privacy over a constant will be left"
             )
         return "not feasible: a constant would do as well"
@@ -208,7 +208,7 @@ def planned(
     forecast. ``expect`` names the law that is known to be the like of it.
     """
     problem = Problem.from_experiment(experiment)
-    reason, ready, found = refusal(experiment), experiment, None
+    reason, ready, forecast = refusal(experiment), experiment, None
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
     elif experiment.privacy.sketch:
@@ -224,19 +224,19 @@ def planned(
         laws = [law for law in LAWS if expect in (None, law.name)]
         twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
         measured = _measured(experiment, ready, by_group, multiplier, twins)
-        found = _forecast(experiment, by_group, problem, measured)
-        strength = found.strength
+        forecast = _forecast(experiment, by_group, problem, measured)
+        strength = forecast.strength
 
         def under(law: TwinLaw) -> float:
             alone = {**twins, "laws": [law], "strengths": (strength,)}
             return _measured(experiment, ready, by_group, multiplier, alone).at(strength)
 
-        if found.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
-            found = replace(found, tight=under(TIGHT))
+        if forecast.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
+            forecast = replace(forecast, tight=under(TIGHT))
         if table is None and problem.classes:
-            found = replace(found, rarest=rarest_share(laws, problem.classes))
-            if found.feasible and multiplier and problem.classes == 2:
-                found = replace(found, rare=under(with_rare_class(laws[len(laws) // 2])))
+            forecast = replace(forecast, rarest=rarest_share(laws, problem.classes))
+            if forecast.feasible and multiplier and problem.classes == 2:
+                forecast = replace(forecast, rare=under(with_rare_class(laws[len(laws) // 2])))
     return Planned(
         experiment=ready,
         chosen={
@@ -253,7 +253,7 @@ def planned(
         delta=plan.delta,
         multiplier=multiplier,
         sensitivity=None if privacy.local or privacy.sketch else plan.sensitivity.value,
-        forecast=found,
+        forecast=forecast,
         why_not=reason,
         stages=stages,
         penalties=_penalties(experiment, by_group) if multiplier else {},
@@ -263,19 +263,19 @@ def planned(
 
 def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
     """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
-    goal, found = experiment.objective, {}
+    goal, noise = experiment.objective, {}
     if experiment.training.preset != "auto" or refusal(experiment) or len(by_group) < 2 or goal.also:
         return {}
     for alpha in _WEIGHTS:
         weighed = experiment.model_copy(update={"objective": goal.model_copy(update={"alpha": alpha})})
         numbers = numbers_of(weighed, by_group)
         clip = settled(weighed, numbers).clip
-        found[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
-    return found
+        noise[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
+    return noise
 
 
 def _read_of_model(experiment: Experiment) -> tuple[str, ...]:
-    """What a preset may choose of the experiment's model."""
+    """Return the model's settings that a preset may choose."""
     kind = model_kind(experiment.model.kind)
     return ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))
 
@@ -302,12 +302,14 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         changed = experiment if epsilon is None else _at(experiment, epsilon)
         return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
 
-    total, own = sum(by_group.values()), experiment.privacy.epsilon
+    total, epsilon_asked = sum(by_group.values()), experiment.privacy.epsilon
     here, needed = strength(total, None), measured.strength_for(FEASIBLE)
     alone = [
-        measured.under(place).at(here) if place in measured.taught else 0.0 for place in range(len(measured.reference))
+        measured.under(index).at(here) if index in measured.taught else 0.0 for index in range(len(measured.reference))
     ]
-    epsilons = sorted({*_EPSILONS, *([own] if own is not None and math.isfinite(own) else [])})
+    epsilons = sorted(
+        {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
+    )
     what_ifs = tuple(
         WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
         for size in (max(4, round(total * factor)) for factor in _FACTORS)
@@ -360,5 +362,5 @@ def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:
     """Records of every group in a batch; all of them where they leave once."""
     groups = len(by_group)
     if len(plan.batch) % groups == 0:
-        return tuple(sum(plan.batch[place::groups]) for place in range(groups))
+        return tuple(sum(plan.batch[index::groups]) for index in range(groups))
     return tuple(round(size * sum(plan.batch) / sum(plan.sizes)) for size in by_group.values())

@@ -143,7 +143,11 @@ class Tried:
 
 
 def search(
-    found: Sequence[Candidate], score: Score, *, most: int, said: Callable[[Tried], None] = lambda tried: None
+    offered: Sequence[Candidate],
+    score: Score,
+    *,
+    most: int,
+    said: Callable[[Tried], None] = lambda tried: None,
 ) -> list[Tried]:
     """Score candidates, the best first; of more than `most` a random choice of that many.
 
@@ -151,24 +155,24 @@ def search(
     records. ExperimentError if no candidate has one, with the first one's reason.
     """
     tried = []
-    for candidate in _chosen(found, most):
+    for candidate in _chosen(offered, most):
         try:
             result = Tried(candidate, score(candidate.experiment))
         except (ValueError, RuntimeError) as fault:
             result = Tried(candidate, -math.inf, f"{type(fault).__name__}: {fault}")
         tried.append(result)
         said(result)
-    if all(math.isinf(each.score) for each in tried):
-        why = next((each.fault for each in tried if each.fault), "every one of them diverged")
+    if all(math.isinf(scored.score) for scored in tried):
+        why = next((scored.fault for scored in tried if scored.fault), "every one of them diverged")
         raise ExperimentError(f"none of the {len(tried)} settings tried has a score, so none is recommended: {why}")
-    return sorted(tried, key=lambda each: -each.score)
+    return sorted(tried, key=lambda scored: -scored.score)
 
 
-def _chosen(found: Sequence[Candidate], most: int) -> list[Candidate]:
-    if len(found) <= most:
-        return list(found)
-    keys = Stream.seeded(0, "tuning").words(len(found))
-    return [found[place] for place in sorted(range(len(found)), key=lambda place: int(keys[place]))[:most]]
+def _chosen(offered: Sequence[Candidate], most: int) -> list[Candidate]:
+    if len(offered) <= most:
+        return list(offered)
+    keys = Stream.seeded(0, "tuning").words(len(offered))
+    return [offered[index] for index in sorted(range(len(offered)), key=lambda index: int(keys[index]))[:most]]
 
 
 @contextmanager
@@ -183,12 +187,12 @@ def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, 
     """The tries of a free search, the best first."""
     rows = [
         {
-            "settings": list(each.candidate.settings),
-            "words": each.candidate.words,
-            metric: sign * each.score if math.isfinite(each.score) else None,
-            "fault": each.fault,
+            "settings": list(result.candidate.settings),
+            "words": result.candidate.words,
+            metric: sign * result.score if math.isfinite(result.score) else None,
+            "fault": result.fault,
         }
-        for each in tried
+        for result in tried
     ]
     return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
 

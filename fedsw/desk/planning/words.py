@@ -31,37 +31,37 @@ _CLEAR, _FELT = 60.0, 8.0
 _WHOSE = {"stated": "its bound is stated by you, and nothing proves it", "proven": "the bounds of its parts are proven"}
 
 
-def rows(found: Planned) -> Iterator[tuple[str, str]]:
-    """What a plan says, as names and sentences, the verdict first."""
-    yield "verdict", found.verdict
-    if found.unless:
-        yield "", found.unless
-    groups = ", ".join(f"{name} {size:,}" for name, size in found.by_group.items())
-    yield "records", f"{found.records:,} ({groups}){'; ' + found.assumed if found.assumed else ''}"
-    penalty = found.experiment.objective.penalty
-    if PENALTIES.get(penalty).custom or found.word != "proven":
-        yield "own penalty", f"{penalty}: {_WHOSE[found.word]}"
-    yield "model", f"{found.experiment.model.kind}, {found.inputs} inputs, {found.parameters:,} parameters"
-    if found.multiplier:
-        yield "noise", _noise(found)
-    for place, each in enumerate(found.stages if len(found.stages) > 1 else (), start=1):
-        share = f"{100 * each.share:.3g} % of the budget (of μ²) for {each.numbers:,} numbers of a record"
-        yield f"stage {place}", f"{share}: μ = {upward(each.mu)}, σ/Δ = {number(each.multiplier)}"
-    forecast = found.forecast
+def rows(plan: Planned) -> Iterator[tuple[str, str]]:
+    """Yield a plan as names and sentences, the verdict first."""
+    yield "verdict", plan.verdict
+    if plan.unless:
+        yield "", plan.unless
+    groups = ", ".join(f"{name} {size:,}" for name, size in plan.by_group.items())
+    yield "records", f"{plan.records:,} ({groups}){'; ' + plan.assumed if plan.assumed else ''}"
+    penalty = plan.experiment.objective.penalty
+    if PENALTIES.get(penalty).custom or plan.word != "proven":
+        yield "own penalty", f"{penalty}: {_WHOSE[plan.word]}"
+    yield "model", f"{plan.experiment.model.kind}, {plan.inputs} inputs, {plan.parameters:,} parameters"
+    if plan.multiplier:
+        yield "noise", _noise(plan)
+    for position, stage in enumerate(plan.stages if len(plan.stages) > 1 else (), start=1):
+        share = f"{100 * stage.share:.3g} % of the budget (of μ²) for {stage.numbers:,} numbers of a record"
+        yield f"stage {position}", f"{share}: μ = {upward(stage.mu)}, σ/Δ = {number(stage.multiplier)}"
+    forecast = plan.forecast
     if forecast is None:
         return
-    if found.multiplier:
+    if plan.multiplier:
         yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
-        yield "feasible from", _least(found, forecast)
+        yield "feasible from", _least(plan, forecast)
         yield "model size", f"feasible up to about {_two_digits(forecast.most_parameters, math.floor)} parameters"
-        if found.weakened:
-            yield "penalty", _weakened(found)
-    if found.penalties:
-        weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in found.penalties.items())
+        if plan.weakened:
+            yield "penalty", _weakened(plan)
+    if plan.penalties:
+        weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in plan.penalties.items())
         yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
-    for section, values in found.chosen.items():
+    for section, values in plan.chosen.items():
         yield f"[{section}]", settings_text(values)
 
 
@@ -79,34 +79,34 @@ def settings_text(values: Mapping[str, Any]) -> str:
     )
 
 
-def as_plain(found: Planned) -> dict[str, Any]:
+def as_plain(plan: Planned) -> dict[str, Any]:
     """A plan as plain values."""
-    forecast = found.forecast
+    forecast = plan.forecast
     plain: dict[str, Any] = {
-        "experiment": found.experiment.name,
-        "verdict": found.verdict,
-        "unless": found.unless,
-        "records": dict(found.by_group),
-        "assumed": found.assumed,
-        "inputs": found.inputs,
-        "parameters": found.parameters,
-        "model": found.experiment.model.kind,
-        "epsilon": found.epsilon,
-        "delta": found.delta,
-        "unit": found.experiment.data.unit or "record",
-        "rounds": found.experiment.training.rounds,
-        "releases": found.releases,
-        "batch": dict(zip(found.by_group, found.batch, strict=True)),
-        "noise_multiplier": found.multiplier,
-        "sensitivity": found.sensitivity,
-        "sigma": None if found.sensitivity is None else found.multiplier * found.sensitivity,
-        "penalty": found.experiment.objective.penalty,
-        "word": found.word,
-        "penalty_weakened": found.weakened,
-        "penalty_noise": {str(alpha): times for alpha, times in found.penalties.items()},
-        "words": dict(rows(found)),
-        "settings": {section: dict(values) for section, values in found.chosen.items()},
-        "stages": [asdict(each) for each in found.stages],
+        "experiment": plan.experiment.name,
+        "verdict": plan.verdict,
+        "unless": plan.unless,
+        "records": dict(plan.by_group),
+        "assumed": plan.assumed,
+        "inputs": plan.inputs,
+        "parameters": plan.parameters,
+        "model": plan.experiment.model.kind,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "unit": plan.experiment.data.unit or "record",
+        "rounds": plan.experiment.training.rounds,
+        "releases": plan.releases,
+        "batch": dict(zip(plan.by_group, plan.batch, strict=True)),
+        "noise_multiplier": plan.multiplier,
+        "sensitivity": plan.sensitivity,
+        "sigma": None if plan.sensitivity is None else plan.multiplier * plan.sensitivity,
+        "penalty": plan.experiment.objective.penalty,
+        "word": plan.word,
+        "penalty_weakened": plan.weakened,
+        "penalty_noise": {str(alpha): times for alpha, times in plan.penalties.items()},
+        "words": dict(rows(plan)),
+        "settings": {section: dict(values) for section, values in plan.chosen.items()},
+        "stages": [asdict(stage) for stage in plan.stages],
         "forecast": None,
     }
     if forecast is not None:
@@ -128,34 +128,34 @@ def as_plain(found: Planned) -> dict[str, Any]:
     return plain
 
 
-def _noise(found: Planned) -> str:
-    several = f"all {len(found.stages)} stages together" if len(found.stages) > 1 else f"{found.releases} releases"
-    if failing := getattr(found.experiment.local, "failing", 0.0):
+def _noise(plan: Planned) -> str:
+    several = f"all {len(plan.stages)} stages together" if len(plan.stages) > 1 else f"{plan.releases} releases"
+    if failing := getattr(plan.experiment.local, "failing", 0.0):
         several += f" and as many attempts that fail as {100 * failing:g} % of them"
-    spent = f"ε = {upward(found.epsilon)} at δ = {upward(found.delta)} over {several}"
-    if (unit := found.experiment.data.unit) is not None:
+    spent = f"ε = {upward(plan.epsilon)} at δ = {upward(plan.delta)} over {several}"
+    if (unit := plan.experiment.data.unit) is not None:
         spent += f" of {of_unit(unit)}"
-    if found.sensitivity is None:
-        private = found.experiment.privacy
-        summed = f"; in the sum of all clients {number(private.model.summed(found.experiment))} times that"
-        return f"σ/Δ = {number(found.multiplier)} for {spent}{summed if private.local else ''}"
-    sigma = found.multiplier * found.sensitivity
-    return f"σ = {number(sigma)} = {number(found.multiplier)} Δ, Δ = {number(found.sensitivity)}, for {spent}"
+    if plan.sensitivity is None:
+        private = plan.experiment.privacy
+        summed = f"; in the sum of all clients {number(private.model.summed(plan.experiment))} times that"
+        return f"σ/Δ = {number(plan.multiplier)} for {spent}{summed if private.local else ''}"
+    sigma = plan.multiplier * plan.sensitivity
+    return f"σ = {number(sigma)} = {number(plan.multiplier)} Δ, Δ = {number(plan.sensitivity)}, for {spent}"
 
 
 def _kept(forecast: Forecast) -> str:
     least, most = (max(0.0, min(1.0, value)) for value in forecast.range)
-    own = max(0.0, min(1.0, forecast.kept))
+    middle = max(0.0, min(1.0, forecast.kept))
     between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
-    return f"{100 * own:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
+    return f"{100 * middle:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
 
 
 def _learnt(forecast: Forecast) -> str:
-    """What the reference scores on twins, and a constant; the private records have no such number."""
+    """Say what the reference and a constant score on twins; the private records have no such number."""
     what = "accuracy" if forecast.learnt[0].constant > 0 else "squared error"
     scores, constants = (
         ", ".join(number(abs(value)) for value in values)
-        for values in zip(*((each.model, each.constant) for each in forecast.learnt), strict=True)
+        for values in zip(*((score.model, score.constant) for score in forecast.learnt), strict=True)
     )
     return (
         f"{forecast.reference} on all public twins together: {what} {scores}, where a constant has {constants} (one "
@@ -163,22 +163,22 @@ def _learnt(forecast: Forecast) -> str:
     )
 
 
-def _weakened(found: Planned) -> str:
-    name, size = min(found.by_group.items(), key=lambda each: each[1])
-    clip = number(found.chosen["clip"]["jacobian"])
+def _weakened(plan: Planned) -> str:
+    name, size = min(plan.by_group.items(), key=lambda item: item[1])
+    clip = number(plan.chosen["clip"]["jacobian"])
     return (
         f"the group {name} has {size:,} records: Jacobians are clipped to {clip} to save noise, and groups are drawn "
         "together less than alpha asks, if at all; objective.alpha = 0 takes no noise for it"
     )
 
 
-def _least(found: Planned, forecast: Forecast) -> str:
-    epsilon = upward(found.experiment.privacy.epsilon)
+def _least(plan: Planned, forecast: Forecast) -> str:
+    epsilon = upward(plan.experiment.privacy.epsilon)
     records = "no number of"
     if not math.isinf(forecast.least_records):
         records = _two_digits(forecast.least_records, math.ceil)
     least = "no ε" if math.isinf(forecast.least_epsilon) else f"ε = {upward(forecast.least_epsilon, 2)}"
-    return f"{records} records at ε = {epsilon}; {least} with {found.records:,} records"
+    return f"{records} records at ε = {epsilon}; {least} with {plan.records:,} records"
 
 
 def _two_digits(value: float, rounded: Callable[[float], int]) -> str:
@@ -187,22 +187,22 @@ def _two_digits(value: float, rounded: Callable[[float], int]) -> str:
     return f"{rounded(value / unit) * unit:,}"
 
 
-def draw_plan(found: Planned, path: Path) -> Path:
+def draw_plan(plan: Planned, path: Path) -> Path:
     """A curve for every epsilon of a plan with a forecast; the run's own number of records is marked."""
-    if found.forecast is None:
-        raise ValueError(f"there is nothing to draw: {found.verdict}")
-    return save(_what_ifs_drawn(as_plain(found)), path)
+    if plan.forecast is None:
+        raise ValueError(f"there is nothing to draw: {plan.verdict}")
+    return save(_what_ifs_drawn(as_plain(plan)), path)
 
 
 @house_style()
 def _what_ifs_drawn(plan: Mapping[str, Any]) -> Figure:
     what_ifs = plan["forecast"]["what_ifs"]
     figure, (axes,) = new_panels(1, 1, size=(6.4, 4.0))
-    for place, epsilon in enumerate(sorted({each["epsilon"] for each in what_ifs})):
-        points = sorted((each["records"], each["kept"]) for each in what_ifs if each["epsilon"] == epsilon)
-        shown = [min(1.0, max(0.0, kept)) for _, kept in points]
+    for index, epsilon in enumerate(sorted({what_if["epsilon"] for what_if in what_ifs})):
+        points = sorted((what_if["records"], what_if["kept"]) for what_if in what_ifs if what_if["epsilon"] == epsilon)
+        shown = [min(1.0, max(0.0, share)) for _, share in points]
         label = f"ε = {upward(epsilon)}"
-        axes.plot([records for records, _ in points], shown, marker="o", color=colour(place), label=label)
+        axes.plot([records for records, _ in points], shown, marker="o", color=colour(index), label=label)
     axes.axhspan(-0.03, FEASIBLE, color="0.5", alpha=0.15, linewidth=0)
     axes.annotate(
         "a constant does as well", (0.99, 0.02), xycoords="axes fraction", color="0.35", ha="right", va="bottom"
@@ -210,7 +210,7 @@ def _what_ifs_drawn(plan: Mapping[str, Any]) -> Figure:
     axes.axhline(ABOUT_ALL, color="0.6", linestyle=":", linewidth=1)
     axes.axvline(sum(plan["records"].values()), color="0.6", linestyle="--", linewidth=1)
     axes.set(xscale="log", ylim=(-0.03, 1.05), xlabel="records", ylabel="left of what can be learnt")
-    sizes = sorted({each["records"] for each in what_ifs})
+    sizes = sorted({what_if["records"] for what_if in what_ifs})
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_xticks([], minor=True)
     axes.set_title(f"{plan['experiment']}: what noise leaves, by forecast on public twins")
@@ -224,7 +224,7 @@ def plan_document(plan: Mapping[str, Any]) -> Document:
         words, what_ifs = dict(plan["words"]), WhatIfs.of_plan(plan)
         drawn = () if what_ifs is None else (_picture(plan),)
         listed = [(f"[{section}]", settings_text(values)) for section, values in plan["settings"].items()]
-        said = [(name, each) for name, each in words.items() if name not in ("verdict", "", *dict(listed))]
+        said = [(name, text) for name, text in words.items() if name not in ("verdict", "", *dict(listed))]
         return Document(
             title=f"Plan of {plan['experiment']}",
             verdict=str(plan["verdict"]),
@@ -253,30 +253,32 @@ def _picture(plan: Mapping[str, Any]) -> Picture:
     return picture(_what_ifs_drawn(plan), name="what-ifs", caption="What noise leaves, by records and ε.", says=says)
 
 
-def planned_view(found: Planned) -> RenderableType:
+def planned_view(plan: Planned) -> RenderableType:
     """Everything that a plan says, on one screen."""
     grid = named_rows(
-        (name, Text(words, style=_style(found) if name == "verdict" else "")) for name, words in rows(found)
+        (name, Text(words, style=_style(plan) if name == "verdict" else "")) for name, words in rows(plan)
     )
-    if found.forecast is None or not found.multiplier:
+    if plan.forecast is None or not plan.multiplier:
         return grid
-    return Group(grid, _what_ifs(found.forecast))
+    return Group(grid, _what_ifs(plan.forecast))
 
 
-def _style(found: Planned) -> str:
-    if found.forecast is None or not found.multiplier:
+def _style(plan: Planned) -> str:
+    if plan.forecast is None or not plan.multiplier:
         return "bold"
-    kept = found.forecast.kept
-    return "bold green" if kept >= ABOUT_ALL else "bold yellow" if found.forecast.feasible else "bold red"
+    share = plan.forecast.kept
+    return "bold green" if share >= ABOUT_ALL else "bold yellow" if plan.forecast.feasible else "bold red"
 
 
 def _what_ifs(forecast: Forecast) -> Table:
-    kept = {
-        (each.records, each.epsilon): "constant" if each.kept < FEASIBLE else f"{100 * min(each.kept, 1):.0f} %"
-        for each in forecast.what_ifs
+    shares = {
+        (what_if.records, what_if.epsilon): "constant"
+        if what_if.kept < FEASIBLE
+        else f"{100 * min(what_if.kept, 1):.0f} %"
+        for what_if in forecast.what_ifs
     }
-    sizes, epsilons = (sorted(set(values)) for values in zip(*kept, strict=True))
+    sizes, epsilons = (sorted(set(values)) for values in zip(*shares, strict=True))
     headings = ("records", *(f"ε = {upward(epsilon)}" for epsilon in epsilons))
-    rows = [(f"{size:,}", *(kept[size, epsilon] for epsilon in epsilons)) for size in sizes]
+    rows = [(f"{size:,}", *(shares[size, epsilon] for epsilon in epsilons)) for size in sizes]
     title = "what if: expected to be left of what can be learnt"
     return table_of(headings, rows, left=(), title=title, title_justify="left")

@@ -29,13 +29,13 @@ from fedsw.runs.record import HeldOutOutputs
 class Given:
     """A table as a model takes it: encoded features (n, p), float32, and numbers of groups (n,), zeros if not asked.
 
-    The `rows` (n,) are as its container counts, in words `counted`; `kept` are cells of columns to keep, by name.
+    The `rows` (n,) are as its container counts, in words `counted`; `beside` are cells of columns to keep, by name.
     """
 
     features: Tensor
     groups: Tensor
     rows: NDArray[np.int64]
-    kept: dict[str, list[Any]]
+    beside: dict[str, list[Any]]
     counted: str
 
 
@@ -55,13 +55,13 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
     reading = used.model_copy(update={"features": (*used.features, *beside)})
     where, counted, chunks = _opened(source, reading, keep)
     rows: list[NDArray[np.int64]] = []
-    kept: dict[str, list[Any]] = {name: [] for name in keep}
+    beside_cells: dict[str, list[Any]] = {name: [] for name in keep}
 
     def noted() -> Iterator[Chunk]:
         """The chunks, and on their way what is to stand beside predictions."""
         for chunk in chunks:
             rows.append(chunk.first_row + np.arange(len(next(iter(chunk.cells.values())))))
-            for name, cells in kept.items():
+            for name, cells in beside_cells.items():
                 cells += as_list(chunk.cells[name])
             yield chunk
 
@@ -77,11 +77,11 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
         raise BadRecords(words) from None
     except OSError as fault:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
-    return Given(records.features, records.sensitive, np.concatenate(rows), kept, counted)
+    return Given(records.features, records.sensitive, np.concatenate(rows), beside_cells, counted)
 
 
 def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str, str, Iterator[Chunk]]:
-    """What holds the cells, how its rows are counted, and its chunks."""
+    """Return the name of a source, how its rows are counted, and its chunks."""
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         kind = format_of(path)
@@ -121,18 +121,18 @@ class Thresholds:
     of: str = ""
 
     def __str__(self) -> str:
-        own = ", ".join(f"{group} {number(value, 4)}" for group, value in self.by_group.items())
+        by_group = ", ".join(f"{group} {number(value, 4)}" for group, value in self.by_group.items())
         of = f" of {self.of!r}" if self.of else ""
-        return f"threshold {own or number(self.one, 4)}{of} ({self.source})"
+        return f"threshold {by_group or number(self.one, 4)}{of} ({self.source})"
 
     @property
     def given(self) -> bool:
-        """Whether somebody asked for them."""
+        """True if somebody asked for these thresholds."""
         return self.source != _MORE_PROBABLE
 
 
 def settle(
-    asked: Asked,
+    wanted: Asked,
     experiment: Experiment,
     outputs: HeldOutOutputs | None,
     *,
@@ -148,25 +148,25 @@ def settle(
         ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no
             held-out records that rules could be found on without a look at private ones.
     """
-    place = 1 if positive is None else positive
-    of = classes[place] if len(classes) == 2 else ""
-    if asked is None:
+    index = 1 if positive is None else positive
+    of = classes[index] if len(classes) == 2 else ""
+    if wanted is None:
         return Thresholds(of=of)
     if experiment.objective.task != "classification" or len(classes) != 2:
         raise ExperimentError(
             f"a threshold is for a classifier of two classes; the run {experiment.name!r} is "
             f"{experiment.objective.task} with {len(classes)} classes: leave it out"
         )
-    if isinstance(asked, str):
-        return _by_rule(asked, experiment, outputs, groups, place, of)
-    if not isinstance(asked, Mapping):
-        return Thresholds({}, _probability(asked), "as given", of)
-    if set(asked) != set(groups):
+    if isinstance(wanted, str):
+        return _by_rule(wanted, experiment, outputs, groups, index, of)
+    if not isinstance(wanted, Mapping):
+        return Thresholds({}, _probability(wanted), "as given", of)
+    if set(wanted) != set(groups):
         raise ExperimentError(
-            f"thresholds are given for {', '.join(map(repr, asked)) or 'no group'}; the run's groups are "
+            f"thresholds are given for {', '.join(map(repr, wanted)) or 'no group'}; the run's groups are "
             f"{', '.join(map(repr, groups))}, and each needs one"
         )
-    return Thresholds({group: _probability(asked[group]) for group in groups}, source="as given", of=of)
+    return Thresholds({group: _probability(wanted[group]) for group in groups}, source="as given", of=of)
 
 
 def _by_rule(
@@ -174,27 +174,27 @@ def _by_rule(
     experiment: Experiment,
     outputs: HeldOutOutputs | None,
     groups: tuple[str, ...],
-    place: int,
+    favourable: int,
     positive: str,
 ) -> Thresholds:
     thresholds = _measured(rule, experiment, outputs)
-    second, right, sensitive = thresholds.values[:, 0], thresholds.target == place, thresholds.sensitive
-    scores = second if place == 1 else 1 - second
+    second, right, sensitive = thresholds.values[:, 0], thresholds.target == favourable, thresholds.sensitive
+    scores = second if favourable == 1 else 1 - second
     words = RULES[rule].format(repr(positive))
     source = f"{words}: found on {len(scores)} held-out records, which the guarantee does not cover"
     if rule == "best":
         best = best_threshold(torch.from_numpy(scores), torch.from_numpy(right.astype(np.int64)))
         return Thresholds({}, best["threshold"], source, positive)
     judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
-    apart = [scores[judged & (sensitive == place)] for place in range(len(groups))]
-    for group, own in zip(groups, apart, strict=True):
-        if len(own) < _FEWEST:
+    apart = [scores[judged & (sensitive == index)] for index in range(len(groups))]
+    for group, group_scores in zip(groups, apart, strict=True):
+        if len(group_scores) < _FEWEST:
             kind = f" of {positive!r}" if rule == "opportunity" else ""
             raise ExperimentError(
-                f"there are {len(own)} held-out records{kind} of the group {group!r}, and a threshold of its own needs "
-                f"{_FEWEST} or more; give numbers, or more held-out records"
+                f"there are {len(group_scores)} held-out records{kind} of the group {group!r}, and a threshold of its "
+                f"own needs {_FEWEST} or more; give numbers, or more held-out records"
             )
-    cuts = np.array([[_above(own, rate) for own in apart] for rate in _RATES])
+    cuts = np.array([[_above(group_scores, rate) for group_scores in apart] for rate in _RATES])
     agreement = [((scores > cut[sensitive]) == right).mean() for cut in cuts]
     chosen = cuts[int(np.argmax(agreement))]
     return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source, of=positive)

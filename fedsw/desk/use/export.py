@@ -1,4 +1,4 @@
-"""What a trained model is handed on as: a file that needs no fedsw (TorchScript or ONNX), and a model card.
+"""Exports of a trained model as a file that needs no fedsw (TorchScript or ONNX), its model card, columns as CSV.
 
 Beside the file is what must be known to use it; the card says for whom the model is private, and what it is worth.
 """
@@ -126,7 +126,7 @@ def _difference(answer: AnsweringModel, content: bytes, kind: Format, features: 
 
 
 def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
-    """What somebody with the file alone must know."""
+    """Return what somebody with the file alone must know."""
     columns = model.columns
     return {
         "name": model.experiment.name,
@@ -158,11 +158,11 @@ def texts_in(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Iterator[st
 
 def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> dict[str, Any]:
     """Columns of equal length (n,) whose names and texts no spreadsheet takes for a formula."""
-    found: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     for name, values in columns.items():
         numbers = isinstance(values, np.ndarray) and values.dtype.kind not in "OU"
-        found[for_spreadsheets(name)] = values if numbers else [for_spreadsheets(cell) for cell in values]
-    return found
+        written[for_spreadsheets(name)] = values if numbers else [for_spreadsheets(cell) for cell in values]
+    return written
 
 
 def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
@@ -235,10 +235,10 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
             f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
             "progress` shows how far it is"
         )
-    place = directory / CARD if path is None else path
-    found = card(record)
-    files.replace(place, (found.page() if place.suffix == ".html" else found.markdown()).encode())
-    return place
+    target = directory / CARD if path is None else path
+    document = card(record)
+    files.replace(target, (document.page() if target.suffix == ".html" else document.markdown()).encode())
+    return target
 
 
 def card(record: RunRecord) -> Document:
@@ -279,5 +279,5 @@ def card(record: RunRecord) -> Document:
         verdict="",
         begins=(facts.description(record),),
         warnings=tuple(summary.get("warnings", ())),
-        sections=tuple(Section.of(heading, each) for heading, each in parts.items()),
+        sections=tuple(Section.of(heading, content) for heading, content in parts.items()),
     )

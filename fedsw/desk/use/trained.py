@@ -1,4 +1,4 @@
-"""What a trained model answers for encoded features: probabilities of classes, numbers in their own units, codes."""
+"""Trained models and their answers: probabilities of classes, numbers in their own units, codes."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class AnsweringModel(nn.Module):
 
     @property
     def classifies(self) -> bool:
-        """Whether answers are probabilities of classes."""
+        """True if answers are probabilities of classes."""
         return self._kind in _CLASSES
 
     def forward(self, features: Tensor) -> Tensor:
         """Answers (n, k) for features (n, p)."""
-        given = features.to(self._problem.dtype)
+        inputs = features.to(self._problem.dtype)
         if (norm := self._problem.experiment.data.row_norm) is not None:
-            given = norm * nn.functional.normalize(given, dim=1)
+            inputs = norm * nn.functional.normalize(inputs, dim=1)
         if self.coding is not None:
-            given = self.coding(given)
-        raw: Any = self.model(given)
+            inputs = self.coding(inputs)
+        raw: Any = self.model(inputs)
         if self._kind == "adaptation":
             return part(raw, "classes", 1).softmax(dim=1)
-        outputs = self._problem.task.outputs(raw, Inputs(given, given[:, :0], self._problem.shape))
+        outputs = self._problem.task.outputs(raw, Inputs(inputs, inputs[:, :0], self._problem.shape))
         if self._kind == "classification":
             return torch.cat([1 - outputs, outputs], dim=1) if self._problem.dimension == 1 else outputs
         if self._kind == "regression":
@@ -141,8 +141,8 @@ class TrainedModel(Short):
     @property
     def positive(self) -> str | None:
         """The favourable class by its name, which ratios between groups and thresholds are of; None where none is."""
-        place = self._problem.positive
-        return self.classes[place] if self.classes and place is not None else None
+        index = self._problem.positive
+        return self.classes[index] if self.classes and index is not None else None
 
     @property
     def width(self) -> int:
@@ -151,7 +151,7 @@ class TrainedModel(Short):
 
     @property
     def answers(self) -> bool:
-        """Whether it says something of a record; a generator makes records."""
+        """True if the model answers for a record; a generator makes records instead."""
         return not _generates(self._problem)
 
     def _facts(self) -> Mapping[str, object]:
@@ -224,15 +224,15 @@ class TrainedModel(Short):
                 "fedsw.load(run).outputs, or train on tables of your own (`fedsw init`)"
             )
         self._require_other_names(keep)
-        given = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
-        values = self.outputs(given.features).numpy()
-        columns = {"row": given.rows, **given.kept}
-        return columns | (self._of_classes(values, given) if answer.classifies else self._of_numbers(values))
+        inputs = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
+        values = self.outputs(inputs.features).numpy()
+        columns = {"row": inputs.rows, **inputs.beside}
+        return columns | (self._of_classes(values, inputs) if answer.classifies else self._of_numbers(values))
 
     def _require_other_names(self, keep: Sequence[str]) -> None:
         """Refuse a column to keep that a column of the answer would take the place of."""
-        own = {"row", self._predicted, *self.names()}
-        if taken := [name for name in keep if name in own]:
+        reserved = {"row", self._predicted, *self.names()}
+        if taken := [name for name in keep if name in reserved]:
             raise ExperimentError(
                 f"column {taken[0]!r} is to be kept, and the answer has a column of that name; rename it in the table"
             )
@@ -251,18 +251,18 @@ class TrainedModel(Short):
             return tuple(f"predicted_{number.name}" for number in self.columns.targets)
         kind = self.experiment.objective.task
         stem = {"regression": "predicted", "representation": "code", "autoencoder": "code"}.get(kind, "output")
-        return tuple(f"{stem}_{place + 1}" for place in range(self._problem.dimension))
+        return tuple(f"{stem}_{index + 1}" for index in range(self._problem.dimension))
 
-    def _of_classes(self, values: NDArray[np.float64], given: Given) -> dict[str, Any]:
-        chosen, place = values.argmax(axis=1), self._problem.positive
-        if len(self.classes) == 2 and place is not None and self.thresholds.given:
-            own = np.array([self.thresholds.by_group.get(group, self.thresholds.one) for group in self.groups])
-            chosen = np.where(values[:, place] > own[given.groups.numpy()], place, 1 - place)
+    def _of_classes(self, values: NDArray[np.float64], inputs: Given) -> dict[str, Any]:
+        chosen, positive = values.argmax(axis=1), self._problem.positive
+        if len(self.classes) == 2 and positive is not None and self.thresholds.given:
+            cuts = np.array([self.thresholds.by_group.get(group, self.thresholds.one) for group in self.groups])
+            chosen = np.where(values[:, positive] > cuts[inputs.groups.numpy()], positive, 1 - positive)
         said = {self._predicted: np.array(self.classes)[chosen]}
         return said | dict(zip(self.names(), values.T, strict=True))
 
     def _of_numbers(self, values: NDArray[np.float64]) -> dict[str, Any]:
-        columns: dict[str, Any] = {name: values[:, place] for place, name in enumerate(self.names())}
+        columns: dict[str, Any] = {name: values[:, index] for index, name in enumerate(self.names())}
         for number in self.columns.targets if self.columns is not None else ():
             if number.reader.stored == "days" and f"predicted_{number.name}" in columns:
                 days = columns[f"predicted_{number.name}"]
