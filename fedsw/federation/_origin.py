@@ -78,9 +78,9 @@ class SigningGrid(Carrier):
     def _signed(self, message: Message, digests: dict[int, bytes]) -> RecordDict:
         self._count += 1
         nonce, metadata = secrets.token_hex(_NONCE_BYTES), message.metadata
-        found = digest(message.content, digests)
+        content_digest = digest(message.content, digests)
         text = _text(
-            self._name, metadata.run_id, metadata.dst_node_id, metadata.message_type, nonce, self._count, found
+            self._name, metadata.run_id, metadata.dst_node_id, metadata.message_type, nonce, self._count, content_digest
         )
         origin = {"run": self._name, "nonce": nonce, "count": self._count, "signature": self._key.sign(text)}
         return RecordDict({**message.content, ORIGIN: ConfigRecord(origin)})  # type: ignore[arg-type]
@@ -127,18 +127,18 @@ def require_server(message: Message, key: str | None, agreed: str | None, counts
             raise NotFromServer(_refusal("it came before"))
         counts[str(metadata.run_id)] = count
     if origin is not None:
-        message.content = RecordDict({name: each for name, each in message.content.items() if name != ORIGIN})
+        message.content = RecordDict({name: record for name, record in message.content.items() if name != ORIGIN})
 
 
 def _verified(message: Message, origin: object, key: str) -> tuple[str, int]:
     """The run's name and the count in a request's own words, which the server has signed."""
     metadata = message.metadata
-    given: Any = origin if isinstance(origin, ConfigRecord) else {}
-    run, nonce, count, signature = (given.get(name) for name in ("run", "nonce", "count", "signature"))
+    fields: Any = origin if isinstance(origin, ConfigRecord) else {}
+    run, nonce, count, signature = (fields.get(name) for name in ("run", "nonce", "count", "signature"))
     if not (isinstance(run, str) and isinstance(nonce, str) and type(count) is int and isinstance(signature, bytes)):
         raise NotFromServer(_refusal("it is not signed"))
-    found = digest(message.content, {})
-    text = _text(run, metadata.run_id, metadata.dst_node_id, metadata.message_type, nonce, count, found)
+    content_digest = digest(message.content, {})
+    text = _text(run, metadata.run_id, metadata.dst_node_id, metadata.message_type, nonce, count, content_digest)
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(signature, text)
     except InvalidSignature:
@@ -190,7 +190,7 @@ def _of_record(record: Any) -> bytes:
 def _plain(value: Any) -> bytes:
     """A setting's or metric's type and value as bytes."""
     if isinstance(value, list | tuple):
-        parts = [_plain(each) for each in value]
+        parts = [_plain(item) for item in value]
         return b"l" + b"".join(len(part).to_bytes(8) + part for part in parts)
     if isinstance(value, float):
         return b"f" + struct.pack(">d", value)

@@ -70,8 +70,8 @@ def padded(rows: Tensor, length: int) -> Tensor:
     """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n."""
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
-    own = rows.detach().cpu()
-    return torch.cat([own, torch.zeros((length - len(own), own.shape[1]), dtype=own.dtype)])
+    values = rows.detach().cpu()
+    return torch.cat([values, torch.zeros((length - len(values), values.shape[1]), dtype=values.dtype)])
 
 
 def check(

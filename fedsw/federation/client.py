@@ -46,10 +46,10 @@ def noting(message: Message, context: Context, answering: Callable[[Message, Con
     reply = answering(message, context)
     folder = None if is_simulated(context.node_config) else context.node_config.get("state-dir")
     if folder and reply.has_content() and STATE in context.state:
-        state, asked = state_of_node(context), message.content.get("config")
+        state, config = state_of_node(context), message.content.get("config")
         node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
         trained = message.metadata.message_type.startswith("train.")
-        round_ = asked.get("round") if isinstance(asked, ConfigRecord) and trained else None
+        round_ = config.get("round") if isinstance(config, ConfigRecord) and trained else None
         clients = tuple(int(client) for client in node.clients)
         with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
             chosen = "" if of_one_person(context.node_config) else choice_of(context.node_config)
@@ -77,11 +77,11 @@ def sizes(message: Message, context: Context) -> Message:
     Asked where the experiment leaves settings to `training.preset`; refused where groups are not public, before a file
     is opened. Of a run one experiment is answered for, and only one that differs in what the preset chose may follow.
     """
-    asked = asked_of(messages.SIZES, message.content, Terms())
-    _require_same_run(asked.experiment, asked.run, context)
-    _require_counted(Experiment.model_validate_json(asked.experiment))
-    node = join(asked.experiment, asked.run, context.run_id, context.node_config)
-    context.state[COUNTED] = ConfigRecord({"experiment": asked.experiment, "run": asked.run})
+    request = asked_of(messages.SIZES, message.content, Terms())
+    _require_same_run(request.experiment, request.run, context)
+    _require_counted(Experiment.model_validate_json(request.experiment))
+    node = join(request.experiment, request.run, context.run_id, context.node_config)
+    context.state[COUNTED] = ConfigRecord({"experiment": request.experiment, "run": request.run})
     clients, by_group = torch.from_numpy(node.clients), torch.from_numpy(node.by_group)
     return answered(Sizes(clients, by_group), node, message, g=len(node.task.groups))
 
@@ -105,7 +105,7 @@ def _require_same_run(experiment: str, run: str, context: Context) -> None:
         return
     same = agreed["experiment"] == experiment
     if not same and agreed is counted:
-        one, other = (Experiment.model_validate_json(each) for each in (str(agreed["experiment"]), experiment))
+        one, other = (Experiment.model_validate_json(settings) for settings in (str(agreed["experiment"]), experiment))
         same = same_but_for_chosen(one, other)
     if not same or agreed["run"] != run:
         raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
@@ -118,26 +118,26 @@ def hello(message: Message, context: Context) -> Message:
     A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
     with a run compares it with what the client reported before. Every node says which attempts it has answered.
     """
-    asked = asked_of(messages.HELLO, message.content, Terms())
-    experiment, run = asked.experiment, asked.run
+    request = asked_of(messages.HELLO, message.content, Terms())
+    experiment, run = request.experiment, request.run
     _require_same_run(experiment, run, context)
     node = join(experiment, run, context.run_id, context.node_config)
     require_settled(node.task.experiment)
     privacy = node.task.experiment.privacy
     spent = None
     if privacy.local:
-        alone = [node.alone(place) for place in range(len(node.clients))]
-        for each in alone:
-            served(node.task.experiment).sides.require_ready(each)
+        alone = [node.alone(position) for position in range(len(node.clients))]
+        for member in alone:
+            served(node.task.experiment).sides.require_ready(member)
         if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
-            spent = torch.tensor([_spent(each, context) for each in alone], dtype=torch.float64)
+            spent = torch.tensor([_spent(member, context) for member in alone], dtype=torch.float64)
         _reserve(node, alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
-    ids = tuple(torch.from_numpy(each) for each in node.ids) if node.seeded else None
+    ids = tuple(torch.from_numpy(numbers) for numbers in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
-    kept = None if node.kept is None else torch.from_numpy(node.kept.by_group)
+    held_out = None if node.held_out is None else torch.from_numpy(node.held_out.by_group)
     before = torch.from_numpy(answered_by(node, context).all())
-    return answered(Joined(clients, sizes, spent, ids, kept, before), node, message)
+    return answered(Joined(clients, sizes, spent, ids, held_out, before), node, message)
 
 
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:

@@ -167,7 +167,7 @@ def test_a_clients_own_counts_are_of_one_row_of_each_kept_person(tmp_path, monke
     node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)
     summed(TallySum(node.task, theta), node, tmp_path / "client-0.sqlite", 3, 0, 120)
-    assert len(seen[0]) == len(seen[0].unit.unique()) == len(node.kept.units) == 10 < len(node.kept.records)
+    assert len(seen[0]) == len(seen[0].unit.unique()) == len(node.held_out.units) == 10 < len(node.held_out.records)
 
 
 def test_sites_that_sum_for_many_clients_release_what_the_clients_would(tmp_path):

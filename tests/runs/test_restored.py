@@ -340,7 +340,7 @@ class Liar:
         true = Answered.all
 
         def forged(answered: Answered) -> np.ndarray:
-            if "answered-0-" not in str(answered._place):
+            if "answered-0-" not in str(answered._path):
                 return true(answered)
             self.told += 1
             return np.array(said, dtype=np.int64)

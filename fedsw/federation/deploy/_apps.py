@@ -110,12 +110,12 @@ def superexec(arguments: list[str]) -> None:
 
         @staticmethod
         def Popen(command: list[str], **options: Any) -> Any:
-            own = (
+            replacement = (
                 [sys.executable, "-P", __file__, "serverapp", *command[1:]]
                 if command[0] == "flwr-serverapp"
                 else command
             )
-            return subprocess.Popen(own, **options)
+            return subprocess.Popen(replacement, **options)
 
     replaced: Any = subprocess_executor
     replaced.subprocess = Launcher
@@ -175,13 +175,13 @@ def _reply(proto: Any, tree: Any, contents: dict[str, bytes]) -> Any:
     return make_message(metadata, content=None if reply.has_error() else reply.content, error=reply.__dict__["_error"])
 
 
-def work(descriptor: int, place: str) -> None:
+def work(descriptor: int, folder: str) -> None:
     """Load libraries, then the ClientApp of the bundle that comes first, then answer messages until the pipe closes."""
     from flwr.app import Error, Message  # noqa: F401  (unpickled below)
     from flwr.common.constant import ErrorCode
     from flwr.supercore.task_identity import TaskIdentity
 
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(), place), daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(), folder), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides
     pipe = Connection(descriptor)
     for library in _LIBRARIES:
@@ -190,7 +190,7 @@ def work(descriptor: int, place: str) -> None:
     pipe.send(READY)
     app, load_fault = None, (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "")
     try:
-        app = load_client_app(place, *pipe.recv())
+        app = load_client_app(folder, *pipe.recv())
     except (EOFError, ConnectionError):  # the node ended before there was a bundle
         return
     except Exception as fault:
@@ -210,7 +210,7 @@ def work(descriptor: int, place: str) -> None:
             pipe.send((reply, error, context.state))
 
 
-def load_client_app(place: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
+def load_client_app(destination: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
     """Unpack a bundle into an empty folder that only this user can write to, and load its ClientApp.
 
     Flower's own folder would be reused for every bundle of the same name whose hash begins with the same 32 bits.
@@ -222,20 +222,20 @@ def load_client_app(place: str, content: bytes, fab_hash: str) -> Callable[..., 
     from flwr.cli.install import install_from_fab
     from flwr.clientapp.utils import get_load_client_app_fn
 
-    folder = install_from_fab(content, Path(place), skip_prompt=True).resolve()
+    folder = install_from_fab(content, Path(destination), skip_prompt=True).resolve()
     app = get_load_client_app_fn("", str(folder), True)(*get_fab_metadata(content), fab_hash)
-    own = {path.name for path in folder.iterdir() if path.is_dir()}
+    packages = {path.name for path in folder.iterdir() if path.is_dir()}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in own and file and not Path(file).resolve().is_relative_to(folder):
+        if name.partition(".")[0] in packages and file and not Path(file).resolve().is_relative_to(folder):
             raise RuntimeError(f"{name} was loaded from {file}, not from the app bundle {folder.name}")
     return app
 
 
-def _leave_with_parent(parent: int, place: str) -> None:
+def _leave_with_parent(parent: int, folder: str) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

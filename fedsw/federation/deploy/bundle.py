@@ -53,8 +53,8 @@ allow-modules = ""
 
 def run_config(directory: Path, modules: Sequence[str], *, resume: bool) -> str:
     """The run configuration that has the server run the prepared job of a folder, or go on with it."""
-    place = json.dumps(str(directory.resolve()), ensure_ascii=False)
-    return f'directory={place} resume={str(resume).lower()} allow-modules="{",".join(modules)}"'
+    folder = json.dumps(str(directory.resolve()), ensure_ascii=False)
+    return f'directory={folder} resume={str(resume).lower()} allow-modules="{",".join(modules)}"'
 
 
 def bundle_files() -> dict[str, str]:

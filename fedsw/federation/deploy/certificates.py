@@ -168,8 +168,10 @@ def _host(host: str) -> x509.GeneralName:
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     others = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
-    unused, own, signs = ("content_commitment", *others), not signs_certificates, signs_certificates
-    return x509.KeyUsage(digital_signature=own, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False))
+    unused, signs_data, signs = ("content_commitment", *others), not signs_certificates, signs_certificates
+    return x509.KeyUsage(
+        digital_signature=signs_data, key_cert_sign=signs, crl_sign=signs, **dict.fromkeys(unused, False)
+    )
 
 
 def write_node_key(path: Path) -> Path:

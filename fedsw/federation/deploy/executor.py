@@ -298,10 +298,10 @@ class Node:
 def words_about_clocks(response: Any) -> str:
     """What is wrong with this machine's clock, by the time that an answer of the server states; empty if nothing is."""
     try:
-        there = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
+        server_time = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
     except (LookupError, TypeError, ValueError):
         return ""
-    ahead = time.time() - there
+    ahead = time.time() - server_time
     if -_MOST_BEHIND < ahead < _MOST_AHEAD:
         return ""
     differs = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
@@ -321,8 +321,8 @@ def words_of_refusal(response: Any) -> str:
 
 def leave(why: str) -> NoReturn:
     """End this process; who started it is told why, or the terminal is."""
-    if place := os.environ.get(REFUSAL):
-        Path(place).write_text(why, encoding="utf-8")
+    if path := os.environ.get(REFUSAL):
+        Path(path).write_text(why, encoding="utf-8")
         raise SystemExit(1)
     raise SystemExit(why)
 
@@ -345,15 +345,15 @@ def require_bundle(content: bytes, announced: str, demanded: str | None) -> None
     Raises:
         BundleRefused: naming the hash that the bytes have, and the one that they must have.
     """
-    found = hashlib.sha256(content).hexdigest()
-    if demanded is not None and found != demanded.lower():
+    digest = hashlib.sha256(content).hexdigest()
+    if demanded is not None and digest != demanded.lower():
         raise BundleRefused(
-            f"this node demands the bundle {demanded.lower()} and was sent {found}; nothing of it was loaded. Serve "
+            f"this node demands the bundle {demanded.lower()} and was sent {digest}; nothing of it was loaded. Serve "
             "the version of fedsw that the node's operator installed; or the operator reviews this bundle, and starts "
             "the node with --bundle and its hash (`fedsw bundle` prints it)"
         )
-    if found != announced:
-        raise BundleRefused(f"the bundle announced as {announced} has the hash {found}; nothing of it was loaded")
+    if digest != announced:
+        raise BundleRefused(f"the bundle announced as {announced} has the hash {digest}; nothing of it was loaded")
 
 
 class Worker:
@@ -362,11 +362,11 @@ class Worker:
     def __init__(self) -> None:
         self._hash = ""
         home = os.environ.get("FLWR_HOME")
-        self._place = tempfile.TemporaryDirectory(prefix="bundle-", dir=home, ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="bundle-", dir=home, ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", _APPS.__file__, "worker", str(theirs.fileno()), self._place.name],
+                [sys.executable, "-P", _APPS.__file__, "worker", str(theirs.fileno()), self._folder.name],
                 pass_fds=[theirs.fileno()],
             )
         self._pipe = Connection(ours.detach())
@@ -414,12 +414,12 @@ class Worker:
         self._pipe.close()
         self._process.kill()
         self._process.wait()
-        self._place.cleanup()
+        self._folder.cleanup()
 
 
-def _forget_oldest(kept: OrderedDict[int, Any]) -> None:
-    while len(kept) > _RUNS_KEPT:
-        kept.popitem(last=False)
+def _forget_oldest(entries: OrderedDict[int, Any]) -> None:
+    while len(entries) > _RUNS_KEPT:
+        entries.popitem(last=False)
 
 
 def _end(number: int, frame: Any) -> NoReturn:

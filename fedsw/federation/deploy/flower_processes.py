@@ -92,8 +92,8 @@ class SuperLink:
 def profile(address: str, authority: Path | None) -> str:
     """The `config.toml` with which `flwr` finds a SuperLink, by TLS where there is an authority's certificate."""
     secured = "insecure = true" if authority is None else f"root-certificates = {json.dumps(str(authority.resolve()))}"
-    found = f'[superlink]\ndefault = "{_PROFILE}"\n\n[superlink.{_PROFILE}]\n'
-    return f"{found}address = {json.dumps(address)}\n{secured}\n"
+    header = f'[superlink]\ndefault = "{_PROFILE}"\n\n[superlink.{_PROFILE}]\n'
+    return f"{header}address = {json.dumps(address)}\n{secured}\n"
 
 
 def read_address(address: str) -> tuple[str, int]:
@@ -231,8 +231,8 @@ def supernode_command(node: NodeSettings, *, stock: bool, port: int) -> list[str
         "--auth-supernode-private-key": str(node.key),
         "--node-config": node_config_text(node.node_config),
     }
-    own = {"--host": "127.0.0.1", "--port": str(port)} if stock else {}
-    return [*([script("flower-supernode")] if stock else _WARM_NODE), *_words(options), *_words(own)]
+    listening = {"--host": "127.0.0.1", "--port": str(port)} if stock else {}
+    return [*([script("flower-supernode")] if stock else _WARM_NODE), *_words(options), *_words(listening)]
 
 
 def node_config_text(config: Mapping[str, int | str]) -> str:

@@ -79,15 +79,15 @@ def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path
     server = private_folder(folder / "server")
     certificates = write_certificates(server, [*hosts, *LOOPBACK])
     admitted = private_folder(server / "nodes")
-    places = []
+    machines = []
     for client in range(clients):
-        place = private_folder(folder / f"client{client}")
-        public_key = write_node_key(place / "node.key")
+        machine = private_folder(folder / f"client{client}")
+        public_key = write_node_key(machine / "node.key")
         (admitted / f"client{client}.pub").write_bytes(public_key.read_bytes())
         for public in (certificates.authority, certificates.signing_public):
-            (place / public.name).write_bytes(public.read_bytes())
-        places.append(place)
-    return server, places
+            (machine / public.name).write_bytes(public.read_bytes())
+        machines.append(machine)
+    return server, machines
 
 
 @contextlib.contextmanager
@@ -227,11 +227,11 @@ def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HT
     proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
     if proxy is None:
         return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
-    place = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    tunnel = http.client.HTTPSConnection(place.hostname or "", place.port, timeout=_PROBE_SECONDS, context=context)
+    url = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    tunnel = http.client.HTTPSConnection(url.hostname or "", url.port, timeout=_PROBE_SECONDS, context=context)
     allowed = {}
-    if place.username:
-        known = f"{urllib.parse.unquote(place.username)}:{urllib.parse.unquote(place.password or '')}"
+    if url.username:
+        known = f"{urllib.parse.unquote(url.username)}:{urllib.parse.unquote(url.password or '')}"
         allowed["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
     tunnel.set_tunnel(host, port, headers=allowed)
     return tunnel

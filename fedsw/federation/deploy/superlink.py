@@ -249,9 +249,9 @@ class Express:
         answer, until = PullAppMessagesResponse(), _now() + _COLLECT_SECONDS
         while True:
             news = self._for_server.next()
-            found = runtime_handlers.pull_messages(PullAppMessagesRequest(message_ids=sorted(missing)), state, task)
-            answer.MergeFrom(found)
-            missing -= {message.metadata.reply_to_message_id for message in found.messages_list}
+            arrived = runtime_handlers.pull_messages(PullAppMessagesRequest(message_ids=sorted(missing)), state, task)
+            answer.MergeFrom(arrived)
+            missing -= {message.metadata.reply_to_message_id for message in arrived.messages_list}
             if not missing or _now() >= until:
                 break
             await _first((news.wait(),), _LOOK_SECONDS)

@@ -44,7 +44,7 @@ class LocalFederation:
     """
 
     def __init__(
-        self, processes: Processes, place: Path, states: Path, experiment: Experiment, *, stock: bool = False
+        self, processes: Processes, folder: Path, states: Path, experiment: Experiment, *, stock: bool = False
     ) -> None:
         settings = experiment.federation
         self.processes, self.clients = processes, range(settings.sites or settings.clients)
@@ -53,9 +53,9 @@ class LocalFederation:
         if experiment.data.own:
             data = None  # a node's data-dir is its own; that of the experiment is shared out as in any simulation
         self._data = None if data is None else Path(data)
-        self._place, self._states, self._stock, self._port = place, states, stock, free_port()
-        self._certificates = write_certificates(place / "certificates", LOOPBACK)
-        self._keys = [place / "keys" / f"client{client}" for client in self.clients]
+        self._folder, self._states, self._stock, self._port = folder, states, stock, free_port()
+        self._certificates = write_certificates(folder / "certificates", LOOPBACK)
+        self._keys = [folder / "keys" / f"client{client}" for client in self.clients]
         self._public_keys = [write_node_key(key) for key in self._keys]
 
     def start_link(self) -> SuperLink:
@@ -63,7 +63,7 @@ class LocalFederation:
         link = SuperLink.start(
             self.processes,
             self._certificates,
-            private_folder(self._place / "superlink"),
+            private_folder(self._folder / "superlink"),
             host="127.0.0.1",
             port=self._port,
             stock=self._stock,
@@ -90,7 +90,7 @@ class LocalFederation:
         self.processes.start(
             node_name(client),
             supernode_command(node, stock=self._stock, port=free_port()),
-            {"FLWR_HOME": str(private_folder(self._place / "nodes" / str(client))), ONE_PERSON: "1"},
+            {"FLWR_HOME": str(private_folder(self._folder / "nodes" / str(client))), ONE_PERSON: "1"},
         )
 
     def is_online(self, client: int) -> bool:
@@ -113,7 +113,7 @@ class LocalFederation:
     def remove_secrets(self) -> None:
         """Remove certificates, keys and Flower's own folders."""
         for secret in ("keys", "certificates", "superlink", "nodes"):
-            shutil.rmtree(self._place / secret, ignore_errors=True)
+            shutil.rmtree(self._folder / secret, ignore_errors=True)
 
 
 def node_name(client: int) -> str:
@@ -122,10 +122,10 @@ def node_name(client: int) -> str:
 
 
 @contextlib.contextmanager
-def local_federation(place: Path, states: Path, experiment: Experiment, *, stock: bool) -> Iterator[SuperLink]:
+def local_federation(folder: Path, states: Path, experiment: Experiment, *, stock: bool) -> Iterator[SuperLink]:
     """The processes of a `LocalFederation`, all online; stopped on the way out, when only logs are left in `place`."""
-    with Processes(private_folder(private_folder(place) / "logs")) as processes:
-        federation = LocalFederation(processes, place, states, experiment, stock=stock)
+    with Processes(private_folder(private_folder(folder) / "logs")) as processes:
+        federation = LocalFederation(processes, folder, states, experiment, stock=stock)
         try:
             link = federation.start_link()
             for client in federation.clients:
@@ -224,13 +224,13 @@ def run(
         RunBusy: if the run is going on; nothing of it is touched.
         RuntimeError: as `follow`, or if a process does not start.
     """
-    place = directory / "deployment"
+    folder = directory / "deployment"
     with held(directory, _DEPLOYED):  # before the server has started, its own lock does not show it
         require_free(directory)
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
-        with local_federation(place, directory / "nodes", experiment, stock=stock) as link:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        with local_federation(folder, directory / "nodes", experiment, stock=stock) as link:
             follow(link, directory, experiment, observer, resume=resume)
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
 
 
 def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
@@ -292,16 +292,16 @@ def run_submitted(directory: Path, nodes: int, modules: Sequence[str] = (), *, r
 def _submit(directory: Path, nodes: int, modules: Sequence[str], *, resume: bool) -> str:
     """Hand the prepared job to a SuperLink of its own, wait for its end, and return what Flower printed."""
     with (
-        tempfile.TemporaryDirectory(prefix="fedsw-flwr-") as place,
-        Processes(Path(place), {"FLWR_HOME": place}) as own,
+        tempfile.TemporaryDirectory(prefix="fedsw-flwr-") as folder,
+        Processes(Path(folder), {"FLWR_HOME": folder}) as processes,
     ):
-        home, port = Path(place), free_port()
+        home, port = Path(folder), free_port()
         (home / "config.toml").write_text(profile(f"127.0.0.1:{port}", None), encoding="utf-8")
         quiet = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
         link = [script("flower-superlink"), *quiet, "--host", "127.0.0.1", "--port", str(port)]
-        own.start_listening("superlink", link, port)
+        processes.start_listening("superlink", link, port)
         command = [script("flwr"), "run", str(write_bundle(home / "bundle")), "fedsw", "--stream"]
         config = ["--run-config", run_config(directory, modules, resume=resume)]
         shared = ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
-        own.start("run", [*command, *config, *shared]).wait()
-        return own.said("run", _MOST_SAID)
+        processes.start("run", [*command, *config, *shared]).wait()
+        return processes.said("run", _MOST_SAID)

@@ -58,7 +58,7 @@ class RunResult(Short):
         """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
         from fedsw.runs.page.document import page
 
-        return page([read_run(each.directory) for each in (self, *others)])
+        return page([read_run(result.directory) for result in (self, *others)])
 
 
 def run(
@@ -245,16 +245,16 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
     return experiment.with_sections(federation={"sites": sites})
 
 
-def _experiment(given: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
-    if isinstance(given, Experiment):
+def _experiment(source: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
+    if isinstance(source, Experiment):
         if settings:
             raise ExperimentError(
                 f"settings {', '.join(settings)} came with a whole Experiment; load_experiment(name, settings)"
             )
-        return given
-    if isinstance(given, str | Path):
-        return load_experiment(str(given), settings)
-    return parse_experiment(given, settings)
+        return source
+    if isinstance(source, str | Path):
+        return load_experiment(str(source), settings)
+    return parse_experiment(source, settings)
 
 
 def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:

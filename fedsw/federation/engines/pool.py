@@ -137,7 +137,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def settle_run(place: Path) -> list[str]:
+def settle_run(directory: Path) -> list[str]:
     """Let a run count with what its ledgers say, and give back the rest of what was set aside for it.
 
     The folder is of a run under a trusted server, of a `PrivateTrainer`, or one with ledgers that count by themselves:
@@ -148,27 +148,27 @@ def settle_run(place: Path) -> list[str]:
         RunBusy, LedgerBusy: while the run goes on. LedgerReplaced: if a ledger is older than what remembers it.
     """
     settled = []
-    account = kept_account(place)
+    account = kept_account(directory)
     if account is not None:
-        with recovery.held(place):
-            _settle_server(place, account)
+        with recovery.held(directory):
+            _settle_server(directory, account)
         settled.append(account.data)
-    for folder in (place, place / "clients", *sorted(place.glob("nodes/*"))):
+    for folder in (directory, directory / "clients", *sorted(directory.glob("nodes/*"))):
         for ledger in bound_in(folder):
             bound = bound_to(ledger)
             if bound is not None and settle(ledger):
                 settled.append(bound.account.data)
     if not settled:
         raise FileNotFoundError(
-            f"nothing in {place} belongs to an account; give the folder of a run or training that counts in one, a "
+            f"nothing in {directory} belongs to an account; give the folder of a run or training that counts in one, a "
             "client's state folder, or the folder of a ledger"
         )
     return settled
 
 
-def _settle_server(place: Path, account: DatasetAccount) -> None:
-    directory = RunDirectory(place)
-    ledger = recovery.reopened(directory.ledger, directory.summary, checkpoint.load(place))
+def _settle_server(path: Path, account: DatasetAccount) -> None:
+    directory = RunDirectory(path)
+    ledger = recovery.reopened(directory.ledger, directory.summary, checkpoint.load(path))
     if ledger is None:
         account.settle(directory.name(), {}, None)
         return

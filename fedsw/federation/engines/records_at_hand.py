@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.data import require_groups
-from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment import own_records as own
+from fedsw.experiment import Experiment, own_records, parse_experiment
 from fedsw.experiment.own_objects import fresh_name, held, is_held
 from fedsw.experiment.sections import Data
 from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each
@@ -46,10 +45,10 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         passed = _passed(experiment, data, held_out)
         ready = _completed(experiment, passed, source, source if held_out is not None else spec.held_out)
     elif spec.family == "object":
-        raise ExperimentError(own.absent(spec.source))
+        raise ExperimentError(own_records.absent(spec.source))
     elif spec.family == "module":
         source = spec.source
-        passed = own.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
+        passed = own_records.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
         ready = _completed(experiment, passed, source, spec.held_out)
     else:
         require_one_client_each(experiment)
@@ -82,30 +81,30 @@ def _object_source(spec: Data, held_out: object, engine: str) -> str:
     return spec.source if is_held(spec.source) else fresh_name()
 
 
-def _passed(experiment: Experiment, data: object, held_out: object) -> own.Own:
+def _passed(experiment: Experiment, data: object, held_out: object) -> own_records.Own:
     """The objects of a run, which are as many and as large as those that it began with."""
     spec = experiment.data
-    found = own.read_all(data, spec.columns, experiment.federation.clients, what="data")
-    if spec.objects and found.described != spec.objects:
+    passed = own_records.read_all(data, spec.columns, experiment.federation.clients, what="data")
+    if spec.objects and passed.described != spec.objects:
         began, now = (
-            "; ".join(f"{one.kind} with {one.records} records" for one in each)
-            for each in (spec.objects, found.described)
+            "; ".join(f"{one.kind} with {one.records} records" for one in objects)
+            for objects in (spec.objects, passed.described)
         )
         raise ExperimentError(f"this run began with the records of {began}, and goes on with them only; data is {now}")
     if held_out is None:
-        return found
-    records = own.read_one(held_out, found.columns, what="held_out")
-    require_groups(records, "held_out", found.columns.groups)
-    return dataclasses.replace(found, held_out=records)
+        return passed
+    records = own_records.read_one(held_out, passed.columns, what="held_out")
+    require_groups(records, "held_out", passed.columns.groups)
+    return dataclasses.replace(passed, held_out=records)
 
 
-def _completed(experiment: Experiment, found: own.Own, source: str, held_out: str | None) -> Experiment:
+def _completed(experiment: Experiment, passed: own_records.Own, source: str, held_out: str | None) -> Experiment:
     raw = experiment.model_dump()
-    raw["data"] |= {"source": source, "columns": found.columns.model_dump(), "held_out": held_out}
+    raw["data"] |= {"source": source, "columns": passed.columns.model_dump(), "held_out": held_out}
     if experiment.data.columns is None:
-        raw["data"]["read_off"] = found.read_off
+        raw["data"]["read_off"] = passed.read_off
     if experiment.data.family != "module":
-        raw["data"]["objects"] = [one.model_dump() for one in found.described]
+        raw["data"]["objects"] = [one.model_dump() for one in passed.described]
     try:
         return parse_experiment(raw)
     except ExperimentError as fault:

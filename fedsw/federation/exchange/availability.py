@@ -106,9 +106,9 @@ class Away:
     def describe(self, sites: Sequence[Site]) -> str:
         """One sentence for each site or client that is away."""
         of_node = {site.node: site for site in sites}
-        found = {named(of_node[node]): reason for node, reason in self.sites.items() if node in of_node}
-        found |= {f"Client {client}": reason for client, reason in self.clients.items()}
-        return " ".join(f"{who}: {reason}." for who, reason in found.items())
+        reasons = {named(of_node[node]): reason for node, reason in self.sites.items() if node in of_node}
+        reasons |= {f"Client {client}": reason for client, reason in self.clients.items()}
+        return " ".join(f"{who}: {reason}." for who, reason in reasons.items())
 
 
 def named(site: Site) -> str:
@@ -159,15 +159,15 @@ class Availability:
         here = self._online()
         if self._greet(here) or time.monotonic() >= self._next_look:
             self._look()
-        found = self._found(here, without)
-        while clients_of(found) < least and (self._awaited(here, without) or self._returning(here, without, until)):
+        sites = self._found(here, without)
+        while clients_of(sites) < least and (self._awaited(here, without) or self._returning(here, without, until)):
             time.sleep(_POLL_SECONDS)
             self._look()
             here = self._online()
             if time.monotonic() < last_greeting:
                 self._greet(here)
-            found = self._found(here, without)
-        return found
+            sites = self._found(here, without)
+        return sites
 
     def _online(self) -> frozenset[int]:
         here = frozenset(self._grid.get_node_ids()) & {site.node for site in self._sites}
@@ -178,8 +178,8 @@ class Availability:
 
     def _found(self, here: frozenset[int], without: Away | None) -> tuple[Present, ...]:
         away = self.away if without is None else self.away.joined(without)
-        found = (away.here(site) for site in self._sites if site.node in here)
-        return tuple(each for each in found if each.count)
+        parts = (away.here(site) for site in self._sites if site.node in here)
+        return tuple(part for part in parts if part.count)
 
     def _returning(self, here: frozenset[int], without: Away | None, until: float) -> bool:
         """Whether a site that is offline may come back, while there is time."""
@@ -212,8 +212,8 @@ class Availability:
         self._next_look = time.monotonic() + _LOOK_SECONDS
         if not self._greetings:
             return
-        asked = {name: sent.site.node for name, sent in self._greetings.items()}
-        for name, reply in answers_to(self._grid, asked).items():
+        nodes = {name: sent.site.node for name, sent in self._greetings.items()}
+        for name, reply in answers_to(self._grid, nodes).items():
             self._hear(self._greetings.pop(name).site, reply)
 
     def _hear(self, site: Site, reply: RecordDict | Fault) -> None:
@@ -245,8 +245,8 @@ def _same(one: Site, other: Site) -> bool:
         return False
     return (
         np.array_equal(one.sizes, other.sizes)
-        and (one.kept is None) == (other.kept is None)
-        and (one.kept is None or other.kept is None or np.array_equal(one.kept, other.kept))
+        and (one.held_out is None) == (other.held_out is None)
+        and (one.held_out is None or other.held_out is None or np.array_equal(one.held_out, other.held_out))
         and (one.ids is None) == (other.ids is None)
         and all(map(np.array_equal, one.ids or (), other.ids or ()))
     )

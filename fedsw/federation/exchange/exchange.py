@@ -69,22 +69,22 @@ def exchange(
     return {node: replies.get(node, silence) for node in requests}
 
 
-def answers_to(grid: Grid, asked: Mapping[str, int]) -> dict[str, RecordDict | Fault]:
+def answers_to(grid: Grid, nodes: Mapping[str, int]) -> dict[str, RecordDict | Fault]:
     """What has come for requests, by their ids: of each the content that its node sent, or the fault.
 
     A reply counts only as that of the node that the request went to. One of another node answers nothing, whatever it
     says of itself; the request stays open.
     """
-    found = dict[str, RecordDict | Fault]()
-    for answered, message in _pulled(grid, list(asked)):
+    answers = dict[str, RecordDict | Fault]()
+    for answered, message in _pulled(grid, list(nodes)):
         if isinstance(message, Fault):
-            found[answered] = message
-        elif answered in asked and answered not in found:
-            if _comes_from(message, asked[answered]):
-                found[answered] = content_of(message)
+            answers[answered] = message
+        elif answered in nodes and answered not in answers:
+            if _comes_from(message, nodes[answered]):
+                answers[answered] = content_of(message)
             else:
                 _log.warning("node %d answered in another node's name; it is not believed", _source(message))
-    return found
+    return answers
 
 
 def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fault]]:
@@ -94,12 +94,12 @@ def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fau
         yield from ((message.metadata.reply_to_message_id, message) for message in grid.pull_messages(ids))
         return
     undecodable: Any = importlib.import_module("google.protobuf.message").DecodeError
-    for asked in ids:  # Flower reads all replies in one go, and at the first that does not decode all others are lost
+    for message_id in ids:  # Flower reads all in one go: at the first reply that does not decode all others are lost
         try:
-            replies = list(grid.pull_messages([asked]))
+            replies = list(grid.pull_messages([message_id]))
             yield from [(message.metadata.reply_to_message_id, message) for message in replies]
         except (*_UNREADABLE, undecodable) as fault:
-            yield asked, Fault(f"its reply is unreadable: {type(fault).__name__}")
+            yield message_id, Fault(f"its reply is unreadable: {type(fault).__name__}")
 
 
 def _comes_from(message: Message, node: int) -> bool:

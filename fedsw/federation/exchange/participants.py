@@ -38,7 +38,7 @@ class Site:
     Attributes:
         ids: of all records by cell, client after client (seeded runs only).
         spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
-        kept: records per group that are kept out of training, (S, groups); None where nothing of them is released.
+        held_out: records per group that are kept out of training, (S, groups); None where nothing of them is released.
         answered: what the node has answered in this run before (`Joined`), (A, 3).
     """
 
@@ -47,17 +47,17 @@ class Site:
     sizes: Counts
     ids: tuple[Counts, ...] | None
     spent: NDArray[np.float64] | None
-    kept: Counts | None = None
+    held_out: Counts | None = None
     answered: Counts = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
 
     @property
     def members(self) -> tuple[Member, ...]:
         """Its clients one by one."""
-        return tuple(self.member(place) for place in range(len(self.clients)))
+        return tuple(self.member(position) for position in range(len(self.clients)))
 
-    def member(self, place: int) -> Member:
+    def member(self, position: int) -> Member:
         """The client at a position."""
-        return Member(self.node, int(self.clients[place]), place, tuple(self.sizes[place].tolist()))
+        return Member(self.node, int(self.clients[position]), position, tuple(self.sizes[position].tolist()))
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ def whole(sites: Sequence[Site]) -> tuple[Present, ...]:
 
 def clients_of(present: Sequence[Present]) -> int:
     """How many clients can be asked."""
-    return sum(each.count for each in present)
+    return sum(site.count for site in present)
 
 
 def totals(present: Sequence[Present]) -> tuple[int, ...]:
     """Records per cell of all clients that are here."""
-    return tuple(int(total) for total in sum(each.sizes.sum(axis=0) for each in present))
+    return tuple(int(total) for total in sum(site.sizes.sum(axis=0) for site in present))
 
 
 def gather(
@@ -147,8 +147,8 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
     Every node loads and validates the records of its clients here; nothing is spent. Raises as `gather`.
     """
     settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
-    asked = messages.encode(SizesAsked(_as_sent(task), run), terms)
-    requests = dict.fromkeys(_wait_for_nodes(grid, settings), asked)
+    request = messages.encode(SizesAsked(_as_sent(task), run), terms)
+    requests = dict.fromkeys(_wait_for_nodes(grid, settings), request)
     replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Sizes:
@@ -158,18 +158,20 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
             raise FederationError(f"{_who(Sizes, reply, terms)}'s sizes are unreadable: {fault}") from None
 
     sizes, lost = _understood(replies, read)
-    _require_enough(sum(len(each.clients) for each in sizes), settings, lost)
-    found = sum((each.by_group.numpy().sum(axis=0) for each in sizes), np.zeros(len(task.groups), dtype=np.int64))
-    if not found.any():
+    _require_enough(sum(len(answer.clients) for answer in sizes), settings, lost)
+    by_group = sum(
+        (answer.by_group.numpy().sum(axis=0) for answer in sizes), np.zeros(len(task.groups), dtype=np.int64)
+    )
+    if not by_group.any():
         raise FederationError("the clients hold no record at all; give them data")
-    return dict(zip(task.groups, found.tolist(), strict=True))
+    return dict(zip(task.groups, by_group.tolist(), strict=True))
 
 
 def _understood(
     replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
 ) -> tuple[list[_Read], list[str]]:
     """What nodes said that can be read, and why others' cannot; a client that refuses is an error."""
-    found, lost = list[_Read](), list[str]()
+    answers, lost = list[_Read](), list[str]()
     for node, reply in replies.items():
         if isinstance(reply, Fault):
             lost.append(f"a client could not join: {reply.reason}")
@@ -177,10 +179,10 @@ def _understood(
                 raise FederationError(lost[-1])
             continue
         try:
-            found.append(read(node, reply))
+            answers.append(read(node, reply))
         except FederationError as fault:
             lost.append(str(fault))
-    return found, lost
+    return answers, lost
 
 
 def _require_enough(clients: int, settings: Federation, lost: Sequence[str]) -> None:
@@ -227,8 +229,8 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     _refuse_crowd(clients, sizes, task)
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
     spent = None if joined.epsilon is None else joined.epsilon.numpy()
-    kept = None if joined.kept is None else joined.kept.numpy()
-    return Site(node, clients, sizes, ids, spent, kept, joined.answered.numpy())
+    held_out = None if joined.kept is None else joined.kept.numpy()
+    return Site(node, clients, sizes, ids, spent, held_out, joined.answered.numpy())
 
 
 def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
@@ -250,10 +252,10 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
 def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
     """A client that states more records of a group than are taken."""
     if bool((beyond := sizes > MOST_RECORDS).any()):
-        place, cell = (int(each) for each in np.argwhere(beyond)[0])
+        position, cell = (int(index) for index in np.argwhere(beyond)[0])
         raise FederationError(
-            f"client {clients[place]} states {sizes[place, cell]} records of group {task.objective.cells[cell]}; a "
-            f"federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
+            f"client {clients[position]} states {sizes[position, cell]} records of group {task.objective.cells[cell]}; "
+            f"a federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
             "client, or mend what it states"
         )
 
@@ -302,7 +304,7 @@ def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bo
 
 def _refuse_sizes(task: Problem, sites: Sequence[Site]) -> None:
     """Refuse groups without a record, or with more than a federation holds, and clients without one."""
-    clients, sizes = (np.concatenate(each) for each in zip(*((s.clients, s.sizes) for s in sites), strict=True))
+    clients, sizes = (np.concatenate(parts) for parts in zip(*((s.clients, s.sizes) for s in sites), strict=True))
     for name, held in zip(task.objective.cells, sizes.T, strict=True):
         total = int(held.sum())
         if total == 0:

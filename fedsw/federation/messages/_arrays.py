@@ -27,16 +27,18 @@ class Shared(Array):
     """
 
     def __init__(self, values: Tensor) -> None:
-        own = values.detach().to("cpu", copy=True)
-        self.__dict__.update(dtype=wire.dtype_of(own), shape=tuple(own.shape), stype=wire.ARRAY_FORMAT, _own=own)
+        tensor = values.detach().to("cpu", copy=True)
+        self.__dict__.update(
+            dtype=wire.dtype_of(tensor), shape=tuple(tensor.shape), stype=wire.ARRAY_FORMAT, _tensor=tensor
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Make the bytes, which are not there yet."""
         if name != "data":
             raise AttributeError(f"an array has no {name}")
-        if (own := self.__dict__.get("_own")) is not None:  # or another thread has made them
-            self.__dict__.setdefault("data", wire.encode(own)[3])
-            self.__dict__.pop("_own", None)
+        if (tensor := self.__dict__.get("_tensor")) is not None:  # or another thread has made them
+            self.__dict__.setdefault("data", wire.encode(tensor)[3])
+            self.__dict__.pop("_tensor", None)
             object.__setattr__(self, "__class__", Array)  # by that name Flower stores it
         return self.__dict__["data"]
 
@@ -52,8 +54,8 @@ class Shared(Array):
 
 def bytes_in(array: Array) -> int:
     """Bytes that an array takes on the wire; none are made for it."""
-    own = vars(array).get("_own")
-    return len(array.data) if own is None else wire.size_of(own)
+    tensor = vars(array).get("_tensor")
+    return len(array.data) if tensor is None else wire.size_of(tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +127,10 @@ class WholeValues(ArrayField):
 
     def bound(self, value: Tensor) -> Mapping[str, int]:
         """See `Field`; a value of the field's shape."""
-        found = {} if self.length is None else {self.length: len(value)}
+        lengths = {} if self.length is None else {self.length: len(value)}
         if self.totals is not None:
-            found |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
-        return found
+            lengths |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
+        return lengths
 
     def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
         """See `Field`; a value of the field's shape."""
@@ -221,16 +223,16 @@ class BroadcastValues(ArrayField):
         """See `Field`."""
         array = get(self.name)
         self._check(array, self.shape, terms, self.name)
-        found = Broadcast(array, self.name)
-        if self.finite and not bool(torch.isfinite(found.tensor()).all()):
+        broadcast = Broadcast(array, self.name)
+        if self.finite and not bool(torch.isfinite(broadcast.tensor()).all()):
             raise Malformed(f"{self.name} are not all finite", self.name)
-        return found
+        return broadcast
 
 
 def _decoded(array: Array, name: str) -> Tensor:
-    own: Tensor | None = vars(array).get("_own")
-    if own is not None:
-        return own.clone()
+    tensor: Tensor | None = vars(array).get("_tensor")
+    if tensor is not None:
+        return tensor.clone()
     every = (None,) * len(array.shape)
     try:
         return wire.decode(array.dtype, array.shape, array.stype, array.data, expected=every, name=name)

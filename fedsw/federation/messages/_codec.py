@@ -67,20 +67,20 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
     """The fields of a kind of message, by attribute, in the order in which they travel; a nonce is under `nonce`."""
     if kind in _FIELDS:
         return _FIELDS[kind]
-    found: dict[str, Field] = {}
+    table: dict[str, Field] = {}
     for attribute, hint in get_type_hints(kind, include_extras=True).items():
         if attribute == "nonce":
             continue
         said = getattr(hint, "__metadata__", ())
-        fields = [each for each in said if isinstance(each, Field)]
+        fields = [part for part in said if isinstance(part, Field)]
         if len(fields) != 1:
             raise TypeError(f"{kind.__name__}.{attribute} has {len(fields)} fields in the table; annotate it with one")
-        found[attribute] = replace(fields[0], about="".join(each for each in said if isinstance(each, str)))
+        table[attribute] = replace(fields[0], about="".join(part for part in said if isinstance(part, str)))
     if kind.nonce is not None:
         about = "drawn afresh for every message, so that no record equals another"
-        found["nonce"] = Reals(wire.NONCE, PUBLIC, about=about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
-    _FIELDS[kind] = found
-    return found
+        table["nonce"] = Reals(wire.NONCE, PUBLIC, about=about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
+    _FIELDS[kind] = table
+    return table
 
 
 class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
@@ -125,7 +125,7 @@ def unmade(content: RecordDict) -> Unmade | None:
 def bytes_of(content: RecordDict) -> int:
     """Bytes of the arrays in a message."""
     records = _parts(content)
-    return sum(bytes_in(each) for record in records.values() for each in record.values() if isinstance(each, Array))
+    return sum(bytes_in(value) for record in records.values() for value in record.values() if isinstance(value, Array))
 
 
 def _parts(content: RecordDict) -> Mapping[str, Mapping[str, Any]]:
@@ -142,9 +142,9 @@ def encode(message: Message, terms: Terms) -> RecordDict:
             continue
         value = getattr(message, attribute)
         if (value is not None) != field.present(terms):
-            found = "is missing" if value is None else "may not travel"
+            fault = "is missing" if value is None else "may not travel"
             rule = "it always travels" if field.when is None else f"it travels {field.when.text}"
-            raise RuntimeError(f"{type(message).__name__}.{attribute} {found}: {rule}")
+            raise RuntimeError(f"{type(message).__name__}.{attribute} {fault}: {rule}")
         if value is None:
             continue
         put = field.put(value, terms)
@@ -190,13 +190,13 @@ def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: 
 
 def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
     """The keys that a message of a run has, by record."""
-    found: dict[str, set[str]] = {}
+    by_record: dict[str, set[str]] = {}
     for field in fields_of(kind).values():
         if field.present(terms):
-            found.setdefault(field.record, set()).update(field.keys(terms))
-    if kind.nonce is not None and found[kind.nonce] == {wire.NONCE}:
-        del found[kind.nonce]  # of a record that is not there
-    return {record: frozenset(keys) for record, keys in found.items()}
+            by_record.setdefault(field.record, set()).update(field.keys(terms))
+    if kind.nonce is not None and by_record[kind.nonce] == {wire.NONCE}:
+        del by_record[kind.nonce]  # of a record that is not there
+    return {record: frozenset(keys) for record, keys in by_record.items()}
 
 
 def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, Any]], terms: Terms) -> None:
@@ -204,8 +204,8 @@ def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, A
     for name, record in records.items():
         for key in record:
             if key not in allowed.get(name, ()):
-                found = f"{name}[{str(key)[:40]!r}]"
-                raise Malformed(f"{found} came, which {kind.__name__} does not hold in this run", found)
+                unknown = f"{name}[{str(key)[:40]!r}]"
+                raise Malformed(f"{unknown} came, which {kind.__name__} does not hold in this run", unknown)
 
 
 def _getter(records: Mapping[str, Mapping[str, Any]], field: Field) -> Get:
@@ -245,33 +245,33 @@ class Fault:
 
 def addressed(content: RecordDict, positions: Sequence[int]) -> RecordDict:
     """A request, encoded once for all nodes, to the clients at some positions of a node, ascending."""
-    return RecordDict({**content, CLIENTS: ConfigRecord({_POSITIONS: [int(each) for each in positions]})})
+    return RecordDict({**content, CLIENTS: ConfigRecord({_POSITIONS: [int(position) for position in positions]})})
 
 
 def opened(content: RecordDict, clients: int) -> tuple[RecordDict, list[int]]:
     """A request, and which of the node's clients it is for, by ascending positions; else `Malformed`."""
     record = content.get(CLIENTS)
     positions = record.get(_POSITIONS) if isinstance(record, ConfigRecord) else None
-    asked = [each for each in positions if type(each) is int] if isinstance(positions, list) else []
-    if not asked or asked != positions or asked != sorted(set(asked)) or not 0 <= asked[0] <= asked[-1] < clients:
+    chosen = [position for position in positions if type(position) is int] if isinstance(positions, list) else []
+    if not chosen or chosen != positions or chosen != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < clients:
         raise Malformed(
             f"the request does not say for which of this node's {clients} clients it is", CLIENTS, positions
         )
-    return RecordDict({name: held for name, held in content.items() if name != CLIENTS}), asked
+    return RecordDict({name: held for name, held in content.items() if name != CLIENTS}), chosen
 
 
 def packed(answers: Mapping[int, RecordDict | Fault]) -> RecordDict:
     """A node's reply: what each of its clients sends, by position."""
-    found, faults = RecordDict(), dict[str, str | int | None]()
+    reply, faults = RecordDict(), dict[str, str | int | None]()
     for position, answer in answers.items():
         if isinstance(answer, Fault):
             faults |= {f"{position}{_BETWEEN}reason": answer.reason, f"{position}{_BETWEEN}code": answer.code}
             continue
         for name, record in answer.items():
-            found[f"{position}{_BETWEEN}{name}"] = record
+            reply[f"{position}{_BETWEEN}{name}"] = record
     if faults:
-        found[_FAULTS] = ConfigRecord(faults)  # type: ignore[arg-type]
-    return found
+        reply[_FAULTS] = ConfigRecord(faults)  # type: ignore[arg-type]
+    return reply
 
 
 def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, RecordDict | Fault]:
@@ -281,11 +281,11 @@ def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, Reco
     """
     answers: dict[int, RecordDict] = {}
     for name, record in content.items():
-        position, between, own = name.partition(_BETWEEN)
+        position, between, record_name = name.partition(_BETWEEN)
         if between and position.isdecimal() and len(position) < 20:
-            answers.setdefault(int(position), RecordDict())[own] = record
+            answers.setdefault(int(position), RecordDict())[record_name] = record
     faults = content.get(_FAULTS)
-    return {each: answers.get(each) or _refusal(faults, each) for each in positions}
+    return {client: answers.get(client) or _refusal(faults, client) for client in positions}
 
 
 def is_packed(content: RecordDict) -> bool:

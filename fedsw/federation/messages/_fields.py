@@ -202,13 +202,13 @@ class Numbers(Number):
 
     def put(self, value: Iterable[Any], terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
-        return {self.name: [self.kind(each) for each in value]}
+        return {self.name: [self.kind(number) for number in value]}
 
     def take(self, get: Get, terms: Terms) -> tuple[Any, ...]:
         """See `Field`."""
         values, count = get(self.name), self.counted(terms)
         fits = isinstance(values, list) and count in (None, len(values))
-        if fits and all(type(each) is self.kind and each in self.limits for each in values):
+        if fits and all(type(number) is self.kind and number in self.limits for number in values):
             return tuple(values)
         self.refuse(values, f"{'' if count is None else f'{count} '}{self.called}s {self.limits}")
 

@@ -35,8 +35,8 @@ class AlreadyAnswered(ValueError):
 class Answered:
     """The attempts of one run that a node has answered: in a file, or in what the node keeps between messages."""
 
-    def __init__(self, place: Path | None, memory: MutableMapping[str, Any]) -> None:
-        self._place, self._memory = place, memory
+    def __init__(self, path: Path | None, memory: MutableMapping[str, Any]) -> None:
+        self._path, self._memory = path, memory
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
@@ -51,21 +51,21 @@ class Answered:
     @property
     def file(self) -> Path | None:
         """The file that is there from the first answer on; None for a simulated node."""
-        return self._place
+        return self._path
 
     def note(self, kind: str, round_: int, attempt: int) -> None:
         """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
-        if self._place is None:
+        if self._path is None:
             before = bytes(self._memory.get(_KEY, b""))
             self._memory[_KEY] = before + _line(before, kind, round_, attempt)
             return
         try:
-            files.new_folder(self._place.parent)
-            with files.locked(self._place.with_suffix(".lock"), _PATIENCE), files.opened(self._place, "a+b") as file:
+            files.new_folder(self._path.parent)
+            with files.locked(self._path.with_suffix(".lock"), _PATIENCE), files.opened(self._path, "a+b") as file:
                 file.seek(0)
                 file.write(_line(file.read(), kind, round_, attempt))
                 file.flush()
-                files.sync(self._place)
+                files.sync(self._path)
         except OSError as fault:
             raise RuntimeError(
                 f"this node cannot write down what it has answered ({fault.strerror}), and answers nothing without; "
@@ -74,13 +74,13 @@ class Answered:
 
     def all(self) -> NDArray[np.int64]:
         """Every exchange that was answered, (A, 3): round, attempt, and which of the attempt's exchanges."""
-        found = re.findall(rb"^(\d+) (\d+) ([12])$", self._content(), flags=re.MULTILINE)
-        return np.array(found, dtype=np.int64).reshape(-1, 3)
+        lines = re.findall(rb"^(\d+) (\d+) ([12])$", self._content(), flags=re.MULTILINE)
+        return np.array(lines, dtype=np.int64).reshape(-1, 3)
 
     def _content(self) -> bytes:
-        if self._place is None:
+        if self._path is None:
             return bytes(self._memory.get(_KEY, b""))
-        return self._place.read_bytes() if self._place.exists() else b""
+        return self._path.read_bytes() if self._path.exists() else b""
 
 
 def _line(before: bytes, kind: str, round_: int, attempt: int) -> bytes:

@@ -63,7 +63,7 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
         return None if data is None else DatasetAccount.of_client(accounts_folder(), data, client)
     if (named := node_config.get(ACCOUNT)) is None:
         return None
-    folder = accounts_folder() if (kept := node_config.get(ACCOUNTS)) is None else Path(str(kept))
+    folder = accounts_folder() if (chosen := node_config.get(ACCOUNTS)) is None else Path(str(chosen))
     several = "num-clients" in node_config
     return DatasetAccount.of_client(folder, str(named), client) if several else DatasetAccount(folder, str(named))
 
@@ -77,7 +77,7 @@ class Planned:
     """
 
     account: DatasetAccount
-    place: Path
+    ledger: Path
     cost: Counts | Cost
     answers: Path | None = None
 
@@ -97,22 +97,22 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
     kind = f"{experiment.privacy.trust}, own ledger"
     noisy, why = experiment.privacy.noisy, unprotected(experiment)
     for client in clients:
-        client.account.require_newest(run, client.place)
+        client.account.require_newest(run, client.ledger)
         if noisy or client.answers is not None:
-            bind_again(client.place, client.account, run, client.answers)
+            bind_again(client.ledger, client.account, run, client.answers)
     try:
         if (within := clients[0].account.within) is not None:
             together = Cost.of(part for client in clients for part in one_cost(client.cost).counted().parts)
-            folder = str(clients[0].place.parent.resolve())
+            folder = str(clients[0].ledger.parent.resolve())
             within.reserve(run, together, About(experiment.name, kind, folder, why), among=True)
         for client in clients:
-            about = About(experiment.name, kind, str(client.place.resolve()), why)
+            about = About(experiment.name, kind, str(client.ledger.resolve()), why)
             client.account.reserve(run, client.cost, about)
             if not noisy and client.answers is None:  # there is no ledger, and whatever leaves has cost that much
                 client.account.settle(run, client.cost, None)
     except BaseException:
         if noisy or clients[0].answers is not None:
-            give_back(clients[0].place.parent)
+            give_back(clients[0].ledger.parent)
         raise
 
 
@@ -135,10 +135,10 @@ def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequenc
 
 def give_back(folder: Path) -> None:
     """Give back what was set aside for ledgers in a folder that were never begun: the run was refused."""
-    for place in bound_in(folder):
-        if not place.exists() and remembered(place) is None:
-            settle(place)
-            unbind(place)
+    for path in bound_in(folder):
+        if not path.exists() and remembered(path) is None:
+            settle(path)
+            unbind(path)
 
 
 STATE_VARIABLE = "FEDSW_STATE"
@@ -152,7 +152,7 @@ _MOST_LEDGERS = 2000
 _holding = threading.Lock()
 
 
-class _Kept:
+class _OpenLedgers:
     """Ledgers of a folder that stay open between messages, least recently used first."""
 
     def __init__(self) -> None:
@@ -163,12 +163,12 @@ class _Kept:
     def take(self, path: Path) -> Ledger | None:
         """A ledger that is open, for use until it is given back."""
         with _holding:
-            found = self.ledgers.get(path)
-            if found is None or not found.is_open:  # one that the disk failed is closed
+            ledger = self.ledgers.get(path)
+            if ledger is None or not ledger.is_open:  # one that the disk failed is closed
                 return None
             self.ledgers.move_to_end(path)
             self._used[path] += 1
-            return found
+            return ledger
 
     def give_back(self, path: Path) -> None:
         """End the use of a ledger that was taken."""
@@ -193,7 +193,7 @@ class _Kept:
                 self.ledgers[path] = ledger
 
 
-_held: dict[Path, _Kept] = {}
+_held: dict[Path, _OpenLedgers] = {}
 
 
 def most_open() -> int:
@@ -282,7 +282,7 @@ def held_open(folder: Path) -> Iterator[None]:
     `most_open` of them are held; beyond, those that were not used for longest are closed, and opened again when needed.
     """
     folder = folder.resolve()
-    _held[folder] = _Kept()
+    _held[folder] = _OpenLedgers()
     try:
         yield
     finally:
@@ -300,17 +300,17 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         ValueError: if the file accounts for another run, or for another guarantee.
         LedgerBusy: if another process holds it.
     """
-    kept = _held.get(path.parent)
-    if kept is not None and (held := kept.take(path)) is not None:
+    cache = _held.get(path.parent)
+    if cache is not None and (held := cache.take(path)) is not None:
         try:
             _require_same(path, held, promise)
             yield held
             remember(path, held.head())
         finally:
-            kept.give_back(path)
+            cache.give_back(path)
         return
-    if kept is not None:
-        kept.make_room()
+    if cache is not None:
+        cache.make_room()
     ledger = None
     try:
         ledger = _open(path, promise)
@@ -320,11 +320,11 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
     except BaseException:
         if ledger is not None:
             ledger.close()
-        if kept is not None:
-            kept.fill(path, None)
+        if cache is not None:
+            cache.fill(path, None)
         raise
-    if kept is not None and _held.get(path.parent) is kept:
-        kept.fill(path, ledger)
+    if cache is not None and _held.get(path.parent) is cache:
+        cache.fill(path, ledger)
     else:
         ledger.close()
 
@@ -360,7 +360,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
 
 def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
     """Refuse a ledger that accounts for something else than this run's guarantee."""
-    kept = Promise(
+    stored = Promise(
         ledger.run,
         ledger.budget,
         ledger.delta,
@@ -370,10 +370,10 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
         ledger.mechanism,
         ledger.relation,
     )
-    close = math.isclose(kept.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
-    if not close or replace(kept, epsilon=promise.epsilon) != promise:
+    close = math.isclose(stored.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
+    if not close or replace(stored, epsilon=promise.epsilon) != promise:
         raise ValueError(
-            f"{path} accounts for another run: it holds {kept} for {', '.join(ledger.groups)}, and this is {promise} "
+            f"{path} accounts for another run: it holds {stored} for {', '.join(ledger.groups)}, and this is {promise} "
             f"for {', '.join(promise.groups)}. Give every run a folder of its own: {REMEDY}"
         )
 

@@ -49,7 +49,7 @@ class Due:
     Of a run with releases of several kinds `most` is what it is planned to release; see `account.require_planned`.
     """
 
-    place: Path
+    ledger: Path
     promise: Promise
     round: int
     attempt: int
@@ -67,34 +67,34 @@ def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
     Of each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
     """
     size = max(1, account.most_open() // 2)
-    return [each for start in range(0, len(dues), size) for each in _paid(dues[start : start + size])]
+    return [payment for start in range(0, len(dues), size) for payment in _paid(dues[start : start + size])]
 
 
 def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
-    found: dict[int, Paid | Exception] = {}
+    results: dict[int, Paid | Exception] = {}
     uses: dict[int, AbstractContextManager[Ledger]] = {}
     bills: dict[int, Bill] = {}
     try:
-        for place, due in enumerate(dues):
-            use = opened(due.place, due.promise)
+        for index, due in enumerate(dues):
+            use = opened(due.ledger, due.promise)
             try:
                 ledger = use.__enter__()
-                uses[place] = use
+                uses[index] = use
                 ledger.require_fresh(due.round, due.attempt)
                 require_planned(ledger, due.most, due.charges, due.sigma)
-                bills[place] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
+                bills[index] = Bill(ledger, due.round, due.attempt, due.charges, due.sigma, due.parts)
             except Exception as fault:
-                found[place] = fault
-        found |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
-        paid = [place for place, said in found.items() if isinstance(said, Paid)]
-        _charged.update({dues[place].place: (_run(dues[place].promise.run), dues[place].round) for place in paid})
+                results[index] = fault
+        results |= dict(zip(bills, pay_together(list(bills.values())), strict=True))
+        paid = [index for index, said in results.items() if isinstance(said, Paid)]
+        _charged.update({dues[index].ledger: (_run(dues[index].promise.run), dues[index].round) for index in paid})
     finally:
-        for place, used in uses.items():
+        for index, used in uses.items():
             try:
                 used.__exit__(None, None, None)
             except Exception as fault:  # what is charged is charged; without its memory beside it nothing leaves
-                found[place] = fault
-    return [found[place] for place in range(len(dues))]
+                results[index] = fault
+    return [results[index] for index in range(len(dues))]
 
 
 _charged: dict[Path, tuple[str, int]] = {}
@@ -118,11 +118,11 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
     privacy = node.task.experiment.privacy
     if not (privacy.local and privacy.noisy):
         return
-    asked = message.content.get("config")
-    round_ = asked.get("round") if isinstance(asked, ConfigRecord) else None
+    config = message.content.get("config")
+    round_ = config.get("round") if isinstance(config, ConfigRecord) else None
     positions = messages.answered_for(reply.content, len(node.clients))
     places = ledgers_of(node, context, positions).values()
-    missing = [place.stem for place in places if not _has_round(place, node.run, round_)]
+    missing = [path.stem for path in places if not _has_round(path, node.run, round_)]
     if missing and (len(missing) == len(positions) or messages.is_packed(reply.content)):
         raise RuntimeError(
             f"something would leave in round {round_!r} under trust {privacy.trust!r}, and the ledger of "
@@ -130,12 +130,12 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
         )
 
 
-def _has_round(place: Path, run: str, round_: object) -> bool:
-    if _charged.get(place) == (_run(run), round_):
+def _has_round(path: Path, run: str, round_: object) -> bool:
+    if _charged.get(path) == (_run(run), round_):
         return True
-    if not place.exists():
+    if not path.exists():
         return False
-    with Ledger.open(place, read_only=True) as ledger:
+    with Ledger.open(path, read_only=True) as ledger:
         return any(charged == round_ for charged, _ in ledger.attempts())
 
 
@@ -150,22 +150,24 @@ def each_pays(
 ) -> Together[Down, Up]:
     """What clients do that pay together, each from its own ledger (without noise nothing), and then release in turn."""
 
-    def together(node: Node, asked: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
-        found: dict[int, Up | Exception] = {}
+    def together(node: Node, request: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
+        answers: dict[int, Up | Exception] = {}
         dues: dict[int, Due] = {}
         for position in positions if node.task.experiment.privacy.noisy else ():
             try:
-                dues[position] = due(alone := node.alone(position), asked, ledger_of(alone, context))
+                dues[position] = due(alone := node.alone(position), request, ledger_of(alone, context))
             except Exception as fault:  # of this client alone: the others answer
-                found[position] = fault
+                answers[position] = fault
         paid = dict(zip(dues, paid_together(list(dues.values())), strict=True))
-        for position in [each for each in positions if each not in found]:
+        for position in [other for other in positions if other not in answers]:
             said = paid.get(position)
             try:
-                found[position] = said if isinstance(said, Exception) else release(node.alone(position), asked, said)
+                answers[position] = (
+                    said if isinstance(said, Exception) else release(node.alone(position), request, said)
+                )
             except Exception as fault:
-                found[position] = fault
-        return found
+                answers[position] = fault
+        return answers
 
     return together
 
@@ -181,16 +183,16 @@ def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) 
         alone, content, positions = len(node.clients) == 1, message.content, [0]
         if not alone:
             content, positions = messages.opened(content, len(node.clients))
-        asked = asked_of(exchange, content, Terms.of(node.task))
-        _prepare(node, asked)
-        terms, found = Terms.of(node.task), together(node, asked, positions, context)
-        if alone and isinstance(found[0], Exception):
-            raise found[0]
-        answers = {position: _packable(found[position], terms, context) for position in positions}
-        note(exchange, asked, node, context)  # charged once, by the ledger; where there is none, refused here
-        own = answers[0] if alone else messages.packed(answers)
-        assert isinstance(own, RecordDict)
-        return Message(own, reply_to=message)
+        request = asked_of(exchange, content, Terms.of(node.task))
+        _prepare(node, request)
+        terms, outcomes = Terms.of(node.task), together(node, request, positions, context)
+        if alone and isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+        answers = {position: _packable(outcomes[position], terms, context) for position in positions}
+        note(exchange, request, node, context)  # charged once, by the ledger; where there is none, refused here
+        reply = answers[0] if alone else messages.packed(answers)
+        assert isinstance(reply, RecordDict)
+        return Message(reply, reply_to=message)
 
     return answer
 
@@ -207,16 +209,16 @@ def _packable(answer: messages.Message | Exception, terms: Terms, context: Conte
 def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
     """This node and the request of a trusted server, decoded."""
     node = greeted(exchange, context)
-    asked = asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
-    _prepare(node, asked)
-    return node, asked
+    request = asked_of(exchange, message.content, Terms.of(node.task, S=len(node.clients)))
+    _prepare(node, request)
+    return node, request
 
 
 def fresh(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
     """`node_of` where the answer is one that this node has not given before; else `AlreadyAnswered`, uncomputed."""
-    node, asked = node_of(exchange, message, context)
-    note(exchange, asked, node, context)
-    return node, asked
+    node, request = node_of(exchange, message, context)
+    note(exchange, request, node, context)
+    return node, request
 
 
 def answered_by(node: Node, context: Context) -> Answered:
@@ -224,9 +226,9 @@ def answered_by(node: Node, context: Context) -> Answered:
     return Answered.of(context.node_config, int(node.clients[0]), node.run, _state(f"{STATE}-answered", context))
 
 
-def note(exchange: Exchange[Down, Up], asked: Any, node: Node, context: Context) -> None:
+def note(exchange: Exchange[Down, Up], request: Any, node: Node, context: Context) -> None:
     """Write down that a request for an attempt is answered, before the answer leaves."""
-    answered_by(node, context).note(exchange.kind, asked.round, asked.attempt)
+    answered_by(node, context).note(exchange.kind, request.round, request.attempt)
 
 
 def join_of(context: Context) -> Node:
@@ -248,9 +250,9 @@ def greeted(exchange: Exchange[Down, Up], context: Context) -> Node:
     return node
 
 
-def _prepare(node: Node, asked: messages.Message) -> None:
+def _prepare(node: Node, request: messages.Message) -> None:
     """Let the node's features go through the map that came with a request, where one did."""
-    prepared: Broadcast | None = getattr(asked, "prepared", None)
+    prepared: Broadcast | None = getattr(request, "prepared", None)
     if prepared is not None:
         node.prepare(prepared.tensor())
 
@@ -275,7 +277,7 @@ def ledger_of(node: Node, context: Context) -> Path:
 
 def ledgers_of(site: Node, context: Context, positions: Sequence[int]) -> dict[int, Path]:
     """The files of the ledgers of some of a site's clients, by position."""
-    return {each: ledger_path(context.node_config, int(site.clients[each])) for each in positions}
+    return {position: ledger_path(context.node_config, int(site.clients[position])) for position in positions}
 
 
 def state_of_node(context: Context) -> dict[str, Any]:
@@ -362,10 +364,10 @@ def reason_of(
     for path in sorted(_known_paths(node_config, faults), key=len, reverse=True):
         text = re.sub(rf"(?<![\w/]){re.escape(path)}(/{_WORD}*)?(?![\w/])", HIDDEN, text)
 
-    def hidden(found: re.Match[str]) -> str:
-        quote = found["quote"] or ""
-        path = found[0].strip(quote) if quote else found[0]
-        return found[0] if f'"{path}"' in said else f"{quote}{HIDDEN}{quote}"
+    def hidden(match: re.Match[str]) -> str:
+        quote = match["quote"] or ""
+        path = match[0].strip(quote) if quote else match[0]
+        return match[0] if f'"{path}"' in said else f"{quote}{HIDDEN}{quote}"
 
     return shown(_ABSOLUTE.sub(hidden, text))
 
@@ -378,15 +380,15 @@ def _said_by_server(message: Message) -> str:
 
 def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ...]) -> Iterator[str]:
     """Paths of this machine that a reason may name; the longest that fits a place is the one that stands there."""
-    own = [str(node_config[key]) for key in _OWN_PATHS if node_config.get(key)]
+    configured = [str(node_config[key]) for key in _OWN_PATHS if node_config.get(key)]
     named = [str(name) for fault in faults for name in _files_of(fault)]
-    for path in (*own, *named, *(os.environ.get(name, "") for name in _OF_ENVIRONMENT)):
+    for path in (*configured, *named, *(os.environ.get(name, "") for name in _OF_ENVIRONMENT)):
         whole = os.path.abspath(os.path.expanduser(path)) if path else ""
-        yield from (each for each in (path, whole, os.path.realpath(whole)) if _is_path(each))
+        yield from (candidate for candidate in (path, whole, os.path.realpath(whole)) if _is_path(candidate))
         yield from (name for name in (Path(path).name,) if _is_path(name))
-    for path in own:
-        for each in islice(Path(path).rglob("*"), _MOST_FILES):
-            yield from (name for name in (str(each), each.name) if _is_path(name))
+    for path in configured:
+        for candidate in islice(Path(path).rglob("*"), _MOST_FILES):
+            yield from (name for name in (str(candidate), candidate.name) if _is_path(name))
     yield from (path for path in (os.getcwd(), tempfile.gettempdir(), sys.prefix) if _is_path(path))
 
 

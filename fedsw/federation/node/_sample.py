@@ -49,14 +49,14 @@ def held_back(
     units, seed, fraction = Units.of(records), task.experiment.data.seed, task.experiment.data.held_out_fraction
     held, back = owner[units.firsts], np.zeros(len(units), dtype=bool)
     for number, cell in enumerate(cells_of_units(task, records)):
-        for place, client in enumerate(clients):
-            own = cell[held[cell] == place]
+        for index, client in enumerate(clients):
+            candidates = cell[held[cell] == index]
             stream = Stream.seeded(seed, "held out", int(client), number)
-            keys = stream.words_of(units.names[own]) if units.declared else stream.words(len(own))
-            back[own[np.argsort(keys, kind="stable")[: math.floor(fraction * len(own))]]] = True
-    found = np.zeros(len(records), dtype=bool)
-    found[units.rows] = np.repeat(back, np.diff(units.starts))
-    return found
+            keys = stream.words_of(units.names[candidates]) if units.declared else stream.words(len(candidates))
+            back[candidates[np.argsort(keys, kind="stable")[: math.floor(fraction * len(candidates))]]] = True
+    mask = np.zeros(len(records), dtype=bool)
+    mask[units.rows] = np.repeat(back, np.diff(units.starts))
+    return mask
 
 
 Keys = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
@@ -78,17 +78,17 @@ def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) ->
     taking = np.flatnonzero(counts)
     lengths = starts[taking + 1] - starts[taking]
     places = _ranges(starts[taking], lengths)
-    found = keys(places)
+    drawn_keys = keys(places)
     ends = np.cumsum(lengths)
     if len(taking) <= _FEW:
         parts = [
-            places[begin:end][smallest_keys(found[begin:end], int(count))]
+            places[begin:end][smallest_keys(drawn_keys[begin:end], int(count))]
             for begin, end, count in zip(ends - lengths, ends, counts[taking], strict=True)
         ]
         return np.concatenate(parts) if parts else places
     client = np.repeat(np.arange(len(taking)), lengths)
-    few = _candidates(found, client, lengths, counts[taking])
-    order = few[np.lexsort((found[few], client[few]))]
+    few = _candidates(drawn_keys, client, lengths, counts[taking])
+    order = few[np.lexsort((drawn_keys[few], client[few]))]
     held = np.bincount(client[few], minlength=len(taking))
     rank = np.arange(len(few)) - np.repeat(np.cumsum(held) - held, held)
     return places[np.sort(order[rank < np.repeat(counts[taking], held)])]

@@ -18,8 +18,8 @@ def may_be_told(fault: BaseException) -> bool:
     """
     if not _raised_here(fault):
         return False
-    others = [each for each in chain(fault) if each is not fault and not _raised_here(each)]
-    return not any(str(each) and str(each) in str(fault) for each in others)
+    others = [other for other in chain(fault) if other is not fault and not _raised_here(other)]
+    return not any(str(other) and str(other) in str(fault) for other in others)
 
 
 def chain(fault: BaseException | None) -> Iterator[BaseException]:

@@ -78,21 +78,21 @@ def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         ValueError: naming the client, for NaN or infinite values, or a part without records.
         BadRecords, FileNotFoundError: for a file of its own, naming the file, row and column of the first fault.
     """
-    found = _all_records(task, node_config)
+    held = _all_records(task, node_config)
     if not task.experiment.data.held_out_fraction:
-        return found
-    return found.where(~held_back(task, found.records, found.owner, found.clients))
+        return held
+    return held.where(~held_back(task, held.records, held.owner, held.clients))
 
 
 def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     """The records of these clients that `data.held_out_fraction` keeps out of training; no round reads them."""
-    found = _all_records(task, node_config)
-    return found.where(held_back(task, found.records, found.owner, found.clients))
+    held = _all_records(task, node_config)
+    return held.where(held_back(task, held.records, held.owner, held.clients))
 
 
 def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
-    experiment, found = task.experiment, list[Records]()
+    experiment, parts = task.experiment, list[Records]()
     clients, total = clients_of(experiment, node_config)
     if experiment.data.source != "files" and not experiment.data.own:
         held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
@@ -107,10 +107,10 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
             records, everybodys = client_records(source, columns, client, total, alone=alone, several=several)
         if everybodys:
             return _part(records, experiment, clients, total)
-        found.append(records)
-    require_one_client_each([records.unit for records in found], clients, str(experiment.data.unit))
-    owner = np.repeat(np.arange(len(clients)), [len(records) for records in found])
-    whole = found[0] if len(found) == 1 else concatenate(found)
+        parts.append(records)
+    require_one_client_each([records.unit for records in parts], clients, str(experiment.data.unit))
+    owner = np.repeat(np.arange(len(clients)), [len(records) for records in parts])
+    whole = parts[0] if len(parts) == 1 else concatenate(parts)
     return Held(with_substitutes(whole), owner, np.arange(clients.start, clients.stop))
 
 
@@ -119,11 +119,11 @@ def _part(everybody: Records, experiment: Experiment, clients: range, total: int
 
     ExperimentError where they would be dealt to more clients than take part: a part of them would be in no run.
     """
-    if total > (asked := experiment.federation.clients):
+    if total > (wanted := experiment.federation.clients):
         raise ExperimentError(
-            f"federation.clients is {asked}, and this node is one of {total} (num-partitions): the records would be "
-            f"dealt to {total} clients, and those of {total - asked} left out. Start every node with "
-            f"--num-partitions {asked}, or set federation.clients to {total}"
+            f"federation.clients is {wanted}, and this node is one of {total} (num-partitions): the records would be "
+            f"dealt to {total} clients, and those of {total - wanted} left out. Start every node with "
+            f"--num-partitions {wanted}, or set federation.clients to {total}"
         )
     owner = owners(everybody, experiment.partition, total)
     numbers = np.arange(clients.start, clients.stop)
@@ -140,8 +140,8 @@ def _validate(task: Problem, held: Held) -> None:
     try:
         task.validate(held.records, name=f"clients {held.clients[0]} to {held.clients[-1]}")
     except ValueError:
-        for place, client in enumerate(held.clients):
-            task.validate(held.records.take(np.flatnonzero(held.owner == place)), name=f"client {client}")
+        for index, client in enumerate(held.clients):
+            task.validate(held.records.take(np.flatnonzero(held.owner == index)), name=f"client {client}")
         raise
 
 
@@ -165,8 +165,8 @@ def _own_records(
             )
         return _own_table(Path(str(named)), task, columns, client, total), False
     if folder := node_config.get("data-dir"):
-        own = Path(str(folder)) if alone else Path(str(folder)) / str(client)
-        return _own_table(find_table(own), task, columns, client, total), False
+        own_folder = Path(str(folder)) if alone else Path(str(folder)) / str(client)
+        return _own_table(find_table(own_folder), task, columns, client, total), False
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
@@ -175,7 +175,7 @@ def _own_records(
     shared = Path(task.experiment.data.data_dir).expanduser()
     if tables_in(shared):
         return shared_tables([find_table(shared)], columns)[0], True
-    tables = shared_tables([find_table(shared / str(each)) for each in clients], columns)
+    tables = shared_tables([find_table(shared / str(number)) for number in clients], columns)
     return numbered(tables[clients.index(client)], client, total), False
 
 
@@ -198,8 +198,8 @@ def require_agreement(columns: Columns | None, node_config: Mapping[str, Any]) -
     named = node_config.get("schema")
     if named is None:
         return
-    own = read_columns(Path(str(named)))
+    agreed = read_columns(Path(str(named)))
     if columns is None:
         raise ExperimentError(f"this node takes part with the columns of {named}; the experiment has no data.columns")
-    if found := difference(own, columns):
-        raise ExperimentError(f"this node takes part with the columns of {named}; in the experiment, {found}")
+    if differs := difference(agreed, columns):
+        raise ExperimentError(f"this node takes part with the columns of {named}; in the experiment, {differs}")

@@ -96,5 +96,5 @@ def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
     require_units(task.experiment, held.records)
     node = Node.of(task, held, run)
     if task.experiment.data.held_out_released:
-        node.kept = Node.of(task, held_out_records(task, node_config), run)
+        node.held_out = Node.of(task, held_out_records(task, node_config), run)
     return node

@@ -63,8 +63,8 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
     if trust_model(privacy.trust).masked:
         require_keys(node_config)
-    if (limit := _limit(node_config)) is not None and (found := _beyond(experiment, limit)):
-        raise ExperimentError(f"{found}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
+    if (limit := _limit(node_config)) is not None and (excess := _beyond(experiment, limit)):
+        raise ExperimentError(f"{excess}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
     alone = limit is not None or (agreed and all(trust_model(name).local for name in agreed))
     if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
@@ -91,15 +91,15 @@ def require_room(
     made = task_of(experiment) if task is None else task.task
     shape = stated_shape(experiment) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
-    whose, remedy, own = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
-    if not own:
+    whose, remedy, one_person = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
+    if not one_person:
         more = ", or this client's operator raises {} (`fedsw client`)"
         whose, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
     parts = parts_of(experiment, made, shape, rows=rows)
     try:
-        require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy, limit_said=own)
+        require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy, limit_said=one_person)
     except ExperimentError:
-        if not own:
+        if not one_person:
             _log.error("this client gives a run %.3g GiB of memory and %g s at most", memory / GIB, seconds)
         raise
 
@@ -119,8 +119,8 @@ def _batch(experiment: Experiment, records: int, cells: int) -> int:
     training = experiment.training
     if planned_releases(experiment) == 1:
         return records
-    asked = training.batch_fraction * records if training.batch_size is None else training.batch_size * cells
-    return max(1, math.ceil(min(records, asked)))
+    wanted = training.batch_fraction * records if training.batch_size is None else training.batch_size * cells
+    return max(1, math.ceil(min(records, wanted)))
 
 
 def choice_of(node_config: Mapping[str, Any]) -> str:
@@ -191,13 +191,13 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
 
 def read_modules(names: str) -> frozenset[str]:
     """The modules of a node's `modules`: full names, separated by commas; none in an empty text."""
-    found = frozenset(name.strip() for name in names.split(",") if name.strip())
-    for name in sorted(found):
+    modules = frozenset(name.strip() for name in names.split(",") if name.strip())
+    for name in sorted(modules):
         if not all(part.isidentifier() for part in name.split(".")):
             raise ExperimentError(
                 f"this node's modules name {name!r}, which is no module; write full names, as in hospital.models"
             )
-    return found
+    return modules
 
 
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
@@ -245,8 +245,8 @@ def _limit(node_config: Mapping[str, Any]) -> float | None:
 
 def _beyond(experiment: Experiment, limit: float) -> str | None:
     privacy = experiment.privacy
-    if (found := unprotected(experiment)) is not None:
-        return found
+    if (reason := unprotected(experiment)) is not None:
+        return reason
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if not privacy.epsilon <= limit:

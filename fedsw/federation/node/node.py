@@ -30,7 +30,7 @@ from fedsw.mathematics.clipping import Tape, clipped_sum, record
 class Batch:
     """One attempt's records at one node, cell by cell, client after client, under the model they were met with.
 
-    `given` are the records as the model takes them, on the device, where they went there in one piece.
+    `inputs` are the records as the model takes them, on the device, where they went there in one piece.
     """
 
     round: int
@@ -39,7 +39,7 @@ class Batch:
     model: nn.Module
     tape: Tape | None
     outputs: Tensor | None = None
-    given: Inputs | None = None
+    inputs: Inputs | None = None
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Node:
         run: the server's name for the run, which it keeps when it is resumed; a ledger is for one of them.
         clients: numbers of its clients in the federation, (S,), ascending.
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
-        kept: the records that its clients keep out of training, where something of them is released.
+        held_out: the records that its clients keep out of training, where something of them is released.
         settings: the experiment as the server sent it.
     """
 
@@ -66,7 +66,7 @@ class Node:
     clients: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     starts: tuple[NDArray[np.int64], ...] = ()
     batch: Batch | None = field(default=None)
-    kept: Node | None = field(default=None)
+    held_out: Node | None = field(default=None)
     settings: str = ""
 
     def __post_init__(self) -> None:
@@ -91,8 +91,8 @@ class Node:
 
     def under(self, task: Problem) -> Node:
         """The same clients and records under a task that differs in what `training.preset` chose alone."""
-        kept = None if self.kept is None else self.kept.under(task)
-        return replace(self, task=task, model=task.build_model(), batch=None, kept=kept)
+        held_out = None if self.held_out is None else self.held_out.under(task)
+        return replace(self, task=task, model=task.build_model(), batch=None, held_out=held_out)
 
     @property
     def sizes(self) -> list[int]:
@@ -108,8 +108,8 @@ class Node:
     def by_group(self) -> NDArray[np.int64]:
         """Number of each client's units in each group, (S, groups); public."""
         group = self.records.sensitive.numpy()[self.units.firsts]
-        counts = [np.bincount(group[self.units_of(place)], minlength=len(self.task.groups)) for place in self._places]
-        return np.stack(counts)
+        groups = len(self.task.groups)
+        return np.stack([np.bincount(group[self.units_of(position)], minlength=groups) for position in self._places])
 
     @property
     def _places(self) -> range:
@@ -120,23 +120,23 @@ class Node:
         """Global ids (n_j,) of the units in each cell j, client after client; shared in seeded runs only."""
         return [self.units.ids[cell] for cell in self.cells]
 
-    def delta(self, federation: int, own: int | None = None) -> float:
+    def delta(self, federation: int, units: int | None = None) -> float:
         """The guarantee's delta in a federation of so many units, never fewer than this node's, or `own`."""
-        records = max(federation, len(self.units) if own is None else own)
+        records = max(federation, len(self.units) if units is None else units)
         return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
-    def alone(self, place: int) -> Node:
+    def alone(self, position: int) -> Node:
         """One of its clients as a node of its own, with a copy of its records, made when first asked for."""
         if len(self.clients) == 1:
             return self
-        if place not in self._alone:
-            records = self.records.take(np.sort(self.units.all_rows(self.units_of(place))))
-            number, model = self.clients[place : place + 1], self.task.build_model()
-            kept = None if self.kept is None else self.kept.alone(place)
+        if position not in self._alone:
+            records = self.records.take(np.sort(self.units.all_rows(self.units_of(position))))
+            number, model = self.clients[position : position + 1], self.task.build_model()
+            held_out = None if self.held_out is None else self.held_out.alone(position)
             cells = cells_of_units(self.task, records)
-            self._alone[place] = Node(self.task, records, cells, model, self.run, number, kept=kept)
-        self._alone[place].task = self.task
-        return self._alone[place]
+            self._alone[position] = Node(self.task, records, cells, model, self.run, number, held_out=held_out)
+        self._alone[position].task = self.task
+        return self._alone[position]
 
     def prepare(self, vector: Tensor) -> None:
         """Let features go through a flat `Preparation`, a public map, before the model, and clip in its scale.
@@ -156,11 +156,10 @@ class Node:
         first = int(self.units.ids.min())  # a client's number in the seeded run: the least id of its records, or units
         return Stream.seeded(seed, purpose, first, round_, attempt)
 
-    def units_of(self, place: int) -> NDArray[np.int64]:
+    def units_of(self, position: int) -> NDArray[np.int64]:
         """Numbers (k,) of one client's units, cell by cell."""
-        return np.concatenate(
-            [cell[starts[place] : starts[place + 1]] for cell, starts in zip(self.cells, self.starts, strict=True)]
-        )
+        cells = zip(self.cells, self.starts, strict=True)
+        return np.concatenate([cell[starts[position] : starts[position + 1]] for cell, starts in cells])
 
     def lost(self, round_: int, attempt: int) -> NDArray[np.int64]:
         """Positions (L,) of its clients that are lost between the exchanges of an attempt; public.
@@ -187,11 +186,11 @@ class Node:
         Raises:
             ValueError: if a count is missing, or beyond what a client holds.
         """
-        asked = self._asked(counts)
+        wanted = self._asked(counts)
         stream, ids = Stream(key), self.units.ids
         words = stream.words(int(ids.max()) + 1) if self.seeded else None
         chosen = []
-        for cell, starts, count in zip(self.cells, self.starts, asked.T, strict=True):
+        for cell, starts, count in zip(self.cells, self.starts, wanted.T, strict=True):
 
             def keys(places: NDArray[np.int64], cell: NDArray[np.int64] = cell) -> NDArray[np.uint64]:
                 return stream.words(len(places)) if words is None else words[ids[cell[places]]]
@@ -217,18 +216,18 @@ class Node:
 
     def _asked(self, counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The counts that a server asks for, (S, c), each at most what the client holds."""
-        asked = np.asarray(counts, dtype=np.int64)
-        if asked.ndim == 1 and len(self.clients) == 1:
-            asked = asked[None, :]
-        if asked.shape != self.held.shape:
-            raise ValueError(f"{asked.shape[-1]} counts came for {len(self.cells)} groups")
-        if bool((wrong := (asked < 0) | (asked > self.held)).any()):
-            client, cell = (int(each) for each in np.argwhere(wrong)[0])
+        wanted = np.asarray(counts, dtype=np.int64)
+        if wanted.ndim == 1 and len(self.clients) == 1:
+            wanted = wanted[None, :]
+        if wanted.shape != self.held.shape:
+            raise ValueError(f"{wanted.shape[-1]} counts came for {len(self.cells)} groups")
+        if bool((wrong := (wanted < 0) | (wanted > self.held)).any()):
+            client, cell = (int(index) for index in np.argwhere(wrong)[0])
             raise ValueError(
-                f"{asked[client, cell]} records asked from {self.held[client, cell]}; a sample without replacement "
+                f"{wanted[client, cell]} records asked from {self.held[client, cell]}; a sample without replacement "
                 "cannot exceed its group"
             )
-        return asked
+        return wanted
 
     def without(
         self, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
@@ -236,9 +235,9 @@ class Node:
         """The batch and its cotangents (n, d) without the rows of the clients that are lost; counts (S, c) as drawn."""
         if len(lost) == 0:
             return batch, cotangents
-        there = np.ones(len(self.clients), dtype=bool)
-        there[lost] = False
-        rows = np.flatnonzero(np.concatenate([np.repeat(there, column) for column in counts.T]))
+        present = np.ones(len(self.clients), dtype=bool)
+        present[lost] = False
+        rows = np.flatnonzero(np.concatenate([np.repeat(present, column) for column in counts.T]))
         left = Batch(batch.round, batch.attempt, batch.records.take(rows), batch.model, None)
         return left, cotangents[torch.from_numpy(rows)]
 
@@ -256,10 +255,10 @@ class Node:
         model = self.task.prepared(self.model, theta)
         chunks = list(self.task.chunks(records))
         if len(chunks) == 1:
-            given = self.task.given(records)
-            tape = record(model, given.features)
-            outputs = self.task.heads(tape.raw, given)
-            self.batch = Batch(round_, attempt, records, model, tape, outputs, given)
+            inputs = self.task.given(records)
+            tape = record(model, inputs.features)
+            outputs = self.task.heads(tape.raw, inputs)
+            self.batch = Batch(round_, attempt, records, model, tape, outputs, inputs)
             return self.batch, self.task.inside(outputs)
         self.batch = Batch(round_, attempt, records, model, None)
         pieces = map(self.task.given, chunks)
@@ -312,19 +311,19 @@ class Node:
         start, q = 0, cotangents.to(self.task.device)
         summed = torch.zeros((), dtype=torch.float64, device=q.device)
         for chunk in self.task.chunks(batch.records):
-            given = self.task.given(chunk) if batch.given is None else batch.given
-            tape = batch.tape or record(batch.model, given.features)
-            losses = self.task.losses(tape.raw, given)
+            inputs = self.task.given(chunk) if batch.inputs is None else batch.inputs
+            tape = batch.tape or record(batch.model, inputs.features)
+            losses = self.task.losses(tape.raw, inputs)
             here = slice(start, start + len(chunk))
             part = q if chunk is batch.records else q[here]
             pulled: list[tuple[Tensor, Tensor, float]] = []
             if self.task.objective.alpha > 0:
-                heads = self.task.heads(tape.raw, given) if batch.outputs is None else batch.outputs
+                heads = self.task.heads(tape.raw, inputs) if batch.outputs is None else batch.outputs
                 pulled = self._pulled(heads, part)
-            own = None if weights is None else weights[here]
-            terms = terms_of(pulled, losses, own, clip.loss, mode)
-            found = clipped_sum(tape, terms, runs=_within(runs, here))
-            total = found if total is None else total + found
+            chunk_weights = None if weights is None else weights[here]
+            terms = terms_of(pulled, losses, chunk_weights, clip.loss, mode)
+            added = clipped_sum(tape, terms, runs=_within(runs, here))
+            total = added if total is None else total + added
             if self.task.experiment.unsafe_metrics:
                 summed += losses.detach().sum()
             start += len(chunk)

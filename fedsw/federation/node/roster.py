@@ -44,23 +44,25 @@ class Roster(BaseModel):
     @property
     def digest(self) -> str:
         """SHA-256 of all members in an order of its own, 64 hexadecimal digits: what operators compare by voice."""
-        lines = sorted(json.dumps([each.name, each.key, each.clients]) for each in self.member)
+        lines = sorted(json.dumps([member.name, member.key, member.clients]) for member in self.member)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def refusal(self, site: int, key: str, clients: int) -> str | None:
         """Why a site, by its first client, with a public key is none of this federation; None if it is."""
-        found = next((each for each in self.member if each.key == key), None)
-        if found is None:
+        member = next((entry for entry in self.member if entry.key == key), None)
+        if member is None:
             return f"the key {key[:16]} is not in this client's roster {self.digest[:16]}"
-        if clients > found.clients:
-            return f"{found.name} is said to have {clients} clients, and has {found.clients} in this client's roster"
+        if clients > member.clients:
+            return f"{member.name} is said to have {clients} clients, and has {member.clients} in this client's roster"
         return None
 
     def with_member(self, member: Member) -> Roster:
         """The roster with one member more, if neither its name nor its key is there."""
-        for each in self.member:
-            if member.name == each.name or member.key == each.key:
-                raise ExperimentError(f"{each.name} ({each.key[:16]}) is in the roster already; remove its lines first")
+        for known in self.member:
+            if member.name == known.name or member.key == known.key:
+                raise ExperimentError(
+                    f"{known.name} ({known.key[:16]}) is in the roster already; remove its lines first"
+                )
         try:
             MaskKey.fresh().shared(bytes.fromhex(member.key))
         except BadKey as fault:
@@ -70,9 +72,9 @@ class Roster(BaseModel):
     def text(self) -> str:
         """As TOML."""
         return "".join(
-            f"[[member]]\nname = {json.dumps(each.name, ensure_ascii=False)}\nkey = {json.dumps(each.key)}\n"
-            f"clients = {each.clients}\n\n"
-            for each in self.member
+            f"[[member]]\nname = {json.dumps(member.name, ensure_ascii=False)}\nkey = {json.dumps(member.key)}\n"
+            f"clients = {member.clients}\n\n"
+            for member in self.member
         )
 
 
@@ -85,8 +87,8 @@ class NotInRoster(ExperimentError):
 
 def site_declined(reason: str) -> int | None:
     """The site, by its first client, that a reason of `NotInRoster` names; None if it names none."""
-    found = re.search(r"\bsite (\d{1,9}): ", reason)
-    return None if found is None else int(found[1])
+    match = re.search(r"\bsite (\d{1,9}): ", reason)
+    return None if match is None else int(match[1])
 
 
 class _Simulated:
@@ -113,12 +115,12 @@ class Keyring:
 
 def read_roster(path: Path) -> Roster:
     """The roster in a TOML file, with every name and every key once."""
-    found = validated(Roster, read_toml(path, "the roster"), where=f"the roster {path}: ")
+    roster = validated(Roster, read_toml(path, "the roster"), where=f"the roster {path}: ")
     for what in ("name", "key"):
-        values = [getattr(each, what) for each in found.member]
+        values = [getattr(member, what) for member in roster.member]
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise ExperimentError(f"the roster {path} has the {what} {twice[0]!r} twice")
-    return found
+    return roster
 
 
 def write_mask_key(folder: Path) -> Path:
@@ -148,8 +150,8 @@ def read_mask_key(path: Path) -> MaskKey:
 
 def simulated_key(run: str, site: int) -> MaskKey:
     """The key pair of a simulated site: whoever wrote the experiment runs all of them, and can know it."""
-    own = hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated")
-    return MaskKey.of_bytes(own.digest())
+    digest = hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated")
+    return MaskKey.of_bytes(digest.digest())
 
 
 def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:

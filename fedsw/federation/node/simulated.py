@@ -86,9 +86,9 @@ def exchanged(records: Records, substitutes: Records) -> Records:
     """The records with those whose ids are among the substitutes replaced by them, each by one of its group."""
     order = torch.argsort(substitutes.ids)
     ids = substitutes.ids[order]
-    place = torch.searchsorted(ids, records.ids).clamp(max=len(ids) - 1)
-    hit = ids[place] == records.ids
-    rows = order[place[hit]]
+    positions = torch.searchsorted(ids, records.ids).clamp(max=len(ids) - 1)
+    hit = ids[positions] == records.ids
+    rows = order[positions[hit]]
     if not torch.equal(records.sensitive[hit], substitutes.sensitive[rows]):
         raise ValueError("a substitute is of another group than the record in its place; groups are public and fixed")
     features, target = records.features.clone(), records.target.clone()

@@ -301,13 +301,13 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if witness is not None:
                 witness.released(round_, trainer.theta.clone(), released)
             checkpoints.take(round_, released.vector)
-            own = {
+            numbers = {
                 "sigma": released.sigma,
                 "snr": signal_to_noise(released.vector, released.sigma),
                 "gradient_norm": math.sqrt(float(released.vector.square().sum())),
             }
             attempt, spent, clients = released.attempt, released.spent, released.clients
-            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, own)
+            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, numbers)
             if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
                 record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
             if job.experiment.unsafe_metrics and released.training_loss is not None:
@@ -346,12 +346,12 @@ def _open(run: _Run, log: logging.Logger) -> str:
         moments = release_moments(run.context, lambda: run.trust.sides.moments(run.context), run.directory, log)
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
-    asked, (ready, start) = run.plan, prepared(run.plan, moments)
+    before, (ready, start) = run.plan, prepared(run.plan, moments)
     cast(Prepared, run.side).prepare(ready)  # no other has rounds that follow moments
     alone = run.directory.stops_after_moments(resumed=run.job.resume)
     if not run.trainer.steps:
         run.trainer = Trainer(start, run.job.experiment.training)
-    run.plan, run.about["moments"] = ready, said_of(asked, moments)
+    run.plan, run.about["moments"] = ready, said_of(before, moments)
     return ALONE if alone else ""
 
 
@@ -381,8 +381,8 @@ def _ledger(
 ) -> Ledger:
     """The run's ledger: a new one, or the one it had, if that holds every row that the run's files remember."""
     device = plan.task.accounting_device
-    if resume and (found := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
-        return found
+    if resume and (ledger := recovery.reopened(directory.ledger, directory.summary, state, device=device)):
+        return ledger
     return Ledger.create(
         directory.ledger,
         groups=with_held_out(plan.task.objective.cells, plan.task.experiment),

@@ -97,9 +97,9 @@ class Synthesiser:
         before = (number - 1) * self.job.experiment.training.rounds
 
         def done(progress: Progress) -> None:
-            own = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
+            numbers = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
             round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
-            record = line_of(self.method, self.context.traffic, round_, attempt, spent, clients, own)
+            record = line_of(self.method, self.context.traffic, round_, attempt, spent, clients, numbers)
             record["held_out"] = self.evaluator.metrics_of(progress.network)
             self.directory.append_metrics(record)
             self.log.info("round released", extra=logged(record))
@@ -111,7 +111,7 @@ class Synthesiser:
             self._network,
             settings_of(self.task),
             sketcher=first.sketcher,
-            later=[(each.stored.sketch, each.sketcher) for each in self._released[1:]],
+            later=[(stage.stored.sketch, stage.sketcher) for stage in self._released[1:]],
             weights=weights,
             proportions=proportions,
             restarts=() if number > 1 else self._restarts,
@@ -131,30 +131,30 @@ class Synthesiser:
         """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
         if not isinstance(self._network, TableGenerator) or self.task.experiment.sketch.crossed != "all":
             return {}
-        sketches = [each.stored.sketch for each in self._released]
+        sketches = [stage.stored.sketch for stage in self._released]
         _, proportions = _independent(self.task, sketches[0])
         wanted = self.task.experiment.sketch.generator
-        sketchers = [each.sketcher for each in self._released]
+        sketchers = [stage.sketcher for stage in self._released]
         chosen = choose(sketches, self._network, wanted=wanted, sketchers=sketchers, proportions=proportions)
         return {"generator": {**asdict(chosen), "wanted": wanted}}
 
     def _learnt(self, number: int) -> Tensor:
         """What a stage measures (z,), from disk, or learnt: pairs of columns, or weights of a taught classifier."""
-        found, experiment = stored_classifier(self.directory, number), self.task.experiment
-        if found is not None:
-            return found
+        learnt, experiment = stored_classifier(self.directory, number), self.task.experiment
+        if learnt is not None:
+            return learnt
         sketch = experiment.sketch
         if (coded := table_of(experiment)) is not None:
             count = sketch.stages[number - 2].tables
-            found = marks_of(next_pairs([each.stored.sketch for each in self._released], count), len(coded))
+            learnt = marks_of(next_pairs([stage.stored.sketch for stage in self._released], count), len(coded))
         else:
             untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
             groups = len(self.task.shape.groups) if sketch.groups else 1
             pupil = untrained.to(next(self._network.parameters()))
             classifier = taught(pupil, self._network, proportions_of(self._network), groups, Lessons())
-            found = flatten(classifier).detach().cpu().to(torch.float64)
-        keep_classifier(self.directory, number, found)
-        return found
+            learnt = flatten(classifier).detach().cpu().to(torch.float64)
+        keep_classifier(self.directory, number, learnt)
+        return learnt
 
     def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
         """A stage's sketch: a stored one, unless it grows (`sketch-local`) and no later stage was learnt from it."""
@@ -170,15 +170,15 @@ class Synthesiser:
             return stored
         assert outcome.sigma is not None
         sketch = NoisedSketch(law, value, outcome.sigma, int(self.method.records.sum()))
-        found = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
-        keep(self.directory, found, number, (number - 1) * self.job.experiment.training.rounds)
-        return found
+        released = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
+        keep(self.directory, released, number, (number - 1) * self.job.experiment.training.rounds)
+        return released
 
     def _described(self) -> dict[str, Any]:
         """What the summary says of the sketch of the first stage, and how far from each the samples are."""
         sketch = self._released[0].stored.sketch
         features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
-        first, *later = [_measured(each, features, cells) for each in self._released]
+        first, *later = [_measured(stage, features, cells) for stage in self._released]
         return {
             **first,
             "records_by_client": {str(client): held for client, held in self.method.records_by_client.items()},
@@ -193,7 +193,8 @@ def restarts_of(task: Problem) -> list[nn.Module]:
     spec, count = task.experiment.model, task.experiment.sketch.restarts
     seeds = [spec.model_copy(update={"seed": spec.seed + number}) for number in range(1, count)]
     made = [
-        replace(task, experiment=task.experiment.model_copy(update={"model": each})).build_model() for each in seeds
+        replace(task, experiment=task.experiment.model_copy(update={"model": section})).build_model()
+        for section in seeds
     ]
     if made and torch.equal(flatten(made[0]), flatten(task.build_model())):
         raise ExperimentError(
@@ -225,15 +226,15 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     return reweighed(sketch.proportions, proportions), proportions
 
 
-def _measured(each: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
+def _measured(stage: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
     """What the summary says of a stage, and how far from it samples (n, p) of cells (n,) are."""
-    sketch = each.stored.sketch
+    sketch = stage.stored.sketch
     (part, *_) = sketch.law.parts
     return {
         **({"pairs": part.chosen} if isinstance(part, Pairs) and part.chosen else {}),
         "records": sketch.records,
-        "clients": each.stored.clients,
+        "clients": stage.stored.clients,
         "coordinates": sketch.coordinates,
         "sigma": sketch.sigma,
-        "distance": sketch_distance(sketch, features, cells, sketcher=each.sketcher),
+        "distance": sketch_distance(sketch, features, cells, sketcher=stage.sketcher),
     }

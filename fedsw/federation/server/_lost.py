@@ -75,14 +75,14 @@ def lost_attempts(
     """
     charged, begun = set(charged), set(begun)
     numbers = remembered.begun | begun
-    found = set(remembered.finished - charged - begun)
+    lost = set(remembered.finished - charged - begun)
     newest = max((round_ for round_, _ in numbers if round_ <= rounds), default=0)
     last = {round_: attempt for round_, attempt in sorted(numbers) if first <= round_ < newest}
-    found |= (set(last.items()) & remembered.finished) - charged
-    known = {round_ for round_, _ in charged | found}
+    lost |= (set(last.items()) & remembered.finished) - charged
+    known = {round_ for round_, _ in charged | lost}
     for missing in set(range(first, newest)) - known:
-        found |= {(missing, 1 + max((attempt for round_, attempt in numbers if round_ == missing), default=-1))}
-    return sorted(found)
+        lost |= {(missing, 1 + max((attempt for round_, attempt in numbers if round_ == missing), default=-1))}
+    return sorted(lost)
 
 
 def take_up(
@@ -143,8 +143,8 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     tally = tally_of(plan.task)
     if tally is not None and attempt[0] > experiment.training.rounds:
-        kept = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
-        ledger.charge_lost(*attempt, kept.charges(cells, experiment), kept.sigma)
+        budget = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
+        ledger.charge_lost(*attempt, budget.charges(cells, experiment), budget.sigma)
         return
     if attempt[0] == FIRST and (layout := moments_layout(plan.task)) is not None:
         moments = moments_budget(layout, plan.moments)
@@ -168,11 +168,11 @@ def largest_rates(plan: Plan, sites: Sequence[Site]) -> dict[str, float]:
     training, federation = experiment.training, experiment.federation
     sizes = np.concatenate([site.sizes for site in sites])
     least = np.sort(sizes, axis=0)[: federation.min_clients or federation.clients].sum(axis=0)
-    found = {}
+    largest = {}
     for cell, rate, size in zip(cells, plan.rates, least.tolist(), strict=True):
         if training.batch_size is not None:
-            found[cell] = max(rate, training.batch_size / max(size, training.batch_size))
+            largest[cell] = max(rate, training.batch_size / max(size, training.batch_size))
             continue
         alone = 1 / max(size, 1)  # one record of the cell is drawn where the fraction of it is less
-        found[cell] = max(rate, training.batch_fraction, alone if size * training.batch_fraction < 1 else 0.0)
-    return found
+        largest[cell] = max(rate, training.batch_fraction, alone if size * training.batch_fraction < 1 else 0.0)
+    return largest

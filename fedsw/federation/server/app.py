@@ -59,5 +59,5 @@ def job_from(context: Context, *, simulated: bool) -> Job:
     overrides = [item for item in str(config.get("set", "")).split(";") if item.strip()]
     experiment = load_experiment(path, overrides)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    place = Path(str(config.get("runs", "runs"))) / experiment.name / stamp
-    return Job(experiment, place, engine="flwr" if simulated else SERVICE)
+    folder = Path(str(config.get("runs", "runs"))) / experiment.name / stamp
+    return Job(experiment, folder, engine="flwr" if simulated else SERVICE)

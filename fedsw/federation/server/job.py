@@ -73,8 +73,8 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 def planned_cost(plan: Plan) -> Cost:
     """What a run costs at most: all rounds, or for records that are kept out of training what is released of them."""
-    found = covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta)
-    return found if isinstance(found, Cost) else one_cost(found)
+    cost = covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta)
+    return cost if isinstance(cost, Cost) else one_cost(cost)
 
 
 def _of_rounds(plan: Plan) -> Counts:

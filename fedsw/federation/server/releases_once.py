@@ -35,9 +35,9 @@ def release_moments(
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has."""
     plan = context.plan
-    found = kept_moments(plan.task, directory)
-    if found is not None:
-        return found
+    moments = kept_moments(plan.task, directory)
+    if moments is not None:
+        return moments
     layout = moments_layout(plan.task)
     assert layout is not None
     asking = method()
@@ -47,7 +47,7 @@ def release_moments(
     assert outcome.sigma is not None
     values = outcome.vector.reshape(layout.cells, layout.width)
     records = tuple(asking.records.tolist())
-    found = Moments(layout, values, outcome.sigma, records)
+    moments = Moments(layout, values, outcome.sigma, records)
     content = {
         "values": values.tolist(),
         "sigma": outcome.sigma,
@@ -60,7 +60,7 @@ def release_moments(
     write_json(directory.path / MOMENTS, content)
     lines = event("moments released", attempt=outcome.attempt, clients=outcome.clients, epsilon=outcome.spent)
     log.info("moments of all records released", extra=lines)
-    return found
+    return moments
 
 
 def unprepared(task: Problem, theta: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "sigma": moments.sigma,
         "records": moments.count,
         "constant": score,
-        "means": [asdict(each) for each in constant.means],
+        "means": [asdict(entry) for entry in constant.means],
         "classes": list(names),
-        "narrow_columns": [] if columns is None else [asdict(each) for each in columns_used(moments, columns, line)],
+        "narrow_columns": [] if columns is None else [asdict(entry) for entry in columns_used(moments, columns, line)],
     }
 
 
@@ -116,10 +116,10 @@ def measure_kept(
 
     The released model (r,) is that of so many steps; the exchange has the number of the next planned one.
     """
-    task, found = context.plan.task, kept(directory)
+    task, tallied = context.plan.task, kept(directory)
     tally = tally_of(task)
     assert tally is not None
-    if found is None:
+    if tallied is None:
         asking = method()
         recovery.require_space(directory.path, 32 * tally.groups * tally.width)
         try:
@@ -133,10 +133,10 @@ def measure_kept(
             return HeldOut(missing=f"nothing is known of the records that clients kept out of training: {said}"), {}
         assert outcome.sigma is not None
         values = outcome.vector.reshape(tally.groups, tally.width).numpy()
-        found = Tallied(
+        tallied = Tallied(
             values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, round=steps
         )
-        keep(directory, found)
-        lines = event("kept records released", attempt=found.attempt, clients=found.clients, epsilon=found.spent)
+        keep(directory, tallied)
+        lines = event("kept records released", attempt=tallied.attempt, clients=tallied.clients, epsilon=tallied.spent)
         log.info("counts and sums over kept records released", extra=lines)
-    return held_out_of(task, tally, found), {"held_out_release": found.said()}
+    return held_out_of(task, tally, tallied), {"held_out_release": tallied.said()}

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from flwr.serverapp import Grid
 
 from fedsw.data.units import Units
-from fedsw.experiment import Experiment, ExperimentError, parse_experiment, read_delta
-from fedsw.experiment import own_records as own
+from fedsw.experiment import Experiment, ExperimentError, own_records, parse_experiment, read_delta
 from fedsw.experiment.preset_rules import KNOTS, Numbers, Squares, chosen, left_open
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import (
@@ -50,9 +49,9 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
         return experiment
     if experiment.privacy.sketch:
         return _with_shares(experiment)
-    found = chosen(numbers or numbers_of(experiment), experiment)
+    choices = chosen(numbers or numbers_of(experiment), experiment)
     raw = experiment.model_dump()
-    for section, values in found.items():
+    for section, values in choices.items():
         raw[section] |= values
     return parse_experiment(raw)
 
@@ -92,7 +91,7 @@ def numbers_of(
         count,
         made.parameters,
         multiplier_of_one(experiment, count),
-        loss=max(0.0, 1 - goal.alpha - sum(each.weight for each in goal.also)),
+        loss=max(0.0, 1 - goal.alpha - sum(penalty.weight for penalty in goal.also)),
         penalty=_penalty(made, [*sizes.values()]),
         parts=round(trust.summed(experiment) ** 2) if trust.local else 1,
         squares=squares_of(made),
@@ -103,19 +102,19 @@ def numbers_of(
 
 def _hats(experiment: Experiment) -> dict[int, Squares]:
     """What moments of additive models would sum, by knots, where there may be one; of public columns alone."""
-    spec, data, asked = experiment.model, experiment.data, left_open(experiment).get("model", ())
-    if data.columns is None or data.row_norm is not None or "knots" not in asked:
+    spec, data, open_settings = experiment.model, experiment.data, left_open(experiment).get("model", ())
+    if data.columns is None or data.row_norm is not None or "knots" not in open_settings:
         return {}
     if any(not feature.categories and feature.reader.bounds(feature) is None for feature in data.columns.features):
         return {}
     alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
-    found = {}
+    hats = {}
     for knots in KNOTS:
         model = Model(kind="additive", knots=knots, seed=spec.seed)
         squares = _squares_at(experiment.model_copy(update={"model": model, **alike}))
         if squares is not None:
-            found[knots] = squares
-    return found
+            hats[knots] = squares
+    return hats
 
 
 @functools.lru_cache(maxsize=64)
@@ -142,7 +141,7 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]
-    return max(each.value for each in unit.sensitivities(spread * cells, problem.planned_spreads()))
+    return max(bound.value for bound in unit.sensitivities(spread * cells, problem.planned_spreads()))
 
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
@@ -174,15 +173,15 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     require_one_client_each(experiment)
     columns = declared_columns(experiment)
     tables = shared_tables(visible_tables(experiment), columns)
-    held = own.in_this_process(spec.source)
+    held = own_records.in_this_process(spec.source)
     parts = list(held.parts) if held is not None else tables
     if not parts:
         name = "training.preset" if experiment.training.preset == "auto" else "privacy.moments"
         raise ExperimentError(_ELSEWHERE.format(name) if left_open(experiment) else _NOT_AT_HAND)
-    groups, kept = len(columns.groups), 1 - spec.held_out_fraction
+    groups, trained = len(columns.groups), 1 - spec.held_out_fraction
     counts = [part.sensitive[Units.of(part).firsts].bincount(minlength=groups).tolist() for part in parts]
-    return _by_group(columns.groups, [[math.ceil(kept * count) for count in each] for each in counts])
+    return _by_group(columns.groups, [[math.ceil(trained * count) for count in part_counts] for part_counts in counts])
 
 
 def _by_group(groups: tuple[str, ...], counts: list[list[int]]) -> dict[str, int]:
-    return {name: sum(each[place] for each in counts) for place, name in enumerate(groups)}
+    return {name: sum(client_counts[index] for client_counts in counts) for index, name in enumerate(groups)}

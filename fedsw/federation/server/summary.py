@@ -54,14 +54,14 @@ def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
 
 
 def line_of(
-    side: Side, traffic: Traffic, round_: int, attempt: int, spent: float, clients: int, own: Mapping[str, Any]
+    side: Side, traffic: Traffic, round_: int, attempt: int, spent: float, clients: int, numbers: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A line of metrics.jsonl: functions of what was released, and what travelled."""
     record = {
         "round": round_,
         "attempt": attempt,
         "epsilon": spent,
-        **own,
+        **numbers,
         "clients": clients,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
@@ -103,7 +103,7 @@ def summarise(
     """
     spent = spent if accounted else math.inf
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
-    own = {
+    numbers = {
         "status": stopped,
         "engine": engine,
         "clients": clients,
@@ -123,17 +123,17 @@ def summarise(
         "bytes_down": traffic.down,
         "begun": begun,
     }
-    return described(experiment, held_out, own) | ({} if selection is None else {"selection": selection.as_dict()})
+    return described(experiment, held_out, numbers) | ({} if selection is None else {"selection": selection.as_dict()})
 
 
 def described(
-    experiment: Experiment, held_out: HeldOut, own: Mapping[str, Any], packages: Sequence[str] = ()
+    experiment: Experiment, held_out: HeldOut, numbers: Mapping[str, Any], packages: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What every summary has, a run's or a baseline's, around its own numbers; with `packages` beside those of runs."""
     return {
         "name": experiment.name,
         "title": experiment.title,
-        **own,
+        **numbers,
         **held_out.said(),
         "measured_on": measured_on(experiment),
         "seed": experiment.seed,
@@ -148,7 +148,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     """What a reader must know first; why a planned release of kept records is missing before everything else."""
     chosen = () if selection is None else (f"this run is {selection.words}: its epsilon is the selection's",)
-    found = chosen + warnings_of(
+    warnings = chosen + warnings_of(
         metrics=held_out.metrics,
         quality=held_out.quality,
         records=held_out.measured_on.get("records", 0),
@@ -159,7 +159,7 @@ def _warnings(
         completed=stopped == "completed",
         at_clients=experiment.data.held_out_fraction > 0,
     )
-    return (held_out.missing, *found) if held_out.missing else found
+    return (held_out.missing, *warnings) if held_out.missing else warnings
 
 
 def versions(*others: str) -> dict[str, str]:
@@ -247,13 +247,13 @@ def _sampling(experiment: Experiment) -> str:
 
 def _protects(experiment: Experiment) -> str:
     unit = experiment.data.unit
-    each = "each record of every client"
+    protected = "each record of every client"
     if unit is not None:
-        each = (
+        protected = (
             f"each {unit!r} of every client, with all of its records there; one with records at several clients is "
             "protected less against all of them together"
         )
-    return f"{each}, {trust_model(experiment.privacy.trust).guarded}" if experiment.privacy.local else each
+    return f"{protected}, {trust_model(experiment.privacy.trust).guarded}" if experiment.privacy.local else protected
 
 
 def _against(experiment: Experiment) -> str:
@@ -300,8 +300,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if plan.task.objective.word == "stated":
-        own = ", ".join(name for _, name in penalties_of(experiment) if PENALTIES.get(name).word != "proven")
-        words += f" It rests on a bound that the user stated, of the penalty {own}; nothing here proves it."
+        stated = ", ".join(name for _, name in penalties_of(experiment) if PENALTIES.get(name).word != "proven")
+        words += f" It rests on a bound that the user stated, of the penalty {stated}; nothing here proves it."
     if experiment.data.occurring:
         words += f" Public, for nobody declared it and it was read off the records: {experiment.data.occurring}."
     if experiment.data.held_out_released:
@@ -319,8 +319,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
 
 def _multiplier(mechanism: str) -> str:
     """What the number is called that noise is in proportion to a sensitivity by."""
-    own = f"scale of {mechanism} noise/Delta"
-    return {GAUSSIAN: "noise multiplier sigma/Delta", LAPLACE: "scale b/Delta"}.get(mechanism, own)
+    fallback = f"scale of {mechanism} noise/Delta"
+    return {GAUSSIAN: "noise multiplier sigma/Delta", LAPLACE: "scale b/Delta"}.get(mechanism, fallback)
 
 
 def _promise(plan: Plan, epsilon: float) -> str:

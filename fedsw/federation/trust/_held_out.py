@@ -72,7 +72,7 @@ class TallySum(Sum):
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """See `Sum`; (blocks, width)."""
-        held_out = node.kept
+        held_out = node.held_out
         assert held_out is not None
         records = records_of(held_out, positions, stream)
         return tally_of_records(held_out.task, self._tally, records, held_out.task.prepared(node.model, self._theta))
@@ -93,8 +93,8 @@ class TallySum(Sum):
 
     def counted(self, site: Site) -> NDArray[np.int64]:
         """See `Sum`."""
-        assert site.kept is not None
-        return site.kept
+        assert site.held_out is not None
+        return site.held_out
 
 
 class LocalTallies(LocalMethod):

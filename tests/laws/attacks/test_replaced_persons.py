@@ -120,12 +120,12 @@ def test_replacing_one_person_moves_the_sums_over_kept_records_by_at_most_one_bo
     for each in (one, other):
         back = held_back(task, each.records, each.owner, each.clients)
         nodes.append(Node.of(task, each.where(~back), "run"))
-        nodes[-1].kept = Node.of(task, each.where(back), "run")
+        nodes[-1].held_out = Node.of(task, each.where(back), "run")
         theta = torch.ones(task.parameters, dtype=torch.float64)
         found.append(TallySum(task, theta).steps(nodes[-1], range(len(each.clients)), Stream(KEY)))
     moved = float(torch.linalg.vector_norm((found[0] - found[1]).double())) * STEP
     assert moved <= held_out_budget(chosen, tally_of(task), 1.0, 1e-5).sensitivity.value
-    require_one_exchanged(*(node.kept.everybody(Stream(KEY)) for node in nodes), replaced)
+    require_one_exchanged(*(node.held_out.everybody(Stream(KEY)) for node in nodes), replaced)
     require_one_exchanged(*(node.draw(KEY, node.held) for node in nodes), replaced)
 
 
