@@ -39,7 +39,7 @@ def encoded(dataset: Dataset, latent: int, epochs: int) -> Dataset:
         return dataclasses.replace(records, features=torch.cat(parts))
 
     private = private_half(dataset)
-    names = tuple(f"code({place})" for place in range(latent))
+    names = tuple(f"code({index})" for index in range(latent))
     return dataclasses.replace(private, train=codes(private.train), test=codes(private.test), feature_names=names)
 
 

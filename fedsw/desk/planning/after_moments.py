@@ -260,7 +260,7 @@ def summed_noise(
     k = problem.directions(0, 0).shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
-    noise = split.noise(divided, compared, clip, sizes=batch, own=batch, spread=spread, k=k)
+    noise = split.noise(divided, compared, clip, sizes=batch, own_sizes=batch, spread=spread, k=k)
     together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution, bins)
 

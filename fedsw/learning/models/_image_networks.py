@@ -298,7 +298,7 @@ class _NormOfCell(nn.Module):
         self.scales, self.shifts = nn.Parameter(torch.ones(cells, channels)), nn.Parameter(torch.zeros(cells, channels))
 
     def forward(self, images: Tensor, codes: Tensor) -> Tensor:
-        scales, shifts = ((codes @ each)[:, :, None, None] for each in (self.scales, self.shifts))
+        scales, shifts = ((codes @ by_cell)[:, :, None, None] for by_cell in (self.scales, self.shifts))
         return F.relu(self.norm(images) * scales + shifts)
 
 
@@ -312,5 +312,5 @@ class _Doubled(nn.Module):
 
     def forward(self, images: Tensor, codes: Tensor) -> Tensor:
         added = self.first(self.before(images, codes))
-        found: Tensor = self.larger(self.past(images)) + self.second(self.between(added, codes))
-        return found
+        doubled: Tensor = self.larger(self.past(images)) + self.second(self.between(added, codes))
+        return doubled

@@ -56,8 +56,8 @@ class Coding(nn.Module):
 
     def inputs(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Inputs (n, p) that these numbers (n, w) are of, or would be."""
-        found: NDArray[np.float64] = numbers @ self.line + self.offset
-        return found
+        inputs: NDArray[np.float64] = numbers @ self.line + self.offset
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ class Hats(Coding):
     def __init__(self, columns: Columns, knots: int) -> None:
         features = [feature for feature in columns.features for _ in feature.columns]
         by_column = [*_units_by_column(columns, knots)]
-        units = [unit for own in by_column for unit in own]
+        units = [unit for of_column in by_column for unit in of_column]
         scale = 1 / math.sqrt(len(by_column))
         line = np.zeros((len(units), columns.inputs))
         for row, unit in enumerate(units):
             for column, value in unit.line:
                 line[row, column] = value / scale
-        middle = np.array([scale / len(own) for own in by_column for _ in own])
-        reaches = [_reach_of(feature, own, knots) for feature, own in zip(features, by_column, strict=True)]
+        middle = np.array([scale / len(of_column) for of_column in by_column for _ in of_column])
+        reaches = [_reach_of(feature, of_column, knots) for feature, of_column in zip(features, by_column, strict=True)]
         reach = sum(reaches) / len(by_column)
         super().__init__(tuple(unit.name for unit in units), middle, reach, line, np.zeros(columns.inputs))
         self.scale = scale
-        self.by_column = tuple(len(own) for own in by_column)
+        self.by_column = tuple(len(of_column) for of_column in by_column)
         self.may_lack = any(feature.missing for feature in features)
         for name in ("source", "absent", "knot", "rising", "falling"):
             values = np.array([getattr(unit, name) for unit in units])
@@ -117,7 +117,7 @@ class Hats(Coding):
     def forward(self, inputs: Tensor) -> Tensor:
         """Numbers (n, w) of inputs (n, p)."""
         known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
-        knot, rising, falling = (each.to(known.dtype) for each in (self.knot, self.rising, self.falling))
+        knot, rising, falling = (values.to(known.dtype) for values in (self.knot, self.rising, self.falling))
         below = known.index_select(1, self.source).sub_(knot)
         above = (below * -falling).add_(1.0)
         shares = torch.minimum(below.mul_(rising).add_(1.0), above).clamp_(0.0, 1.0).mul_(self.scale)
@@ -156,7 +156,7 @@ def middle_of(feature: Feature) -> tuple[float, ...]:
 
 
 def most_of(feature: Feature) -> float:
-    """What a column adds at most to the squared distance from its middle; 1 for each number without bounds."""
+    """Return the most that a column adds to the squared distance from its middle; 1 for a number without bounds."""
     missing = 0.25 if feature.missing else 0.0
     if feature.categories:
         return 1 - 1 / len(feature.categories) + missing
@@ -179,28 +179,28 @@ def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
     if low == 0 and high >= _DECADES and feature.since is None:
         return (0.0, *(high / _FACTOR**power for power in reversed(range(knots - 1))))
     if low > 0 and high >= low * math.sqrt(_DECADES) and feature.since is None:
-        return (low, *(low * (high / low) ** (place / (knots - 1)) for place in range(1, knots - 1)), high)
-    return (low, *(low + (high - low) * place / (knots - 1) for place in range(1, knots - 1)), high)
+        return (low, *(low * (high / low) ** (step / (knots - 1)) for step in range(1, knots - 1)), high)
+    return (low, *(low + (high - low) * step / (knots - 1) for step in range(1, knots - 1)), high)
 
 
 def _units_by_column(columns: Columns, knots: int) -> Iterator[list[Unit]]:
     """The units of every column, in the order of the inputs."""
-    place, nowhere = 0, columns.inputs
+    start, nowhere = 0, columns.inputs
     for feature in columns.features:
-        missing = place + feature.inputs - 1 if feature.missing else nowhere
+        missing = start + feature.inputs - 1 if feature.missing else nowhere
         for at, name in enumerate(feature.columns):
             if feature.categories:
                 units = [
-                    Unit(f"{name}={category}", place + code, 1.0, 1.0, 0.0, missing, ((place + code, 1.0),))
+                    Unit(f"{name}={category}", start + code, 1.0, 1.0, 0.0, missing, ((start + code, 1.0),))
                     for code, category in enumerate(feature.categories)
                 ]
             else:
-                units = _of_number(feature, name, place + at, missing, knots)
+                units = _of_number(feature, name, start + at, missing, knots)
             if feature.missing:
-                line = ((missing, 1.0), *_filled(feature, place))
+                line = ((missing, 1.0), *_filled(feature, start))
                 units.append(Unit(f"{name} is missing", missing, 1.0, 1.0, 0.0, nowhere, line))
             yield units
-        place += feature.inputs
+        start += feature.inputs
 
 
 def _of_number(feature: Feature, name: str, source: int, missing: int, knots: int) -> list[Unit]:
@@ -225,7 +225,7 @@ def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:
 
 
 def _has_a_knot_each(feature: Feature, knots: int) -> bool:
-    """Whether every number of a column is a knot: where they are whole, and no more than these."""
+    """True if every number of a column is a knot: where they are whole, and no more than these."""
     limits = feature.reader.bounds(feature)
     if feature.knots or limits is None or not feature.reader.whole:
         return False
@@ -238,10 +238,10 @@ def _encoded(feature: Feature, value: float) -> float:
     return float(feature.reader.inputs(np.array([value]), feature)[0, 0])
 
 
-def _filled(feature: Feature, place: int) -> tuple[tuple[int, float], ...]:
+def _filled(feature: Feature, start: int) -> tuple[tuple[int, float], ...]:
     """The inputs that stand for a missing cell of a column whose inputs begin at a place."""
     if (fill := feature.filled_category) is not None:
-        return ((place + fill, 1.0),)
+        return ((start + fill, 1.0),)
     if feature.categories or not isinstance(feature.fill, int | float):
         return ()
-    return ((place, _encoded(feature, float(feature.fill))),)
+    return ((start, _encoded(feature, float(feature.fill))),)

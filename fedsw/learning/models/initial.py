@@ -139,7 +139,7 @@ def parted(module: nn.Module, vector: Tensor) -> list[tuple[nn.Parameter, Tensor
             f"{count} trainable numbers ({names}); flatten() of the same model gives one that does"
         )
     parts = torch.split(vector, [parameter.numel() for parameter in trainable.values()])
-    return [(each, part.reshape(each.shape)) for each, part in zip(trainable.values(), parts, strict=True)]
+    return [(weights, part.reshape(weights.shape)) for weights, part in zip(trainable.values(), parts, strict=True)]
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

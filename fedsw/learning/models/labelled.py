@@ -153,7 +153,7 @@ class DecodedImages(nn.Module):
 
 
 class Conditional(Protocol):
-    """What a class-conditional generator is: a module of these sizes, called with noise and cells."""
+    """A class-conditional generator: a module of these sizes, called with noise and cells."""
 
     latent: int
     cells: int
@@ -228,7 +228,7 @@ class VectorGenerator(Proportioned):
     ) -> None:
         widths = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
         require_positive(features=features, cells=cells, latent=latent, **widths)
-        ends = [0, *(place for pair in sorted(codes) for place in pair), features]
+        ends = [0, *(edge for pair in sorted(codes) for edge in pair), features]
         if ends != sorted(ends) or any(first >= end for first, end in codes):
             raise ValueError(f"codes are {list(codes)}; give ranges of the columns 0 .. {features} without overlap")
         super().__init__(latent, cells)
@@ -245,11 +245,11 @@ class VectorGenerator(Proportioned):
         points: Tensor = self.layers(_given(noise, cells, self.cells))
         if not self.codes:
             return points
-        parts, place = [], 0
+        parts, done = [], 0
         for first, end in self.codes:
-            parts += [points[:, place:first], torch.softmax(points[:, first:end], dim=1)]
-            place = end
-        return torch.cat([*parts, points[:, place:]], dim=1)
+            parts += [points[:, done:first], torch.softmax(points[:, first:end], dim=1)]
+            done = end
+        return torch.cat([*parts, points[:, done:]], dim=1)
 
 
 def _given(noise: Tensor, cells: Tensor, count: int) -> Tensor:

@@ -170,11 +170,11 @@ class TransportedAdaptor(nn.Module):
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What is compared (n, compared), and logits (n, classes), of private images (n, side^2) as they are."""
+        """Return compared outputs (n, compared) and logits (n, classes) of private images (n, side^2) as they are."""
         return self.seen(images), self.classifier(images)
 
     def public(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What is compared (m, compared), and logits (m, classes), of public images (m, side^2), transported."""
+        """Return compared outputs (m, compared) and logits (m, classes) of public images (m, side^2), transported."""
         moved = self.transported(images)
         return self.seen(moved), self.classifier(moved.detach())
 
@@ -188,6 +188,6 @@ class TransportedAdaptor(nn.Module):
         return filtered
 
     def seen(self, images: Tensor) -> Tensor:
-        """What is compared (n, compared) of images (n, side^2); no parameter takes part."""
+        """Return the compared outputs (n, compared) of images (n, side^2); no parameter takes part."""
         square = images.reshape(-1, 1, self._side, self._side)
         return F.avg_pool2d(square, self._block).flatten(1) * self._block

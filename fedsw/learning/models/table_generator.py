@@ -67,8 +67,8 @@ class TableGenerator(Proportioned):
         Of every column there is a table (cells, parent's codes or 1, own codes), not negative; rows need no sum of 1.
         ValueError if a parent comes after its child, or the columns' order is none.
         """
-        place = {column: at for at, column in enumerate(order)}
-        late = [k for k, parent in enumerate(parents) if parent != NONE and place[parent] >= place[k]]
+        rank = {column: at for at, column in enumerate(order)}
+        late = [k for k, parent in enumerate(parents) if parent != NONE and rank[parent] >= rank[k]]
         if sorted(order) != [*range(len(self.codes))] or late:
             raise ValueError(f"columns {late} of a tree come before what they depend on, in the order {list(order)}")
         self.parents.copy_(torch.tensor(parents))
@@ -97,8 +97,8 @@ class TableGenerator(Proportioned):
         codes = torch.zeros(len(noise), len(self.codes), dtype=torch.int64, device=noise.device)
         for column in self.order.tolist():
             first, end = self.codes[column]
-            given = codes[:, parents[column]] if parents[column] != NONE else torch.zeros_like(cells)
-            below = self.chances[cells, first:end, given].to(torch.float64).cumsum(dim=1)
+            parent_codes = codes[:, parents[column]] if parents[column] != NONE else torch.zeros_like(cells)
+            below = self.chances[cells, first:end, parent_codes].to(torch.float64).cumsum(dim=1)
             wanted = uniform[:, column : column + 1] * below[:, -1:]
             codes[:, column] = (below <= wanted).sum(dim=1).clamp(max=end - first - 1)
             rows[:, first:end] = F.one_hot(codes[:, column], end - first).to(rows)

@@ -51,7 +51,7 @@ class Noise:
     of_contribution: Sensitivity
 
     def charge(self, rate: float) -> Charge:
-        """What the attempt costs the client's records: table and contribution on one batch are one step."""
+        """Return the attempt's charge to the client's records: table and contribution on one batch are one step."""
         return Charge(GROUP, rate, self.joint.value)
 
     @property
@@ -62,10 +62,10 @@ class Noise:
     @property
     def parts(self) -> list[Part]:
         """The parts that this charge pays for: a table where there is one, a contribution where anything moves it."""
-        found = [] if self.of_table is None else [Part.of("table", self.of_table, self.table)]
+        parts = [] if self.of_table is None else [Part.of("table", self.of_table, self.table)]
         if self.contribution:
-            found.append(Part.of("contribution", self.of_contribution, self.contribution))
-        return found
+            parts.append(Part.of("contribution", self.of_contribution, self.contribution))
+        return parts
 
 
 def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
@@ -73,11 +73,11 @@ def own_batch(sizes: Sequence[int], fraction: float) -> tuple[int, ...]:
     return tuple(min(size, max(1, math.floor(fraction * size))) for size in sizes)
 
 
-def believed(sizes: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+def believed(sizes: Sequence[int], own_sizes: Sequence[int]) -> tuple[int, ...]:
     """Sizes of the federation's batch as far as a server can be believed: a client's own records are in it."""
-    if len(sizes) != len(own):
-        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own)} groups")
-    return tuple(max(size, count) for size, count in zip(sizes, own, strict=True))
+    if len(sizes) != len(own_sizes):
+        raise ValueError(f"the server sent {len(sizes)} batch sizes for {len(own_sizes)} groups")
+    return tuple(max(size, count) for size, count in zip(sizes, own_sizes, strict=True))
 
 
 def sampling_rate(sizes: Sequence[int], fraction: float) -> float:
@@ -107,7 +107,7 @@ def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> Bud
 
 
 def asks_tables(experiment: Experiment) -> bool:
-    """Whether ranks are needed at all: with alpha = 0 the contribution has the whole budget."""
+    """True if ranks are needed at all: with alpha = 0 the contribution has the whole budget."""
     return experiment.objective.alpha > 0
 
 
@@ -117,7 +117,7 @@ def noise(
     clip: Clip,
     *,
     sizes: Sequence[int],
-    own: Sequence[int],
+    own_sizes: Sequence[int],
     spread: float,
     k: int,
 ) -> Noise:
@@ -128,7 +128,7 @@ def noise(
     """
     bound = SLACK * worst(
         contribution_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
-        for cell, count in enumerate(own)
+        for cell, count in enumerate(own_sizes)
         if count
     )
     return together(split, table_sensitivity(k) if split.table else None, bound)

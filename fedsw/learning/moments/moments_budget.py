@@ -1,4 +1,4 @@
-"""What a release besides the rounds costs, and what it leaves of the budget for them.
+"""Budgets of releases besides the rounds, and what they leave for the rounds.
 
 Moments before the rounds cost all records of training; sums over records that were kept out, these records alone.
 """
@@ -44,7 +44,7 @@ class Shares:
 
 
 def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
-    """What an account sets aside for attempts at moments with that noise multiplier; nothing where there is none."""
+    """Return the charges that an account sets aside for attempts at moments; none where the multiplier is 0."""
     return lifetime.planned(Step(1.0, 1 / multiplier), attempts) if multiplier else {}
 
 
@@ -67,7 +67,7 @@ class SumBudget:
         return Part.of(self.name, self.sensitivity, self.sigma)
 
     def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
-        """What it costs every group that is trained on: all of its records, once."""
+        """Return the charge to every group that is trained on: all of its records, once."""
         return [*(Charge(group, 1.0, self.sensitivity.value) for group in groups), *idle(experiment)]
 
 
@@ -98,13 +98,13 @@ def shares(
     many = experiment.training.rounds if rounds is None else rounds
     by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
     settled = functools.partial(plans.calibrated, delta=delta, device=device, **by)
-    asked = (privacy.epsilon, privacy.noise_multiplier)
+    target = (privacy.epsilon, privacy.noise_multiplier)
     if not share or not privacy.noisy:
-        return Shares(0.0, *settled(*asked, rate=rate, rounds=many))
+        return Shares(0.0, *settled(*target, rate=rate, rounds=many))
     if privacy.noise_multiplier is None:
         first = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0] / math.sqrt(share / attempts)
     else:
-        _, alone = settled(*asked, rate=rate, rounds=many)
+        _, alone = settled(*target, rate=rate, rounds=many)
         if math.isinf(alone):
             raise ValueError(
                 f"{many} rounds at privacy.noise_multiplier = {privacy.noise_multiplier:g} spend an infinite epsilon, "
@@ -112,7 +112,7 @@ def shares(
             )
         first = settled(alone, None, rate=1.0, rounds=1)[0] * math.sqrt((1 - share) / share * attempts)
     beside = ((Step(1.0, 1 / first), attempts),)
-    return Shares(first, *settled(*asked, rate=rate, rounds=many, beside=beside))
+    return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside))
 
 
 def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
@@ -154,7 +154,7 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
 
 
 def moments_layout(problem: Problem) -> Layout | None:
-    """What is summed before the rounds; None in an experiment that releases no moments."""
+    """Return the layout of the sums before the rounds; None in an experiment that releases no moments."""
     return layout_of(problem) if problem.experiment.privacy.moments else None
 
 
@@ -166,7 +166,7 @@ PUBLIC = ("how many records of each group are kept out of training",)
 
 
 def tally_of(task: Problem) -> Tally | None:
-    """What is released of kept records; None in an experiment that releases nothing of them."""
+    """Return the tally released of kept records; None in an experiment that releases none."""
     return task.task.tally(task.shape) if task.experiment.data.held_out_released else None
 
 
@@ -177,12 +177,12 @@ class HeldOutBudget(SumBudget):
     attempts: int = 1
 
     def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
-        """What it costs: every kept record, once; those of the other groups nothing."""
-        own = Charge(HELD_OUT, 1.0, self.sensitivity.value)
-        return [*(Charge(group, 0.0, 0.0) for group in groups), own]
+        """Return the charges: to every kept record once, to those of the other groups nothing."""
+        held_out = Charge(HELD_OUT, 1.0, self.sensitivity.value)
+        return [*(Charge(group, 0.0, 0.0) for group in groups), held_out]
 
     def planned(self) -> Counts:
-        """What an account sets aside for it."""
+        """Return the charges that an account sets aside for the release."""
         if not self.multiplier:
             return lifetime.NO_NOISE
         return lifetime.planned(Step(1.0, 1 / self.multiplier), self.attempts)
@@ -206,7 +206,7 @@ def held_out_budget(
 
 
 def idle(experiment: Experiment) -> list[Charge]:
-    """What a round of training costs the kept records: nothing; a ledger wants it said where it has their group."""
+    """Return the charge of a training round to the kept records: zero, and stated where a ledger has their group."""
     return [Charge(HELD_OUT, 0.0, 0.0)] if experiment.data.held_out_released else []
 
 
@@ -228,7 +228,7 @@ def run_with_split(run: str, experiment: Experiment) -> str:
 
 
 def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
-    """What an account sets aside for a run: a record is trained on or kept out, and which, other runs do not know."""
+    """Return the charges set aside for a run: a record is trained on or kept out, and other runs do not know which."""
     if (tally := tally_of(task)) is None:
         return training
     budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)

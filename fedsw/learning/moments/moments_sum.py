@@ -34,11 +34,11 @@ GRID = 14
 """A record's vector is made of whole multiples of 2^-GRID."""
 
 SIDE_WEIGHT = 181 / 128
-"""What a product of two different coordinates is weighed with: the square root of 2, rounded down to 7 binary digits,
+"""Weight of a product of two different coordinates: the square root of 2, rounded down to 7 binary digits,
 so that the norm of a record's vector is at most the Frobenius norm of its outer product."""
 
 STEP = 2.0 ** -(2 * GRID + 7)
-"""What is summed are whole multiples of this; 2^27 records fit in 64 bits."""
+"""Step of the sums, which are whole multiples of it; 2^27 records fit in 64 bits."""
 
 MOST_RECORDS = 2**27
 
@@ -49,7 +49,7 @@ _CHUNK_NUMBERS = 2**22
 
 @dataclass(frozen=True)
 class Layout:
-    """What is summed, from public numbers alone.
+    """Layout of the summed vectors, from public numbers alone.
 
     A record with inputs x and target y has the vector a = (k, x - c, t(y - d))/B; a class y counts as its indicators.
     The weights k and t let counts, means and targets stand out of the noise beside many inputs (`weighted`).
@@ -151,7 +151,7 @@ class Layout:
         return (target[:, None] == torch.arange(self.targets, device=target.device)).double()
 
     def vectors(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """What each record adds to its cell: (n, w) float64; see `integers`. For one record, or few."""
+        """Return each record's addition to its cell, (n, w) float64; see `integers`. For one record, or few."""
         whole = self.integers(inputs, target)
         first, second = _places(self.side)
         return whole[:, first] * whole[:, second] * _weights(self.side) * STEP
@@ -168,7 +168,7 @@ class Layout:
 
     @property
     def rounded(self) -> NDArray[np.float64]:
-        """What coordinates (D,) that are 0 or their weight in every record were rounded down by: the 1, and classes."""
+        """Rounding factors (D,) of coordinates that are 0 or their weight in every record: the 1, and classes."""
         rounded = np.ones(self.side)
         places = [0, *range(1 + self.features, self.side)] if self.classes else [0]
         whole = _ONE * self.weights[places] / self.bound
@@ -176,7 +176,7 @@ class Layout:
         return rounded
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """Whether sums (cells, w) in whole steps can be those of so many records of each cell, (cells,).
+        """True if sums (cells, w) in whole steps can be those of so many records of each cell, (cells,).
 
         Squares are not negative and together at most as many as records, the first at most k^2/B^2 each; a
         product of two coordinates is at most the root of their squares (Cauchy and Schwarz).
@@ -220,7 +220,7 @@ def _weights(side: int) -> Tensor:
 
 
 def layout_of(problem: Problem) -> Layout | None:
-    """What is summed of a problem's records, from public numbers; None where nothing is, or too much would be."""
+    """Return the layout of a problem's moments, from public numbers; None where there are none, or too many."""
     shape, target, features = problem.shape, problem.task.facts.target, problem.features
     if not isinstance(problem.objective, Objective) or problem.experiment.privacy.sketch:
         return None
@@ -237,12 +237,12 @@ def layout_of(problem: Problem) -> Layout | None:
 
 
 def _alike(experiment: Experiment) -> bool:
-    """Whether groups make no difference to what is learnt: one block then holds all records, with less noise."""
+    """True if groups make no difference to what is learnt: one block then holds all records, with less noise."""
     return not experiment.objective.alpha and not experiment.objective.also
 
 
 _NAMED = {"adult": (0.0, 11.0), "communities": (0.5, 24.5), "law-school": (0.0, 7.0)}
-"""Of named data sets: the middle of every input, and the squared distance from it that none exceeds, or few."""
+"""Named data sets: the middle of every input, and the squared distance from it that none exceeds, or few."""
 
 
 def _coding(problem: Problem) -> tuple[tuple[float, ...], float]:
@@ -260,7 +260,7 @@ def _coding(problem: Problem) -> tuple[tuple[float, ...], float]:
 
 
 def _reach(feature: Feature) -> float:
-    """What a column adds to the squared distance from its middle: of a number in bounds half of the most."""
+    """Return a column's squared distance from its middle: of a number in bounds half of the most."""
     missing = 0.25 if feature.missing else 0.0
     if feature.categories:
         return max(1 - 1 / len(feature.categories), 1 / len(feature.categories)) + missing

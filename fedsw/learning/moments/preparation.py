@@ -1,4 +1,4 @@
-"""What is read off released moments: a public linear map in front of a model, and where its training starts."""
+"""Uses of released moments: a public linear map in front of a model, and a start for its training."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.tasks.problem import Problem
 
 LEAST_EIGENVALUE = 1e-6
-"""Of a covariance, as a part of the average: no direction is stretched as if it varied less."""
+"""Least eigenvalue of a covariance, as a part of the average: no direction is stretched as if it varied less."""
 
 LEAST_VARIANCE = 1e-10
 USUAL_STEEPNESS = 0.2
 MOST_STRETCHED = 8.0
 LEAST_RESIDUAL = 0.02
-"""What a regression is taken to miss at least, of targets in [0, 1]."""
+"""Least residual that a regression is taken to have, of targets in [0, 1]."""
 
 SHAKEN = 0.35
 """Standard deviation that the noise of all rounds may give a classifier's output before its sigmoid: more of it turns
@@ -75,7 +75,7 @@ class Preparation:
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Inputs (n, p) as a prepared model takes them, in their own precision and on their device."""
-        centre, matrix = (each.to(inputs.device, inputs.dtype) for each in (self.centre, self.matrix))
+        centre, matrix = (values.to(inputs.device, inputs.dtype) for values in (self.centre, self.matrix))
         return (inputs - centre) @ matrix
 
 
@@ -107,7 +107,7 @@ def noise_of_rounds(problem: Problem, moments: Moments) -> float:
         return 0.0
     whole = moments.sigma / moments.layout.moved * math.sqrt(share / (1 - share) * experiment.training.rounds)
     moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
-    return experiment.training.noise_kept() * whole * max(each.value for each in moved)
+    return experiment.training.noise_kept() * whole * max(sensitivity.value for sensitivity in moved)
 
 
 def _calming(square: float, noise: float, most: float) -> float:
@@ -149,7 +149,7 @@ def whitening_of(moments: Moments) -> NDArray[np.float64]:
 
 
 def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
-    """What least squares miss, by root of the mean square over records, given the matrix (p, p) of `whitening_of`."""
+    """Root mean square residual of least squares over records, given the matrix (p, p) of `whitening_of`."""
     slopes = _slopes(moments, whitening)
     explained = 2 * np.sum(slopes * (whitening @ moments.cross)) - np.sum(
         slopes * (whitening @ moments.covariance @ whitening @ slopes)
@@ -216,7 +216,7 @@ def closed_form(moments: Moments, preparation: Preparation) -> tuple[NDArray[np.
 
 
 def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of classes with one covariance, whose inverse is the square of the whitening: log-odds, up to a common term."""
+    """Log-odds, up to a common term, of classes with one covariance, whose inverse is the square of the whitening."""
     shares = moments.target_mean
     noise = moments.noise_of_products * np.linalg.norm(matrix) / shares
     means = _shrunk((moments.class_shifts @ matrix).T, noise)
@@ -227,7 +227,7 @@ def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArra
 
 
 def _least_squares(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of numbers under a sigmoid: slopes of least squares over its mean steepness (Brillinger 1982), by target."""
+    """Least squares for numbers under a sigmoid: slopes over its mean steepness (Brillinger 1982), by target."""
     slopes = _slopes(moments, matrix)
     varied = matrix @ moments.covariance @ matrix
     means, constants = moments.target_mean, np.zeros(slopes.shape[1])
@@ -260,7 +260,7 @@ def _logit(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def foldable(model: nn.Module, features: int) -> bool:
-    """Whether a preparation can be folded into the model's first layer: tried on made-up inputs and a made-up one."""
+    """Say whether a preparation can be folded into the model's first layer, by a trial on made-up inputs."""
     first = _first_layer(model, features)
     if first is None:
         return False
@@ -271,10 +271,10 @@ def foldable(model: nn.Module, features: int) -> bool:
     inputs = _made_up(features, double)
     try:
         with torch.no_grad():
-            wanted, found = double(tried.apply(inputs)), folded(double, tried)(inputs)
+            wanted, returned = double(tried.apply(inputs)), folded(double, tried)(inputs)
     except (RuntimeError, ValueError, TypeError):
         return False
-    return _same(wanted, found)
+    return _same(wanted, returned)
 
 
 def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
@@ -301,8 +301,11 @@ def _first_layer(model: nn.Module, features: int) -> nn.Linear | None:
     calls, _ = _calls(model, inputs)
     taken = [
         layer
-        for layer, given, _ in calls
-        if given and isinstance(given[0], Tensor) and given[0].shape == inputs.shape and torch.equal(given[0], inputs)
+        for layer, taken_in, _ in calls
+        if taken_in
+        and isinstance(taken_in[0], Tensor)
+        and taken_in[0].shape == inputs.shape
+        and torch.equal(taken_in[0], inputs)
     ]
     layers = [layer for layer in taken if isinstance(layer, nn.Linear)]
     return layers[0] if len(taken) == len(layers) == 1 and layers[0].bias is not None else None
@@ -311,7 +314,7 @@ def _first_layer(model: nn.Module, features: int) -> nn.Linear | None:
 def _calls(
     model: nn.Module, inputs: Tensor
 ) -> tuple[list[tuple[nn.Module, tuple[object, ...], object]], object | None]:
-    """What every layer takes and returns of the inputs, and the model returns; nothing where it does not take them."""
+    """Record inputs and outputs of every layer, and the model's output; nothing where it refuses the inputs."""
     seen: list[tuple[nn.Module, tuple[object, ...], object]] = []
     leaves = [module for module in model.modules() if not list(module.children())]
     hooks = [module.register_forward_hook(lambda *call: seen.append(call)) for module in leaves]
@@ -328,8 +331,8 @@ def _calls(
 def _last_layer(model: nn.Module, features: int) -> nn.Linear | None:
     """The linear layer with a trained bias that the outputs are those of, as they come; None if there is none."""
     calls, returned = _calls(model, _made_up(features, model))
-    for module, _, found in calls:
-        if isinstance(module, nn.Linear) and found is returned and module.bias is not None:
+    for module, _, output in calls:
+        if isinstance(module, nn.Linear) and output is returned and module.bias is not None:
             return module if module.bias.requires_grad and module.weight.requires_grad else None
     return None
 
@@ -341,11 +344,11 @@ def _made_up(features: int, model: nn.Module) -> Tensor:
     return torch.from_numpy(drawn).to(kind.device, kind.dtype)
 
 
-def _same(wanted: object, found: object) -> bool:
-    if isinstance(wanted, Tensor) and isinstance(found, Tensor):
-        return wanted.shape == found.shape and bool(torch.allclose(wanted, found, rtol=1e-8, atol=1e-8))
-    if isinstance(wanted, tuple) and isinstance(found, tuple):
-        return len(wanted) == len(found) and all(map(_same, wanted, found))
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return wanted.keys() == found.keys() and all(_same(wanted[name], found[name]) for name in wanted)
+def _same(wanted: object, returned: object) -> bool:
+    if isinstance(wanted, Tensor) and isinstance(returned, Tensor):
+        return wanted.shape == returned.shape and bool(torch.allclose(wanted, returned, rtol=1e-8, atol=1e-8))
+    if isinstance(wanted, tuple) and isinstance(returned, tuple):
+        return len(wanted) == len(returned) and all(map(_same, wanted, returned))
+    if isinstance(wanted, dict) and isinstance(returned, dict):
+        return wanted.keys() == returned.keys() and all(_same(wanted[name], returned[name]) for name in wanted)
     return False

@@ -116,7 +116,7 @@ class Moments:
 
     @functools.cached_property
     def covariance(self) -> NDArray[np.float64]:
-        """Of the inputs, (p, p); noised, so it may have eigenvalues below 0."""
+        """Covariance of the inputs, (p, p); noised, so it may have eigenvalues below 0."""
         return self.products[self._inputs, self._inputs] - np.outer(self.shift, self.shift)
 
     @functools.cached_property
@@ -127,7 +127,7 @@ class Moments:
 
     @functools.cached_property
     def target_covariance(self) -> NDArray[np.float64]:
-        """Of the targets, (t, t)."""
+        """Covariance of the targets, (t, t)."""
         predicted = self.products[0, self._predicted]
         return self.products[self._predicted, self._predicted] - np.outer(predicted, predicted)
 
@@ -193,17 +193,17 @@ def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] |
     wide = _quantile(max(1, len(variances)), sides=1) * np.hypot(
         spread, np.maximum(variances, spread) * math.sqrt(2 / max(1, moments.count))
     )
-    used, place = [], 0
+    used, start = [], 0
     for feature in columns.features:
         if feature.low is not None:
             length = 1.0 if feature.in_unit else 2.0
             for number in range(feature.count or 1):
-                at = place + number
+                at = start + number
                 variance = max(0.0, float(variances[at]))  # noise below 0 takes nothing from what may be there
                 part, most = (4 * math.sqrt(v) / length for v in (variance, variance + wide[at]))
                 if most < LITTLE:
                     used.append(Used(feature.input_names[number], part, most))
-        place += feature.inputs
+        start += feature.inputs
     return tuple(used)
 
 
@@ -226,10 +226,10 @@ def constant_of(moments: Moments) -> Constant:
 
 
 def _squared_error(moments: Moments, variances: NDArray[np.float64]) -> Estimate:
-    """Of the mean of each target, over all targets; its interval at the level that the means leave."""
+    """Squared error of each target's mean, over all targets; its interval at the level that the means leave."""
     shifts = moments.products[0, 1 + moments.layout.features :]
-    each = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
-    noise = float(np.linalg.norm(each)) / len(shifts)
+    by_target = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
+    noise = float(np.linalg.norm(by_target)) / len(shifts)
     value = float(np.mean(variances))
     sampled = math.sqrt(min(0.25, max(value, noise)) / max(1, moments.count))
     return _estimate(value, _quantile(len(shifts) + 1) * math.hypot(noise, sampled))

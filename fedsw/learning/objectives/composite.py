@@ -68,7 +68,7 @@ class Composite:
 
     @property
     def drawn_by(self) -> tuple[str, ...]:
-        """What of a record its replacement keeps: all that some penalty's strata are drawn by."""
+        """Attributes of a record that its replacement keeps: all that some penalty's strata are drawn by."""
         return tuple(sorted({name for part in self.parts for name in part.drawn_by}))
 
     @property
@@ -175,4 +175,4 @@ def with_slack(
         sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     else:  # every part has the same function
         sensitivities = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
-    return tuple(SLACK * each for each in sensitivities)
+    return tuple(SLACK * sensitivity for sensitivity in sensitivities)

@@ -1,4 +1,4 @@
-"""What a run minimises: a task loss plus weighted Wasserstein distances between groups of records."""
+"""Objectives of a run: a task loss plus weighted Wasserstein distances between groups of records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHIN_CLASSES: Mapping[str, bool] = {"statistical-parity": False, "equality-of
 """The penalties between groups, and whether each compares within every class; no other is known here."""
 
 GROUP, GROUP_AND_LABEL = "each record's sensitive group", "each record's sensitive group and label"
-"""What is public of a record where strata are drawn by its group, or by its group and label."""
+"""Public attributes of a record where strata are drawn by its group, or by its group and label."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Objective:
 
     @property
     def within_classes(self) -> bool:
-        """Whether groups are compared within every class, so that strata are (class, group)."""
+        """True if groups are compared within every class, so that strata are (class, group)."""
         return _WITHIN_CLASSES[self.penalty]
 
     @property
@@ -90,7 +90,7 @@ class Objective:
 
     @property
     def drawn_by(self) -> tuple[str, ...]:
-        """What of a record its replacement keeps, since batches are drawn by it."""
+        """Attributes of a record that its replacement keeps, since batches are drawn by them."""
         return ("group", "label") if self.within_classes else ("group",)
 
     @property
@@ -176,9 +176,9 @@ class Objective:
         task = Sensitivity(0.0, "penalty") if alone else (1 - self.alpha) * loss_sensitivity(clip.loss, sum(sizes))
         totals = [replace(task, public=public) for _ in sizes]
         for i, j, weight in self._weighted_pairs():
-            for own, other in ((i, j), (j, i)):
-                sides = self._side(sizes, own, clip), self._side(sizes, other, clip)
-                totals[own] += weight * swd_sensitivity(*sides, bound=bound, spread=1.0 if d == 1 else spread)
+            for cell, other in ((i, j), (j, i)):
+                sides = self._side(sizes, cell, clip), self._side(sizes, other, clip)
+                totals[cell] += weight * swd_sensitivity(*sides, bound=bound, spread=1.0 if d == 1 else spread)
         return tuple(totals)
 
     def _weighted_pairs(self) -> tuple[tuple[int, int, float], ...]:

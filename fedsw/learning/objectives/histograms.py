@@ -72,7 +72,7 @@ def monotone(noisy: Tensor, total: float) -> Tensor:
     return torch.nn.functional.pad(monotone_, (1, 0)).diff(dim=-1)
 
 
-def slot_means(own: Tensor, other: Tensor, radius: float) -> Tensor:
+def slot_means(counts: Tensor, other: Tensor, radius: float) -> Tensor:
     """Mean of the other distribution's quantiles over the rank interval of every own bin: (k, bins), in [-M, M].
 
     The records of bin b have the ranks [F(b-1), F(b)] of their own distribution; the other's quantile function takes
@@ -81,7 +81,7 @@ def slot_means(own: Tensor, other: Tensor, radius: float) -> Tensor:
 
     Both are counts (k, bins), not negative, with positive row sums (`monotone`); M is half of the range of the bins.
     """
-    return _quantile_means(_cumulated(own), _cumulated(other), _centres(own, radius)).clamp(-radius, radius)
+    return _quantile_means(_cumulated(counts), _cumulated(other), _centres(counts, radius)).clamp(-radius, radius)
 
 
 def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> list[Tensor]:
@@ -119,11 +119,11 @@ def _quantile_means(ranks: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     # The piece that a rank falls in; the last rank belongs to the last piece that is not empty.
     at = torch.searchsorted(knots.contiguous(), ranks.clamp(max=1 - _NARROW), right=True)
     at = at.sub_(1).clamp_(0, values.shape[-1] - 1)
-    there = values.gather(-1, at)
-    upto = integral.gather(-1, at) + there * (ranks - knots.gather(-1, at))
+    values_at = values.gather(-1, at)
+    upto = integral.gather(-1, at) + values_at * (ranks - knots.gather(-1, at))
     width = ranks.diff(dim=-1)
     wide = width > _NARROW
-    return torch.where(wide, upto.diff(dim=-1) / torch.where(wide, width, 1.0), there[..., 1:])
+    return torch.where(wide, upto.diff(dim=-1) / torch.where(wide, width, 1.0), values_at[..., 1:])
 
 
 def cotangents(

@@ -46,7 +46,7 @@ class Matching:
 
     @property
     def private_parameters(self) -> bool:
-        """Whether private records pass through the trained parameters."""
+        """True if private records pass through the trained parameters."""
         return self.other_side != "generator" and not self.fixed
 
     @property
@@ -56,7 +56,7 @@ class Matching:
 
     @property
     def drawn_by(self) -> tuple[str, ...]:
-        """What of a record its replacement keeps, as the guarantee says it: less than it might."""
+        """Attributes of a record that its replacement keeps, as the guarantee says it: fewer than it might."""
         return ("group",)
 
     def owner(self, stratum: int) -> int:
@@ -112,12 +112,12 @@ class Matching:
         """
         (n,) = sizes
         spread = 1.0 if d == 1 else spread
-        own = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
+        private = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
         parameters = 0.0 if self.other_side == "prior" else clip.jacobian
         other = Side(n, self.radius, parameters, private=False)
-        sensitivity = swd_sensitivity(own, other, bound=bound, spread=spread)
+        sensitivity = swd_sensitivity(private, other, bound=bound, spread=spread)
         if self.both:
-            exchanged = swd_sensitivity(replace(other, private=True), own, bound=bound, spread=spread)
+            exchanged = swd_sensitivity(replace(other, private=True), private, bound=bound, spread=spread)
             sensitivity = worst([sensitivity, exchanged])
         total = self.alpha * sensitivity
         if self.other_side == "prior" and not alone:

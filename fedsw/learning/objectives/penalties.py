@@ -22,7 +22,7 @@ Outputs = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Penalty:
-    """What all penalties have; one of your own derives from it.
+    """Base of all penalties; one of your own derives from it.
 
     It has `parts`, penalties whose sum it is and whose bounds are proven; or `pull` and `bound`, a derivative and how
     far one record moves it, which the record then names as stated by you. `require_bound` looks for a counterexample.
@@ -62,18 +62,18 @@ class Penalty:
             raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
         return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
 
-    def selected(self, raw: Any, batch: Any, own: Callable[[Any, Any], Tensor]) -> Tensor:
-        """The compared outputs (n, d), centred and unprojected; ``own`` are the task's."""
+    def selected(self, raw: Any, batch: Any, task_outputs: Callable[[Any, Any], Tensor]) -> Tensor:
+        """The compared outputs (n, d), centred and unprojected; ``task_outputs`` makes the task's own."""
         if self.outputs is None:
-            found = own(raw, batch)
+            selected = task_outputs(raw, batch)
         elif isinstance(self.outputs, str):
             if not isinstance(raw, dict) or self.outputs not in raw:
                 known = ", ".join(raw) if isinstance(raw, dict) else f"one {type(raw).__name__}"
                 raise ValueError(f"the penalty compares the output {self.outputs!r}; the model returns {known}")
-            found = raw[self.outputs]
+            selected = raw[self.outputs]
         else:
-            found = self.outputs(raw, batch)
-        return found - self.centre
+            selected = self.outputs(raw, batch)
+        return selected - self.centre
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,13 @@ class StatedPart:
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> list[Tensor]:
         """The user's cotangents times the weight, group by group (n_j, d), float64."""
-        found = [self.alpha * each.to(torch.float64) for each in self.pull(outputs, directions)]
-        if [each.shape for each in found] != [each.shape for each in outputs]:
+        cotangents = [self.alpha * rows.to(torch.float64) for rows in self.pull(outputs, directions)]
+        if [rows.shape for rows in cotangents] != [rows.shape for rows in outputs]:
             raise ValueError(
-                f"the penalty's pull gave shapes {[tuple(each.shape) for each in found]} for outputs "
-                f"{[tuple(each.shape) for each in outputs]}; it gives a derivative of each group's outputs"
+                f"the penalty's pull gave shapes {[tuple(rows.shape) for rows in cotangents]} for outputs "
+                f"{[tuple(rows.shape) for rows in outputs]}; it gives a derivative of each group's outputs"
             )
-        return found
+        return cotangents
 
     def sensitivities(
         self,
@@ -183,7 +183,7 @@ class StatedPart:
         bound: Bound = "auto",
         alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
-        """What the user states, times the weight, the same for every group; with the task loss, or `alone`."""
+        """The user's stated bound times the weight, the same for every group; with the task loss, or `alone`."""
         stated = float(self.bounding(sizes, clip))
         if not (math.isfinite(stated) and stated > 0):
             raise ValueError(f"the penalty's stated bound is {stated} for sizes {list(sizes)}; it is finite, above 0")
@@ -198,21 +198,21 @@ Part = Objective | Matching | StatedPart
 
 def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
     """The penalties, those of parts replaced by their parts, whose weights are 1 together at most."""
-    found: list[Penalty] = []
+    flat: list[Penalty] = []
     for penalty in penalties:
         if not isinstance(penalty, Penalty):
             raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
         parts = penalty.parts()
         if len(parts) == 1 and parts[0] is penalty:
-            found.append(penalty)
+            flat.append(penalty)
             continue
         if (total := sum(part.weight for part in parts)) > 1 + 1e-12:
             raise ValueError(f"the parts of {type(penalty).__name__} have the weights {total:g} together; at most 1")
-        found += expanded([replace(part, weight=penalty.weight * part.weight) for part in parts])
-    return tuple(found)
+        flat += expanded([replace(part, weight=penalty.weight * part.weight) for part in parts])
+    return tuple(flat)
 
 
-def _nothing(*given: object) -> float:
+def _nothing(*arguments: object) -> float:
     raise TypeError("a Stated penalty needs pull= and bound=: the derivative and how far one record moves it")
 
 
@@ -291,29 +291,29 @@ def _neighbours(sizes: Sequence[int], group: int, radius: float, d: int, draw: t
     if ends < 2:
         return [points(size) for size in sizes], points(1)[0]
     one = points(1)
-    outputs = [one.repeat(size, 1) * (-1 if ends == 2 and place % 2 else 1) for place, size in enumerate(sizes)]
+    outputs = [one.repeat(size, 1) * (-1 if ends == 2 and index % 2 else 1) for index, size in enumerate(sizes)]
     return outputs, -outputs[group][-1]
 
 
 def _changed(pair: _Pair, group: int, radius: float, draw: torch.Generator) -> _Pair:
     """One point elsewhere: anywhere on the surface, or close to where it was."""
-    outputs, other = [each.clone() for each in pair[0]], pair[1].clone()
-    place = int(torch.randint(sum(map(len, outputs)) + 1, (1,), generator=draw))
-    rows = [row for each in outputs for row in each] + [other]
+    outputs, other = [points.clone() for points in pair[0]], pair[1].clone()
+    index = int(torch.randint(sum(map(len, outputs)) + 1, (1,), generator=draw))
+    rows = [row for points in outputs for row in points] + [other]
     step = torch.randn(len(other), generator=draw, dtype=torch.float64)
     step *= 10.0 ** -float(3 * torch.rand(1, generator=draw))
-    moved = radius * step if place % 2 else rows[place] + radius * step
-    rows[place].copy_(moved * min(1.0, radius / max(float(torch.linalg.vector_norm(moved)), 1e-300)))
+    moved = radius * step if index % 2 else rows[index] + radius * step
+    rows[index].copy_(moved * min(1.0, radius / max(float(torch.linalg.vector_norm(moved)), 1e-300)))
     return outputs, other
 
 
 def _moved(part: Objective | StatedPart, pair: _Pair, group: int, theta: Tensor) -> float:
     """How far the gradient moves under Jacobians of norm 1 that point as badly as they can."""
     before, last = pair
-    after = [each.clone() for each in before]
+    after = [points.clone() for points in before]
     after[group][-1] = last
     old, new = part.cotangents(before, theta), part.cotangents(after, theta)
-    own = torch.linalg.vector_norm(old[group][-1]) + torch.linalg.vector_norm(new[group][-1])
+    replaced = torch.linalg.vector_norm(old[group][-1]) + torch.linalg.vector_norm(new[group][-1])
     old[group], new[group] = old[group][:-1], new[group][:-1]
     others = sum(torch.linalg.vector_norm(a - b, dim=1).sum() for a, b in zip(old, new, strict=True))
-    return float(own + others)
+    return float(replaced + others)

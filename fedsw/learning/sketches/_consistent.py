@@ -12,9 +12,9 @@ from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.table_counts import Pair, pairs_measured
 
 _ROUNDS = 4
-"""Of making margins right and numbers positive, one after the other, before margins are fitted by factors."""
+"""Rounds that make margins right and numbers positive, in turn, before margins are fitted by factors."""
 _FITTED = 30
-"""Of factors for rows and columns by turns."""
+"""Rounds of factors for rows and columns in turn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ def consistent(*sketches: NoisedSketch) -> Tables:
     read = [_Read(sketch) for sketch in sketches]
     columns = range(len(read[0].spans))
     pairs = {
-        (k, j): _averaged([each.pair(k, j) for each in read if each.measures(k, j)])
+        (k, j): _averaged([tables.pair(k, j) for tables in read if tables.measures(k, j)])
         for k in columns
         for j in columns[k + 1 :]
-        if any(each.measures(k, j) for each in read)
+        if any(tables.measures(k, j) for tables in read)
     }
-    singles = [_averaged([*(said for each in read for said in each.of_column(k))]) for k in columns]
-    counted = [each.counted for each in read]
+    singles = [_averaged([*(said for tables in read for said in tables.of_column(k))]) for k in columns]
+    counted = [tables.counted for tables in read]
     totals = [(law.sum(dim=1), variance * law.shape[1]) for law, variance in singles]
     proportions = projected(_averaged([*counted, *totals])[0].unsqueeze(0), torch.ones(1, dtype=torch.float64))[0]
     laws = tuple(projected(law, proportions) for law, _ in singles)
@@ -69,7 +69,7 @@ def consistent(*sketches: NoisedSketch) -> Tables:
 
 
 _Said = tuple[Tensor, float]
-"""What a table says, and the variance of the noise in each of its numbers."""
+"""Numbers read off a table, and the variance of the noise in each of them."""
 
 
 class _Read:
@@ -93,7 +93,7 @@ class _Read:
         return self.square[:, self.spans[k]][:, :, self.spans[j]], variance
 
     def of_column(self, k: int) -> list[_Said]:
-        """What the column's own table, and every pair with it, say of its codes."""
+        """Return the frequencies of a column's codes by its own table, and by every pair with it."""
         said = []
         if bool(self.measured.single[k] > 0):
             said.append((self.alone[:, self.spans[k]], self.variance / float(self.measured.single[k]) ** 2))
@@ -143,5 +143,5 @@ def _over(numbers: Tensor, weights: Tensor) -> Tensor:
     return numbers / torch.where(weights > 0, weights, torch.inf)
 
 
-def _factor(wanted: Tensor, there: Tensor) -> Tensor:
-    return torch.where(there > 0, wanted / there.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+def _factor(wanted: Tensor, sums: Tensor) -> Tensor:
+    return torch.where(sums > 0, wanted / sums.clamp(min=torch.finfo(torch.float64).tiny), 0.0)

@@ -33,7 +33,7 @@ class FeatureMap(Protocol):
 
 
 Seen = dict[Hashable, Tensor]
-"""What shared maps made of one batch of rows, by their keys."""
+"""Outputs of shared maps for one batch of rows, by the maps' keys."""
 
 
 class SharedMap(nn.Module, ABC):
@@ -148,7 +148,7 @@ class OwnMap:
     made: FeatureMap = field(compare=False)
 
     def width(self, features: int) -> int:
-        """What it says."""
+        """Return the width that the user's map states."""
         return int(self.made.width(features))
 
     def built(self, features: int, stream: Stream) -> nn.Module:
@@ -198,8 +198,8 @@ class _Convolved(nn.Module):
             return self._pooled(squares)
         moved = _moved(squares, self.shifts)
         total = self._pooled(moved[0])
-        for each in moved[1:]:
-            total = total + self._pooled(each)
+        for images_moved in moved[1:]:
+            total = total + self._pooled(images_moved)
         return total / len(moved)
 
     def _pooled(self, squares: Tensor) -> Tensor:
@@ -345,15 +345,15 @@ class _Scattered(nn.Module):
         squares = images.reshape(-1, self.side, self.side)
         after = self.around - self.side - self.first
         squares = nn.functional.pad(squares, (self.first, after, self.first, after))
-        found, second = [self._means(squares)], []
+        first, second = [self._means(squares)], []
         spectrum = torch.fft.fft2(squares).unsqueeze(1)
         for scale, waves in enumerate(self.waves):
             moduli = torch.fft.ifft2(spectrum * waves).abs()
-            found.append(self._means(moduli))
+            first.append(self._means(moduli))
             if self.order == 2 and scale + 1 < len(self.waves):
                 again = torch.fft.fft2(moduli).unsqueeze(2)
                 second += [self._means(torch.fft.ifft2(again * later).abs()) for later in self.waves[scale + 1 :]]
-        return torch.cat(found + second, dim=1)
+        return torch.cat(first + second, dim=1)
 
     def _means(self, planes: Tensor) -> Tensor:
         """The low-passed planes (n, ..., M, M) at the places, (n, numbers)."""

@@ -15,7 +15,7 @@ from fedsw.learning.sketches._parts import Columns, DrawnPart
 
 @dataclass(frozen=True)
 class Features:
-    """What a map makes of a record, without negative numbers and in a ball of norm 1: activations, moduli, means.
+    """A map's output for a record, made non-negative and put in a ball of norm 1: activations, moduli, means.
 
     The map may be any network with any weights, also one that a server sends. Whatever it returns, NaN and infinity
     included, is made finite, cut at 0 and shortened where the record is; so the inner product of two records is never

@@ -40,7 +40,7 @@ class Drift:
 
     @property
     def differ(self) -> bool:
-        """Whether 0 is outside the interval of the laws' distance."""
+        """True if 0 is outside the interval of the laws' distance."""
         return self.populations[0] > 0
 
 
@@ -100,7 +100,7 @@ def drift_of_means(one: Means, other: Means, *, confidence: float = CONFIDENCE) 
 def _slack(one: Means, other: Means, doubt: float) -> float:
     """How far both sides' records may be from their laws, with a quarter of the doubt each."""
     root = math.sqrt(math.log(4 / doubt) / 2)
-    return sum((1 + each.diameter * root) / math.sqrt(each.records) for each in (one, other))
+    return sum((1 + side.diameter * root) / math.sqrt(side.records) for side in (one, other))
 
 
 def _least_doubt(squared: float, noise: float, numbers: int, one: Means, other: Means) -> float:
@@ -160,7 +160,7 @@ def _means(sketch: NoisedSketch) -> Means:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What generated samples are compared with: a noised sketch, in the precision and on the device of training.
+    """A noised sketch, in the precision and on the device of training, to compare generated samples with.
 
     The ``blocks`` (cells, F) are the sketch's sums over its records, ``proportions`` (cells,) of the generated law,
     ``weights`` (cells,) of every cell's squared distance; ``noise`` is the mean of the squared noise in the weighted
@@ -187,8 +187,8 @@ class Target:
                 f"{sketch.law.cells} cells, not all 0"
             )
         noise = sketch.deviation**2 * sketch.coordinates * float(chosen.sum())
-        found = (sketch.blocks, sketch.proportions, chosen.to(sketch.value.device))
-        blocks, proportions, cell_weights = found if like is None else (each.to(like) for each in found)
+        values = (sketch.blocks, sketch.proportions, chosen.to(sketch.value.device))
+        blocks, proportions, cell_weights = values if like is None else (tensor.to(like) for tensor in values)
         return cls(blocks, proportions, cell_weights, noise)
 
     def at(self, places: Tensor, factors: Tensor) -> Target:
@@ -245,7 +245,7 @@ def sketch_distance(
     target = Target.of(sketch, like=features.to(torch.float64))
     with torch.no_grad():
         parts = [
-            drawn.by_cell(*each) for each in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
+            drawn.by_cell(*chunk) for chunk in zip(torch.split(features, CHUNK), torch.split(cells, CHUNK), strict=True)
         ]
         sums, squares, counts = (
             torch.stack([getattr(part, name).to(torch.float64) for part in parts]).sum(dim=0)

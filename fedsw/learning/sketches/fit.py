@@ -96,7 +96,7 @@ class CheckpointRefused(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What a step compares generated samples with: a sketch, its law, drawn, and a target of it."""
+    """A sketch that a step compares generated samples with, its law, drawn, and its target."""
 
     sketch: NoisedSketch
     drawn: Sketcher
@@ -123,12 +123,12 @@ class Cells:
     def of(cls, target: Target, batch: int) -> Cells:
         """The cells of batches of that size, on the target's device."""
         proportions = target.proportions.cpu()
-        each = stratified(proportions, batch)
-        whole = bool((torch.bincount(each, minlength=len(proportions))[proportions > 0] >= 2).all())
-        return cls(proportions, batch, each.to(target.blocks.device) if whole else None)
+        cells = stratified(proportions, batch)
+        whole = bool((torch.bincount(cells, minlength=len(proportions))[proportions > 0] >= 2).all())
+        return cls(proportions, batch, cells.to(target.blocks.device) if whole else None)
 
     def drawn(self, generator: torch.Generator, device: torch.device) -> Tensor:
-        """Of a step, (batch,)."""
+        """Return the cells of a step's samples, (batch,)."""
         if self.fixed is not None:
             return self.fixed
         return torch.multinomial(self.proportions, self.batch, replacement=True, generator=generator).to(device)
@@ -213,15 +213,15 @@ def fit_generator(
     drawn = sketcher_like(sketch, sketcher, like)
     target = Target.of(sketch, weights=weights, like=like)
     targets = [Compared(sketch, drawn, target)]
-    for other, own in later:
+    for other, other_sketcher in later:
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
-        targets.append(Compared(other, sketcher_like(other, own, like), like_first))
-    for each in (network, *restarts):
-        _require_conditional(each, sketch)
-        if isinstance(each, Proportioned):
-            each.proportions.copy_(sketch.proportions if proportions is None else proportions)
+        targets.append(Compared(other, sketcher_like(other, other_sketcher, like), like_first))
+    for candidate in (network, *restarts):
+        _require_conditional(candidate, sketch)
+        if isinstance(candidate, Proportioned):
+            candidate.proportions.copy_(sketch.proportions if proportions is None else proportions)
     path = None if checkpoint is None else Path(checkpoint)
-    mark = _mark([each.sketch for each in targets], network, settings, target, len(restarts))
+    mark = _mark([compared.sketch for compared in targets], network, settings, target, len(restarts))
     cells, training, tried = Cells.of(target, settings.batch), _Training.of(network, settings), list[float]()
     if path is not None and path.exists():
         state = _read(path, mark)
@@ -249,7 +249,7 @@ def tried_in(checkpoint: Path) -> list[float]:
     The first is that of the network itself; the one of the least distance went on. CheckpointRefused if the file is
     damaged.
     """
-    return [float(each) for each in _read(checkpoint)["tried"]]
+    return [float(distance) for distance in _read(checkpoint)["tried"]]
 
 
 def _choose(
@@ -261,11 +261,11 @@ def _choose(
 ) -> list[float]:
     """Bring a training to where the best of it and of its restarts is after their part of the steps."""
     tried, best, chosen = list[float](), math.inf, dict[str, Any]()
-    for own in (None, *restarts):
-        one = training if own is None else _Training.of(own, settings)
+    for restart in (None, *restarts):
+        one = training if restart is None else _Training.of(restart, settings)
         _advance(one, settings.steps // _TRIED, targets, cells, settings)
         made, where = generate(one.released, proportions_of(one.released), _JUDGED)
-        off = sum(each.distance(made, where) for each in targets)
+        off = sum(compared.distance(made, where) for compared in targets)
         tried.append(off if math.isfinite(off) else math.inf)
         if not chosen or tried[-1] < best:
             best, chosen = tried[-1], copy.deepcopy(one.state())
@@ -303,8 +303,8 @@ def _step(
     """One step; returns the batch's distance before it, summed over stages: a scalar that nobody waits for here."""
     generator = seeded_generator(settings.seed, "generator training", step)
     like = targets[0].target.blocks
-    each = cells.drawn(generator, like.device)
-    made = network(torch.randn(settings.batch, network.latent, generator=generator).to(like), each)
+    sampled_cells = cells.drawn(generator, like.device)
+    made = network(torch.randn(settings.batch, network.latent, generator=generator).to(like), sampled_cells)
     estimate = drawn_distance_of_sums if cells.fixed is None else distance_of_sums
     loss = torch.zeros((), device=like.device)
     for stage in targets:
@@ -313,7 +313,7 @@ def _step(
         if settings.fraction < 1:
             module, places, factors = stage.drawn.some(settings.fraction, generator)
             compared = compared.at(places, factors)
-        loss = loss + estimate(compared, module.by_cell(made, each))
+        loss = loss + estimate(compared, module.by_cell(made, sampled_cells))
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
@@ -339,7 +339,7 @@ def _require_conditional(network: nn.Module, sketch: NoisedSketch) -> None:
 def _mark(
     sketches: Sequence[NoisedSketch], network: nn.Module, settings: FitSettings, target: Target, restarts: int
 ) -> str:
-    """What a checkpoint must agree with: sketches, laws, settings, weights, the network's shapes, restarts."""
+    """Return the digest that a checkpoint must have: of sketches, laws, settings, weights, shapes, restarts."""
     digest = hashlib.sha256()
     shapes = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
     laws = [repr(sketch.law) for sketch in sketches]
@@ -359,7 +359,7 @@ def _save(path: Path, mark: str, training: _Training, tried: list[float]) -> Non
 
 
 def _read(path: Path, mark: str | None = None) -> dict[str, Any]:
-    """What a checkpoint holds, of a training of that mark."""
+    """Read a checkpoint of the training with that mark."""
     title, _, content = path.read_bytes().partition(b"\n")
     if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         raise CheckpointRefused(f"{path} is damaged, or no checkpoint of a generator; remove it to start again")

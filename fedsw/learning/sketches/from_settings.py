@@ -57,7 +57,7 @@ def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Cla
 
 
 def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
-    """What is measured of every record in a stage, by public settings, the data's shape and released weights alone.
+    """Return the law of a stage's sketch, from public settings, the data's shape and released weights alone.
 
     ExperimentError if a part does not fit the features, or labels are asked for and there are none.
     """
@@ -86,9 +86,9 @@ def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
 def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSketch, ...]:
     sketch = experiment.sketch
     if stage.number == 1:
-        return tuple(_part(each) for each in (sketch, *sketch.also))
+        return tuple(_part(spec) for spec in (sketch, *sketch.also))
     learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
-    return tuple(_part(each, learnt) for each in sketch.stages[stage.number - 2].parts)
+    return tuple(_part(spec, learnt) for spec in sketch.stages[stage.number - 2].parts)
 
 
 def sent_size(experiment: Experiment, shape: Shape) -> int:
@@ -147,7 +147,7 @@ def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
         return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
     if sketch.crossed == "all":
         return Pairs(ranges(coded), sketch.singles, sketch.balance, weight=sketch.weight)
-    among = next((place for place, column in enumerate(coded) if column.role == "class"), None)
+    among = next((index for index, column in enumerate(coded) if column.role == "class"), None)
     singles = 1.0 if among is None else sketch.singles
     return Pairs(ranges(coded), singles, sketch.balance, among=among or 0, weight=sketch.weight)
 
@@ -205,7 +205,7 @@ _BANDWIDTH_SECONDS = 5e-5
 """A bandwidth, at least: its own block of frequencies."""
 _WAVELET_SECONDS, _EXPONENTIAL_SECONDS = 2e-4, 4e-9
 _EXPONENTIALS = 98
-"""Of one frequency of a wavelet: seven turns in either direction, of two Gaussians."""
+"""Exponentials for one frequency of a wavelet: seven turns in either direction, of two Gaussians."""
 _WAVELETS_HELD = 40.0
 """Bytes for one frequency of one wavelet while the bank is scaled: the bank, mirrored, two squares and their sum."""
 _DECOMPOSED_FLOPS = 2e10
@@ -215,7 +215,7 @@ _MAPPED = 24.0
 
 @dataclass(frozen=True)
 class SettingCost:
-    """What one setting, as it is written, takes: bytes of memory at once, seconds of all rounds."""
+    """Cost of one setting as it is written: bytes of memory at once, seconds of all rounds."""
 
     setting: str
     value: object
@@ -226,7 +226,7 @@ class SettingCost:
 def of_waves(
     part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
 ) -> Iterator[SettingCost]:
-    """What a part of a sketch takes that measures waves: its frequencies, its map, and the sum over records.
+    """Cost of a part of a sketch that measures waves: its frequencies, its map, and the sum over records.
 
     Of records of so many ``features``, in ``rows`` that are summed into ``cells``; ``learnt`` is the map of a later
     stage. ValueError if the map does not fit the features.
@@ -249,7 +249,7 @@ def of_waves(
 def of_codes(
     part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
 ) -> Iterator[SettingCost]:
-    """What a part of a sketch takes that measures features of a map, or their moments; see `of_waves`."""
+    """Cost of a part of a sketch that measures features of a map, or their moments; see `of_waves`."""
     width = float(feature_map(part, learnt).width(features))
     directions, coordinates = 0.0, 2 * width
     if part.kind == "moments":
@@ -262,7 +262,7 @@ def of_codes(
 
 
 def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
-    """What the map of a part takes, of so many rows, `held` of them at a time."""
+    """Cost of the map of a part, for so many rows, `held` of them at a time."""
     if part.map == "convolutions":
         width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
         places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2

@@ -89,9 +89,9 @@ def pooled(sketches: Sequence[NoisedSketch]) -> NoisedSketch:
             )
     return NoisedSketch(
         first.law,
-        torch.stack([each.value for each in sketches]).sum(dim=0),
-        math.hypot(*(each.sigma for each in sketches)),
-        sum(each.records for each in sketches),
+        torch.stack([sketch.value for sketch in sketches]).sum(dim=0),
+        math.hypot(*(sketch.sigma for sketch in sketches)),
+        sum(sketch.records for sketch in sketches),
     )
 
 
@@ -114,7 +114,7 @@ def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
 
 
 STRATUM = "records"
-"""What a ledger calls the records of a sketch: all of them are in one stratum, and all are taken."""
+"""A ledger's name for the records of a sketch: all of them are in one stratum, and all are taken."""
 
 RELATION = REPLACE_ANY
 PUBLIC = ("the number of records",)
@@ -149,9 +149,9 @@ def least_noise_shares(sketchers: Sequence[Sketcher]) -> tuple[float, ...]:
     before any record is counted. Numbers that a law leaves at 0 do not count.
     """
     roots = []
-    for each in sketchers:
-        noise = sum(measured / weight for measured, weight in zip(each.measured, each.law.weights, strict=True))
-        roots.append(sketch_sensitivity(each.law).value * math.sqrt(noise))
+    for sketcher in sketchers:
+        noise = sum(measured / weight for measured, weight in zip(sketcher.measured, sketcher.law.weights, strict=True))
+        roots.append(sketch_sensitivity(sketcher.law).value * math.sqrt(noise))
     return tuple(root / sum(roots) for root in roots)
 
 

@@ -18,11 +18,11 @@ from fedsw.learning.sketches._maps import Seen
 from fedsw.learning.sketches._parts import DrawnPart, PartOfSketch, Waves
 
 STEP = 2.0**-26
-"""What is summed are whole multiples of this: sums are exact, in any order, up to MOST_RECORDS."""
+"""Step of the sums, which are whole multiples of it: exact, in any order, up to MOST_RECORDS."""
 
 MOST_RECORDS = 2**26
 MOST_COORDINATES = 2**24
-"""Of one record's vector: rounding each to a whole multiple moves the vector by at most 2^-15."""
+"""Most coordinates of a record's vector: rounding each to a whole multiple moves it by at most 2^-15."""
 
 MOST_COUNTS = 4.0
 """With it sums of counts are exact, too."""
@@ -32,7 +32,7 @@ _CHUNK_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class Law:
-    """What is measured of every record; all of it is public and fixed before any record is read.
+    """Description of a sketch's measurement, public and fixed before any record is read.
 
     A record (x, label, group) contributes the vector (phi(x), sqrt(counts)) to the block of its cell, label * groups +
     group; phi(x) holds the parts one after the other, each times the root of its weight over the sum of weights, so
@@ -70,7 +70,7 @@ class Law:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of the parts, with sum 1."""
+        """Weights of the parts, with sum 1."""
         total = sum(part.weight for part in self.parts)
         return tuple(part.weight / total for part in self.parts)
 
@@ -108,16 +108,16 @@ class DrawnParts(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """phi of every row: features (n, p) to vectors (n, F) of norm at most 1, up to rounding. Differentiable."""
         pairs = zip(self._measured(), self.law.parts, self.law.weights, strict=True)
-        vectors = [math.sqrt(weight) * each(_columns(features, part)) for each, part, weight in pairs]
+        vectors = [math.sqrt(weight) * drawn(_columns(features, part)) for drawn, part, weight in pairs]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
     def by_cell(self, features: Tensor, cells: Tensor) -> BatchSums:
         """Sums over generated rows (m, p) in cells (m,) int64, for a distance; differentiable. Not for records."""
         law, members, seen = self.law, members_of(cells, self.law.cells).to(features), Seen()
         sums, squares = [], torch.zeros(law.cells, dtype=features.dtype, device=features.device)
-        for each, part, weight in zip(self._measured(), law.parts, law.weights, strict=True):
+        for drawn, part, weight in zip(self._measured(), law.parts, law.weights, strict=True):
             same = seen if part.columns is None else None
-            total, norms = each.summed(_columns(features, part), members, same)
+            total, norms = drawn.summed(_columns(features, part), members, same)
             sums.append(math.sqrt(weight) * total)
             squares = squares + weight * norms
         return BatchSums(sums[0] if len(sums) == 1 else torch.cat(sums, dim=1), squares, members.sum(dim=1))
@@ -187,10 +187,10 @@ class Sketcher(DrawnParts):
         """
         taken, places, factors, start = [], [], [], 0
         for part in self._measured():
-            module, place, factor = part.some(fraction, generator)
+            module, indices, factor = part.some(fraction, generator)
             taken.append(module)
-            places.append(place + start)
-            factors.append(torch.full((len(place),), factor, dtype=torch.float64))
+            places.append(indices + start)
+            factors.append(torch.full((len(indices),), factor, dtype=torch.float64))
             start += part.coordinates
         return DrawnParts(self.law, taken), torch.cat(places), torch.cat(factors)
 
@@ -205,7 +205,7 @@ class Sketcher(DrawnParts):
 
 @dataclass(frozen=True, eq=False)
 class BatchSums:
-    """What a distance needs of the vectors of a batch of generated rows.
+    """Sums over a batch of generated rows that a distance is computed from.
 
     By cell: ``sums`` of the vectors (cells, F), ``squares``, sums of their squared norms (cells,), and ``counts`` of
     rows (cells,).
@@ -227,7 +227,7 @@ def chunk_of(coordinates: int) -> int:
 
 
 def count_steps(law: Law) -> int:
-    """What a record adds to its cell's count, in steps of STEP."""
+    """Return the number that a record adds to its cell's count, in steps of STEP."""
     return round(math.sqrt(law.counts) / STEP)
 
 

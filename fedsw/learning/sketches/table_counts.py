@@ -60,7 +60,7 @@ class Pairs:
     least_product = 0.0  # no number of a record's vector is negative
 
     def __post_init__(self) -> None:
-        ends = [place for pair in self.ranges for place in pair]
+        ends = [edge for pair in self.ranges for edge in pair]
         if not ends or ends != sorted(ends) or any(first >= end for first, end in self.ranges) or ends[0] < 0:
             raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
         if self.singles != "auto" and not 0 < self.singles <= 1:
@@ -75,7 +75,7 @@ class Pairs:
     @property
     def columns(self) -> Columns:
         """The features of all codes."""
-        return tuple(place for first, end in self.ranges for place in range(first, end))
+        return tuple(column for first, end in self.ranges for column in range(first, end))
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """Codes (n, features) to vectors; nothing is drawn."""
@@ -83,7 +83,7 @@ class Pairs:
 
     @property
     def of_codes(self) -> PairsOfCodes:
-        """What it makes of codes, in float64."""
+        """The module that measures codes, in float64."""
         sizes = tuple(end - first for first, end in self.ranges)
         return PairsOfCodes(sizes, self.singles, self.balance, self.chosen, self.among)
 
@@ -95,7 +95,7 @@ def table_weights(
     chosen: Sequence[Pair] | None = None,
     column: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What a code and a product of two are multiplied by: (K,) and (K, K), symmetric, float64; see `Pairs`.
+    """Return the factors of a code and of a product of two: (K,) and (K, K), symmetric, float64; see `Pairs`.
 
     Of a ``column``, products with it alone count. The squares of the first, and of the second above its diagonal, which
     is 0, have sum 1.
@@ -120,7 +120,7 @@ def table_weights(
 
 
 _POWERS: dict[Balance, float] = {"equal": 0.0, "size": 2 / 3, "codes": 1.0}
-"""Of the squared weight of a table in its number of codes."""
+"""Exponent of a table's number of codes in its squared weight."""
 
 
 class PairsOfCodes(DrawnPart):
@@ -172,9 +172,9 @@ class PairsOfCodes(DrawnPart):
         codes = self._codes(rows)
         sums = []
         for chosen in members:
-            own = codes * chosen.unsqueeze(1)
-            products = own.T @ codes
-            sums.append(torch.cat([own.sum(dim=0), products[self.first, self.second]]) * self.weights)
+            codes_in_cell = codes * chosen.unsqueeze(1)
+            products = codes_in_cell.T @ codes
+            sums.append(torch.cat([codes_in_cell.sum(dim=0), products[self.first, self.second]]) * self.weights)
         squares = torch.stack([part.square().sum(dim=1) for part in torch.split(codes, list(self.sizes), dim=1)], dim=1)
         norms = squares @ self.single.square() + (squares @ self.pair.square() * squares).sum(dim=1) / 2
         return torch.stack(sums), members @ norms
@@ -193,8 +193,8 @@ def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
     if among is None:
         first, second = torch.nonzero(column.unsqueeze(1) < column.unsqueeze(0), as_tuple=True)
         return first, second
-    own, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
-    one, other = own.repeat_interleave(len(others)), others.repeat(len(own))
+    of_column, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
+    one, other = of_column.repeat_interleave(len(others)), others.repeat(len(of_column))
     return torch.minimum(one, other), torch.maximum(one, other)
 
 
@@ -218,22 +218,22 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
     codes, cells, column = len(measured.column), sketch.law.cells, measured.column
     means = measured.single[column] * sums[:codes]
     weighed = measured.weights[codes:] * sums[codes:]
-    for own, other in ((measured.first, measured.second), (measured.second, measured.first)):
+    for codes_of_one, other in ((measured.first, measured.second), (measured.second, measured.first)):
         # A pair adds one noise to a column's code for every code of the other column.
-        means.index_add_(0, own, weighed / size[column[other]])
+        means.index_add_(0, codes_of_one, weighed / size[column[other]])
     precisions = (measured.single.square() + measured.pair.square() @ (1 / size))[column]
     frequencies = means / precisions
     deviations = sketch.deviation * (cells / precisions).sqrt()
     return tuple(
-        Means(own, float(deviation[0]), sketch.records, _APART)
-        for own, deviation in zip(
+        Means(of_column, float(deviation[0]), sketch.records, _APART)
+        for of_column, deviation in zip(
             torch.split(frequencies, list(measured.sizes)), torch.split(deviations, list(measured.sizes)), strict=True
         )
     )
 
 
 def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
-    """What a sketch measures whose only part is `Pairs`, in float64, on its device; ValueError for another sketch."""
+    """Return the module of a sketch whose only part is `Pairs`, in float64, on its device; else ValueError."""
     (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
     if not isinstance(part, Pairs):
         raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")

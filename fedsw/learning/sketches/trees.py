@@ -1,4 +1,4 @@
-"""What rows of a table are drawn from: the network's chances, moved to the sketches, or a tree of pairs of columns."""
+"""Choice of the source of a table's rows: the network's chances, moved to the sketches, or a tree of column pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = Literal["network", "tree"]
 
 @dataclass(frozen=True)
 class Chosen:
-    """What rows are drawn from: the network's chances, moved, or the tree with its edges (parent, column).
+    """The chosen source of rows: the network's chances, moved, or the tree with its edges (parent, column).
 
     The ``distances`` are squared, to the sketch, noise taken off, by kind.
     """

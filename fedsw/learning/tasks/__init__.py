@@ -1,1 +1,1 @@
-"""What is learnt: models with their outputs, losses and held-out measures, and the public side of a matching."""
+"""Tasks: models with their outputs, losses and held-out measures, and the public side of a matching."""

@@ -1,4 +1,4 @@
-"""What the penalties of an experiment compare: columns of the outputs that travel, each with its clip."""
+"""Columns of the travelling outputs that the penalties of an experiment compare, each with its clip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedsw.learning.objectives.penalties import Penalty, StatedPart, expanded, r
 
 @dataclass(frozen=True)
 class Compared:
-    """What a penalty compares: its columns among the outputs that travel, its clip; itself if it is one of several."""
+    """A penalty's columns among the outputs that travel, its clip, and the penalty itself if it is one of several."""
 
     columns: slice
     clip: Clip
@@ -35,7 +35,7 @@ class Compared:
 
 
 def compared_by(objective: Objective | Matching | Composite, dimension: int, clip: Clip) -> tuple[Compared, ...]:
-    """What every penalty compares, in the order of the columns that travel; ``clip`` is of those without their own."""
+    """List the columns of every penalty in the order in which they travel; ``clip`` is of those without their own."""
     if not isinstance(objective, Composite):
         return (Compared(slice(0, dimension), clip, None),)
     compared, start = [], 0
@@ -61,18 +61,18 @@ def penalty_of(name: str, key: str, values: Mapping[str, Any]) -> Penalty:
         raise ExperimentError(
             f"{key} is {name!r}, a {type(thing).__name__}; name a class derived from fedsw.Penalty, or an object of one"
         )
-    takes = {each.name for each in fields(thing)} & _NUMBERS if kind.custom else set(kind.takes)
-    given = {each: value for each, value in values.items() if each in _SHARED | takes and value is not None}
+    takes = {field.name for field in fields(thing)} & _NUMBERS if kind.custom else set(kind.takes)
+    arguments = {taken: value for taken, value in values.items() if taken in _SHARED | takes and value is not None}
     try:
-        return replace(thing, **given) if isinstance(thing, Penalty) else thing(**given)
+        return replace(thing, **arguments) if isinstance(thing, Penalty) else thing(**arguments)
     except Exception as fault:  # code of the user's own
         raise ExperimentError(f"{key} {name!r} cannot be made ({type(fault).__name__}: {fault})") from fault
 
 
 _SHARED = {"weight", "outputs", "dimension", "clip", "centre"}
-"""What every penalty is made with."""
+"""Arguments that every penalty takes."""
 _NUMBERS = {"groups", "classes"}
-"""What the data set says, and a penalty of one's own is made with where it has such a field."""
+"""Numbers of the data set, which a penalty of one's own is made with where it has such a field."""
 
 
 def _penalties(key: str, goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> list[Penalty]:
@@ -95,10 +95,10 @@ def _penalties(key: str, goal: ObjectiveSettings | Also, weight: float, shape: S
 
 def _of_data(part: Penalty, values: Mapping[str, Any]) -> Penalty:
     """A part with the data set's numbers, about the settings' centre where it names no outputs of its own."""
-    given = {name: values[name] for name in _NUMBERS if name in {each.name for each in fields(part)}}
+    arguments = {name: values[name] for name in _NUMBERS if name in {field.name for field in fields(part)}}
     if part.outputs is None and not part.centre:
-        given["centre"] = values["centre"]
-    return replace(part, **given)
+        arguments["centre"] = values["centre"]
+    return replace(part, **arguments)
 
 
 def composite_of(experiment: Experiment, shape: Shape) -> Composite:
@@ -108,8 +108,8 @@ def composite_of(experiment: Experiment, shape: Shape) -> Composite:
     """
     goal = experiment.objective
     made = _penalties("objective.penalty", goal, goal.alpha, shape, experiment.clip.centre)
-    for place, each in enumerate(goal.also):
-        made += _penalties(f"objective.also[{place}].penalty", each, each.weight, shape, each.centre)
+    for index, further in enumerate(goal.also):
+        made += _penalties(f"objective.also[{index}].penalty", further, further.weight, shape, further.centre)
     try:
         composite = Composite(tuple(made))
         composite.parts  # noqa: B018  made here, so that what cannot be is refused at load

@@ -28,7 +28,7 @@ def divergence(weights: Iterable[Tensor], answer: Callable[[], Any] | None = Non
     ``weights``, of any shapes, are in the model's precision; ``answer`` gives what it returns for made-up inputs, and
     is called where a weight is large. None where a model takes no inputs.
     """
-    sizes = [each.detach().abs().max() for each in weights if each.numel()]
+    sizes = [weight.detach().abs().max() for weight in weights if weight.numel()]
     largest = float(torch.stack(sizes).max()) if sizes else 0.0  # NaN where one is
     if not largest <= _LARGEST:  # NaN, too
         return f"a weight is {largest:.3g}"

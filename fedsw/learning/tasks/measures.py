@@ -1,4 +1,4 @@
-"""What is computed of records under a problem: metrics of outputs, tallies of kept records, sums of a sketch."""
+"""Measurements of records under a problem: metrics of outputs, tallies of kept records, sums of a sketch."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def measure(
     with torch.no_grad():
         measuring = Measuring(problem, records, model)
         report = problem.task.metrics(model, measuring)
-        given = problem.task.arrays(model, measuring) if arrays else {}
+        drawn = problem.task.arrays(model, measuring) if arrays else {}
         losses = measuring.losses.cpu() if arrays and "loss" in measuring.__dict__ else None
         numbers = [] if parts is None else sorted(set(parts.tolist()))
         apart = [measuring.only(parts != number) for number in numbers if parts is not None and len(numbers) > 1]
-        without = tuple(problem.task.metrics(model, each) for each in apart)
+        without = tuple(problem.task.metrics(model, remaining) for remaining in apart)
         return Measurements(
-            report, {name: values.cpu() for name, values in given.items()}, measuring.taken, losses, without
+            report, {name: values.cpu() for name, values in drawn.items()}, measuring.taken, losses, without
         )
 
 
@@ -95,7 +95,7 @@ class Measuring:
 
     @property
     def shape(self) -> Shape:
-        """What is public of the data."""
+        """The public facts of the data."""
         return self._problem.shape
 
     def only(self, rows: Tensor) -> Measuring:
@@ -104,7 +104,7 @@ class Measuring:
         part._samples = self._samples
         if "raw" in self.__dict__:
             form = OutputForm.of(self.raw)
-            part.raw = form.arranged([each[rows.to(each.device)] for each in form.parts(self.raw)])
+            part.raw = form.arranged([output[rows.to(output.device)] for output in form.parts(self.raw)])
         if "_labelled" in self.__dict__:
             part._labelled = (self._labelled[0], None)
         return part
@@ -116,10 +116,10 @@ class Measuring:
 
     @functools.cached_property
     def raw(self) -> Raw:
-        """What the model returns for them, piece by piece, joined again."""
+        """The model's return value for the records, computed piece by piece and joined again."""
         pieces = [self._model(self._problem.inputs(chunk)) for chunk in self._problem.chunks(self.records)]
         form = OutputForm.of(pieces[0])
-        joined = [torch.cat(each) for each in zip(*(form.parts(piece) for piece in pieces), strict=True)]
+        joined = [torch.cat(outputs) for outputs in zip(*(form.parts(piece) for piece in pieces), strict=True)]
         return form.arranged(joined)
 
     @functools.cached_property
@@ -163,20 +163,20 @@ class Measuring:
         return metrics.w2_squared(self.outputs, self.records.sensitive, directions=self.directions, groups=groups)
 
     def samples(self, count: int) -> Tensor:
-        """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
+        """Return a generator's samples (count, d), the same at every call; or all particles (m, d)."""
         if count not in self._samples:
             self._samples[count] = self._made(count)
         return self._samples[count]
 
     def _made(self, count: int) -> Tensor:
         points = model_kind(self._problem.experiment.model.kind).points
-        given = self._problem.latents(count, "held-out")
-        raw = self._model() if points else self._model(given)
-        outputs: Tensor = self._problem.task.outputs(raw, self._problem.imagined(given))
+        latents = self._problem.latents(count, "held-out")
+        raw = self._model() if points else self._model(latents)
+        outputs: Tensor = self._problem.task.outputs(raw, self._problem.imagined(latents))
         return outputs.detach()
 
     def labelled(self) -> tuple[Tensor, Tensor | None]:
-        """What a class-conditional generator makes, the same at every call: samples (m, p), and their labels (m,)."""
+        """Return a class-conditional generator's samples (m, p) and their labels (m,), the same at every call."""
         return self._labelled
 
     @functools.cached_property
@@ -194,7 +194,7 @@ class Measuring:
         return features, torch.div(cells, groups, rounding_mode="floor") if sketch.labels else None
 
     def decoded(self, codes: Tensor) -> Tensor | None:
-        """What the model's own `decode` makes of codes (n, d); None for a model without."""
+        """Return codes (n, d) decoded by the model's own `decode`; None for a model without."""
         decode = getattr(self._model, "decode", None)
         if decode is None:
             return None
@@ -220,7 +220,7 @@ def tally_of_records(problem: Problem, tally: Tally, records: Records, model: nn
 
 
 def law_of_problem(problem: Problem, stage: Stage = FIRST) -> Law:
-    """What is measured of every record in a stage."""
+    """Return the law of a stage's sketch."""
     return law_of(problem.experiment, problem.shape, stage)
 
 
@@ -236,11 +236,11 @@ def chosen_shares(problem: Problem) -> tuple[float, ...]:
     """
     experiment, coded = problem.experiment, table_of(problem.experiment)
     stages = [FIRST]
-    for number, own in enumerate(experiment.sketch.stages, start=2):
+    for number, settings in enumerate(experiment.sketch.stages, start=2):
         stage = Stage(number)
         if coded is not None:
             pairs = itertools.combinations(range(len(coded)), 2)
-            largest = sorted(pairs, key=lambda pair: -coded[pair[0]].size * coded[pair[1]].size)[: own.tables]
+            largest = sorted(pairs, key=lambda pair: -coded[pair[0]].size * coded[pair[1]].size)[: settings.tables]
             stage = Stage(number, flat_bytes(marks_of(largest, len(coded))))
         stages.append(stage)
     return least_noise_shares([sketcher_of(problem, stage) for stage in stages])

@@ -59,7 +59,7 @@ def w2_squared(outputs: Tensor, sensitive: Tensor, *, groups: int = 2, direction
             raise ValueError(f"outputs have d = {rows.shape[1]} columns: give directions (transport.sliced)")
         directions = torch.ones((1, 1), dtype=torch.float64)
     theta = directions.to(rows.device)
-    return _worst_pair(rows, sensitive, groups, lambda own, other: float(sliced_w2(own, other, theta)))
+    return _worst_pair(rows, sensitive, groups, lambda one, other: float(sliced_w2(one, other, theta)))
 
 
 def kolmogorov_smirnov(outputs: Tensor, sensitive: Tensor, *, groups: int = 2) -> float:
@@ -112,14 +112,14 @@ def classification(
         "accuracy": accuracy(predicted, target),
         "disparate_impact": _ratio(rates, positive),
         "demographic_parity_difference": float(_gaps(rates).amax()),
-        "equalized_odds_difference": float(torch.stack([_gaps(each) for each in odds]).amax()),
+        "equalized_odds_difference": float(torch.stack([_gaps(rates_of_class) for rates_of_class in odds]).amax()),
         "w2_squared": w2_squared(outputs, sensitive, groups=groups, directions=directions),
     }
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         report["ks"] = kolmogorov_smirnov(outputs, sensitive, groups=groups)
     if classes > 2:
         report |= {f"disparate_impact_{c}": _ratio(rates, c) for c in range(classes)}
-    report |= {f"eo_{y}": _ratio(each, positive) for y, each in enumerate(odds)}
+    report |= {f"eo_{y}": _ratio(rates_of_class, positive) for y, rates_of_class in enumerate(odds)}
     for y, part in enumerate(parts):
         report[f"od_{y}"] = w2_squared(outputs[part], sensitive[part], groups=groups, directions=directions)
     return report
@@ -151,14 +151,14 @@ def _worst_pair(values: Tensor, sensitive: Tensor, groups: int, distance: Callab
     parts = [values[sensitive == group] for group in range(groups)]
     if any(len(part) == 0 for part in parts):
         return float("nan")
-    distances = [distance(own, other) for own, other in combinations(parts, 2)]
+    distances = [distance(one, other) for one, other in combinations(parts, 2)]
     return float(torch.tensor(distances, dtype=torch.float64).amax())
 
 
-def _largest_cdf_gap(own: Tensor, other: Tensor) -> float:
-    points = torch.cat([own, other])
-    below = [torch.searchsorted(side.sort().values, points, right=True).double() for side in (own, other)]
-    return float((below[0] / len(own) - below[1] / len(other)).abs().max())
+def _largest_cdf_gap(one: Tensor, other: Tensor) -> float:
+    points = torch.cat([one, other])
+    below = [torch.searchsorted(side.sort().values, points, right=True).double() for side in (one, other)]
+    return float((below[0] / len(one) - below[1] / len(other)).abs().max())
 
 
 def _require_columns(**columns: Tensor) -> None:

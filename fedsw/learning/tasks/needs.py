@@ -146,7 +146,11 @@ def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str
     except (TypeError, ValueError):
         return {}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {each.name: offered[each.name] for each in parameters if each.kind in named and each.name in offered}
+    return {
+        parameter.name: offered[parameter.name]
+        for parameter in parameters
+        if parameter.kind in named and parameter.name in offered
+    }
 
 
 GIB = 2.0**30
@@ -156,7 +160,7 @@ _ROUND_SECONDS = 5e-4
 _SORTED_SECONDS = 1e-8
 """A number among those that are sorted, at least."""
 _COPIES, _SUMS = 3, 2
-"""Of a model: its parameters as they came, loaded and flat; and contributions in float64."""
+"""Copies of a model's parameters (as they came, loaded, flat) and of contributions in float64."""
 _IMAGES = 30_000
 _ENCODER_FLOPS = 6e6
 _CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -172,7 +176,7 @@ class Size:
 
 
 def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[SettingCost]:
-    """What each setting takes of a process with clients, of batches of so many rows; unread ones are small."""
+    """Cost of each setting in a process with clients, for batches of so many rows; settings left out are small."""
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
     table = experiment.sketch.kind == "table"
@@ -207,16 +211,16 @@ def require_within(
     room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
     if not room <= bytes_:
         needed = f"{room / GIB:,.4g} GiB" if math.isfinite(room) else "more than can be counted"
-        there = f"has {bytes_ / GIB:.3g} GiB for it" if limit_said else "gives less"
+        limit = f"has {bytes_ / GIB:.3g} GiB for it" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} {there}. "
+            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} {limit}. "
             f"Lower {most.setting}{remedy[0]}"
         )
     time, most = sum(part.seconds for part in parts), max(parts, key=lambda part: part.seconds)
     if not time <= seconds:
-        there = f"gives it {_time(seconds)} at most" if limit_said else "gives less"
+        limit = f"gives it {_time(seconds)} at most" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} {there}. "
+            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} {limit}. "
             f"Lower {most.setting}{remedy[1]}"
         )
 
@@ -274,10 +278,10 @@ def _passed(model: torch.nn.Module, width: int, parameters: float, device: str) 
     seen: list[int] = []
     operations: list[float] = []
 
-    def count(module: torch.nn.Module, given: tuple[object, ...], found: object) -> None:
-        if isinstance(found, torch.Tensor) and not list(module.children()):
-            seen.append(found.numel())
-            operations.append(_operations(module, given, found))
+    def count(module: torch.nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        if isinstance(output, torch.Tensor) and not list(module.children()):
+            seen.append(output.numel())
+            operations.append(_operations(module, inputs, output))
 
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     try:
@@ -291,15 +295,15 @@ def _passed(model: torch.nn.Module, width: int, parameters: float, device: str) 
             hook.remove()
 
 
-def _operations(module: torch.nn.Module, given: tuple[object, ...], found: torch.Tensor) -> float:
-    """Of a layer's product, in which each entry of its weight meets every place once."""
+def _operations(module: torch.nn.Module, inputs: tuple[object, ...], output: torch.Tensor) -> float:
+    """Operations of a layer's product, in which each entry of its weight meets every place once."""
     weight = getattr(module, "weight", None)
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        places = given[0].numel() / module.in_channels if isinstance(given[0], torch.Tensor) else 0
+        places = inputs[0].numel() / module.in_channels if isinstance(inputs[0], torch.Tensor) else 0
     elif isinstance(module, nn.modules.conv._ConvNd):
-        places = found.numel() / module.out_channels
+        places = output.numel() / module.out_channels
     elif isinstance(module, nn.Linear):
-        places = found.numel() / module.out_features
+        places = output.numel() / module.out_features
     else:
         return 0.0
     return 2.0 * places * weight.numel() if isinstance(weight, torch.Tensor) else 0.0

@@ -30,7 +30,7 @@ Compared = Callable[[Raw, Inputs], Sequence[Tensor]]
 """From what a model returns for n records, and the records, to outputs (n, d) and losses (n,)."""
 
 
-def require_per_record(model: nn.Module, given: Inputs, compared: Compared) -> None:
+def require_per_record(model: nn.Module, batch: Inputs, compared: Compared) -> None:
     """Refuse outputs and losses of which row i depends on more than record i: no clip bounds what they move.
 
     A copy of the model with slightly moved parameters takes the records together and each alone, in float64, or in the
@@ -38,18 +38,18 @@ def require_per_record(model: nn.Module, given: Inputs, compared: Compared) -> N
     looked at, and no random generator moves. What this cannot see: records that are mixed for certain values only, or
     only in batches that are larger than the one given.
 
-    The model stays as it is. ``given`` are at least two distinct made-up records; ``compared`` is the user's own code:
+    The model stays as it is. ``batch`` is at least two distinct made-up records; ``compared`` is the user's own code:
     outputs (n, d) and losses (n,). UnsupportedModule names what differs; ValueError if the values are not finite, and
     whatever the user's own code raises.
     """
-    with unmoved_generators([given.features]):
+    with unmoved_generators([batch.features]):
         try:
             try:
-                _examined(model, given, compared, double=True)
+                _examined(model, batch, compared, double=True)
             except UnsupportedModule:
                 raise
             except Exception:  # code of the user's own that takes no float64, or is at fault in every type
-                _examined(model, given, compared, double=False)
+                _examined(model, batch, compared, double=False)
         except UnsupportedModule as fault:
             raise UnsupportedModule(
                 f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}"
@@ -73,10 +73,10 @@ def made_up_targets(classes: int, targets: int) -> Tensor:
 class _WithTargets(nn.Module):
     """A model that hands its inputs through, so that what is probed is a function of what it returns."""
 
-    def __init__(self, model: nn.Module, given: Inputs, compared: Compared, form: OutputForm) -> None:
+    def __init__(self, model: nn.Module, batch: Inputs, compared: Compared, form: OutputForm) -> None:
         super().__init__()
         self.model = model
-        self._given, self._compared, self._form = given, compared, form
+        self._given, self._compared, self._form = batch, compared, form
 
     def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         return (*self._form.parts(self.model(features)), features, target)
@@ -87,15 +87,15 @@ class _WithTargets(nn.Module):
         return self._compared(self._form.arranged(parts), replace(self._given, features=features, target=target))
 
 
-def _examined(model: nn.Module, given: Inputs, compared: Compared, *, double: bool) -> None:
+def _examined(model: nn.Module, batch: Inputs, compared: Compared, *, double: bool) -> None:
     # A last layer that starts at 0 would hide what is mixed.
     tried = moved(copied(model, double=double), torch.Generator().manual_seed(0))
     values = [
-        value.double() if double and value.is_floating_point() else value for value in (given.features, given.target)
+        value.double() if double and value.is_floating_point() else value for value in (batch.features, batch.target)
     ]
     with torch.no_grad():
         form = OutputForm.of(tried(values[0]))
-    probed = _WithTargets(tried, given, compared, form)
+    probed = _WithTargets(tried, batch, compared, form)
     examine(probed, values, probed.heads, EXACT if double else ROUNDED)
 
 
@@ -120,20 +120,20 @@ def require_fit(
     ``width`` how many numbers a record it asks the model for. A loss of weight 0 by ``alpha`` is not looked at, nor are
     outputs of weight 0. ExperimentError, UnsupportedModule, naming what is wrong and what to write instead.
     """
-    given = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
+    batch = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
     fresh = copy.deepcopy(model).double()
     with torch.random.fork_rng(devices=[]):
-        raw = _run(lambda: fresh(given.features), f"{name}: the model does not take records {tuple(features.shape)}")
+        raw = _run(lambda: fresh(batch.features), f"{name}: the model does not take records {tuple(features.shape)}")
         _run(lambda: OutputForm.of(raw), f"{name}: the model returned nothing that can be clipped")
         said = name
         if isinstance(raw, Tensor) and raw.shape != (wanted := (len(raw), width)):
             said += f": the model returns {tuple(raw.shape)} for {len(raw)} records, and the task asks it for {wanted}"
-        outputs = _run(lambda: task.outputs(raw, given), f"{said}: the task's outputs cannot be computed")
-        losses = _run(lambda: task.loss(raw, given), f"{said}: the task's loss cannot be computed")
+        outputs = _run(lambda: task.outputs(raw, batch), f"{said}: the task's outputs cannot be computed")
+        losses = _run(lambda: task.loss(raw, batch), f"{said}: the task's loss cannot be computed")
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
     _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)
     try:
-        require_per_record(fresh, given, lambda raw, inputs: [task.outputs(raw, inputs), task.loss(raw, inputs)])
+        require_per_record(fresh, batch, lambda raw, inputs: [task.outputs(raw, inputs), task.loss(raw, inputs)])
     except UnsupportedModule as fault:
         raise UnsupportedModule(f"{name}: {fault}") from None
     except ValueError as fault:
@@ -143,9 +143,9 @@ def require_fit(
 def require_same_frozen(one: nn.Module, other: nn.Module, *, name: str) -> None:
     """Raise ExperimentError for frozen values that differ from one making to the next: only trained ones travel."""
     trained = {key for key, value in one.named_parameters() if value.requires_grad}
-    there = other.state_dict()
+    others = other.state_dict()
     for key, value in one.state_dict().items():
-        same = key in there and value.shape == there[key].shape and torch.equal(value, there[key])
+        same = key in others and value.shape == others[key].shape and torch.equal(value, others[key])
         if key not in trained and not same:
             raise ExperimentError(
                 f"{name}: {key!r} is not trained and differs between two makings of the model, so that server and "
@@ -153,18 +153,18 @@ def require_same_frozen(one: nn.Module, other: nn.Module, *, name: str) -> None:
             )
 
 
-def _made(found: Any, goal: Objective) -> Task:
-    if isinstance(found, Task):
+def _made(loaded: Any, goal: Objective) -> Task:
+    if isinstance(loaded, Task):
         if goal.arguments:
             raise ExperimentError(f"objective.arguments are given, and objective.task {goal.task!r} is made already")
-        return found
-    if not (isinstance(found, type) and issubclass(found, Task)):
+        return loaded
+    if not (isinstance(loaded, type) and issubclass(loaded, Task)):
         raise ExperimentError(
-            f"objective.task {goal.task!r} names {found!r}; it must be a class derived from fedsw.Task, or "
+            f"objective.task {goal.task!r} names {loaded!r}; it must be a class derived from fedsw.Task, or "
             "an object of one"
         )
     made: Task = _run(
-        lambda: found(**goal.arguments), f"objective.task {goal.task!r} cannot be made with {goal.arguments}"
+        lambda: loaded(**goal.arguments), f"objective.task {goal.task!r} cannot be made with {goal.arguments}"
     )
     return made
 

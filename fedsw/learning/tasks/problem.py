@@ -64,7 +64,7 @@ class _Prepares(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What one record goes through: features, as released moments prepare them -> outputs (n, d), and a loss each."""
+    """A record's way through a run: features, prepared by released moments -> outputs (n, d), and a loss each."""
 
     experiment: Experiment
     task: Task
@@ -218,13 +218,13 @@ class Problem:
 
     @functools.cached_property
     def compared(self) -> tuple[Compared, ...]:
-        """What every penalty compares, in the order of the columns that travel."""
+        """The columns of every penalty, in the order in which they travel."""
         return compared_by(self.objective, self.dimension, self.clip)
 
     @property
     def columns(self) -> int:
         """Columns of the outputs that travel: those of all penalties."""
-        return sum(each.width for each in self.compared)
+        return sum(compared.width for compared in self.compared)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The task's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
@@ -252,22 +252,22 @@ class Problem:
         """Outputs (n, columns) of all penalties, each projected on the ball of its radius M."""
         if len(self.compared) == 1:
             return project(heads, self.compared[0].clip.output)
-        return torch.cat([project(heads[:, each.columns], each.clip.output) for each in self.compared], dim=1)
+        return torch.cat([project(heads[:, part.columns], part.clip.output) for part in self.compared], dim=1)
 
     def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
         """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
-        bounds = [contribution_bound([cotangents[:, each.columns]], each.clip, 0.0) for each in self.compared]
+        bounds = [contribution_bound([cotangents[:, part.columns]], part.clip, 0.0) for part in self.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
         """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack."""
-        widths, bound = tuple(each.width for each in self.compared), self.experiment.privacy.bound
+        widths, bound = tuple(compared.width for compared in self.compared), self.experiment.privacy.bound
         return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
 
     def planned_spreads(self) -> list[float]:
         """The spreads of all directions, known before for orthogonal blocks; 1, the worst, for i.i.d. ones."""
         slicing = self.experiment.slicing
-        widths = [each.width for each in self.compared]
+        widths = [compared.width for compared in self.compared]
         return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
 
     def no_cotangents(self, count: int) -> Tensor:
@@ -295,14 +295,14 @@ class Problem:
 
     @functools.cached_property
     def _shown(self) -> Callable[[Tensor], Tensor] | None:
-        """What a model compares of records that move nothing; it has no parameter."""
+        """The model's own view of records that no parameter moves; None where features are compared as they are."""
         if not model_kind(self.experiment.model.kind).fixed:
             return None
         return cast(Callable[[Tensor], Tensor], self.build_model().seen)
 
     @property
     def private_parameters(self) -> bool:
-        """Whether private records pass through the trained parameters, so that clients contribute gradients."""
+        """True if private records pass through the trained parameters, so that clients contribute gradients."""
         return not isinstance(self.objective, Matching) or self.objective.private_parameters
 
     def latents(self, count: int, *purpose: Label) -> Tensor:
@@ -318,8 +318,8 @@ class Problem:
     def all_directions(self, round_: int, attempt: int) -> list[Tensor]:
         """The directions of an attempt for every penalty, each (d, k); those of the first are `directions`."""
         further = [
-            self._directions(each.width, f"penalty {number}", round_, attempt)
-            for number, each in enumerate(self.compared[1:], start=1)
+            self._directions(compared.width, f"penalty {number}", round_, attempt)
+            for number, compared in enumerate(self.compared[1:], start=1)
         ]
         return [self.directions(round_, attempt), *further]
 
@@ -328,7 +328,7 @@ class Problem:
         return public_directions(d, slicing.directions, slicing.scheme, slicing.seed, "directions", *purpose)
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """What a penalty to a public sample compares with, (m, d) on the device: its points, or fresh uniform ones."""
+        """Return the sample (m, d) that a penalty compares with, on the device: its points, or fresh uniform ones."""
         penalty = self.compared[number].penalty
         if not isinstance(penalty, ToSample):
             raise TypeError(f"penalty {number} is a {type(penalty).__name__}, which compares with no sample")
@@ -360,9 +360,9 @@ class Problem:
             return
         if trust.masked:
             named = [name for _, name in penalties_of(self.experiment) if PENALTIES.get(name).word != "proven"]
-            own = ", ".join(map(repr, named))
+            own_penalties = ", ".join(map(repr, named))
             raise ExperimentError(
-                f"a penalty of your own ({own}) with a derivative and a bound needs outputs, and under trust "
+                f"a penalty of your own ({own_penalties}) with a derivative and a bound needs outputs, and under trust "
                 f"{self.experiment.privacy.trust!r} nobody has them: use 'central', or a penalty of `parts`"
             )
         if not self.experiment.clip.open:
@@ -375,16 +375,16 @@ class Problem:
         batch = Inputs(features, none, self.shape)
         with torch.no_grad():
             raw = model(features)
-        for number, each in enumerate(self.compared):
-            assert each.penalty is not None
+        for number, compared in enumerate(self.compared):
+            assert compared.penalty is not None
             try:
-                values = each.penalty.selected(raw, batch, self.task.outputs)
+                values = compared.penalty.selected(raw, batch, self.task.outputs)
             except ValueError as fault:
                 raise ExperimentError(f"objective.also[{number - 1}]: {fault}") from None
-            if tuple(values.shape) != (len(features), each.width):
+            if tuple(values.shape) != (len(features), compared.width):
                 raise ExperimentError(
                     f"objective.also[{number - 1}] compares outputs of shape {tuple(values.shape)} for {len(features)} "
-                    f"records; its dimension is {each.width}"
+                    f"records; its dimension is {compared.width}"
                 )
 
     def made_up_inputs(self) -> Tensor:
@@ -431,8 +431,8 @@ def _device(setting: str, wanted: str) -> torch.device:
 
 
 def _clip_of(experiment: Experiment) -> Clip:
-    asked = experiment.clip
-    return Clip(*(_NO_LIMIT,) * 3) if asked.open else Clip(asked.output, asked.jacobian, asked.loss)
+    clip = experiment.clip
+    return Clip(*(_NO_LIMIT,) * 3) if clip.open else Clip(clip.output, clip.jacobian, clip.loss)
 
 
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
@@ -459,7 +459,7 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | 
 
 
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:
-    """Whether no private record passes through the model, so that nothing of it is clipped."""
+    """True if no private record passes through the model, so that nothing of it is clipped."""
     kind = model_kind(experiment.model.kind)
     mixes = kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"
     return kind.points or mixes or experiment.privacy.sketch

@@ -50,7 +50,7 @@ class ForPublic(nn.Module):
         self.model = model
 
     def forward(self, features: Tensor) -> Any:
-        """What the model returns for public records (m, p)."""
+        """Return the model's outputs for public records (m, p)."""
         return getattr(self.model, "public", self.model)(features)
 
 
@@ -159,7 +159,7 @@ def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Ten
 
 
 class Learner:
-    """What learns in the task's local trust models: points (m, p) about the clip's centre, by the gradient of a loss.
+    """Training of points (m, p) about the clip's centre by the gradient of a loss, in the task's local trust models.
 
     They are a generator's samples of fresh inputs; particles, which are the parameters themselves; or features of
     public labelled records, with the public task loss beside the loss of the points.
@@ -176,16 +176,16 @@ class Learner:
         """Fresh points (count, p), or where the particles are; detached, float64."""
         task, model = self._task, self._task.prepared(self._model, theta)
         if self._public is not None:
-            given = task.given(self._public.batch(round_, attempt))
-            raw = ForPublic(model)(given.features)
-            self._loss = task.losses(raw, given).mean()
+            inputs = task.given(self._public.batch(round_, attempt))
+            raw = ForPublic(model)(inputs.features)
+            self._loss = task.losses(raw, inputs).mean()
         elif self._moves:
             raw = model()
-            given = task.imagined(raw.detach())
+            inputs = task.imagined(raw.detach())
         else:
-            given = task.imagined(task.latents(count, "generator", round_, attempt))
-            raw = model(given.features)
-        self._points = task.outputs(raw, given)
+            inputs = task.imagined(task.latents(count, "generator", round_, attempt))
+            raw = model(inputs.features)
+        self._points = task.outputs(raw, inputs)
         return self._points.detach().to("cpu", torch.float64)
 
     def gradient(self, cotangents: Tensor) -> Tensor:
@@ -234,11 +234,11 @@ class Adversary:
         points = self._task.outputs(self._model(latents), self._task.imagined(latents))
         if round_ % self._every == 0:
             return self._flat(-self._values(points).mean(), self._pair.generator)
-        there = released.to(points)
-        between = self._between(points.detach(), there, round_, attempt).requires_grad_()
+        others = released.to(points)
+        between = self._between(points.detach(), others, round_, attempt).requires_grad_()
         (slopes,) = torch.autograd.grad(self._values(between).sum(), between, create_graph=True)
         penalty = (torch.linalg.vector_norm(slopes, dim=1) - 1).square().mean()
-        loss = self._values(points.detach()).mean() - self._values(there).mean() + _PENALTY * penalty
+        loss = self._values(points.detach()).mean() - self._values(others).mean() + _PENALTY * penalty
         return self._flat(loss, self._pair.critic)
 
     def _values(self, points: Tensor) -> Tensor:
@@ -254,9 +254,9 @@ class Adversary:
 
     def _flat(self, loss: Tensor, player: nn.Module) -> Tensor:
         """The gradient in the player's parameters, zero in the others, in the model's order."""
-        own = {id(parameter) for parameter in player.parameters()}
+        moved = {id(parameter) for parameter in player.parameters()}
         parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        moving = [parameter for parameter in parameters if id(parameter) in own]
+        moving = [parameter for parameter in parameters if id(parameter) in moved]
         gradients = iter(torch.autograd.grad(loss, moving))
-        flat = [next(gradients) if id(each) in own else torch.zeros_like(each) for each in parameters]
+        flat = [next(gradients) if id(weights) in moved else torch.zeros_like(weights) for weights in parameters]
         return torch.cat([part.detach().reshape(-1) for part in flat]).to("cpu", torch.float64)

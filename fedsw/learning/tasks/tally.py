@@ -1,4 +1,4 @@
-"""What records that were kept out of training add up to under a model: a short vector each, whose sum may be released.
+"""Tallies of records that were kept out of training: a short vector each under a model, whose sum may be released.
 
 A tally is made so that one replaced record moves the sum little, whatever the record and the model are: counts, and
 numbers that are cut to [0, 1]. `vectors` are what each record adds to its group, of outputs (n, d), finite or not, and
@@ -22,12 +22,12 @@ BINS = 10
 """Equal parts that predictions of one number are counted in."""
 
 ONE = round(1 / STEP)
-"""What stands for 1 in a sum of whole steps."""
+"""The number of whole steps in 1."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a classifier: how many records of each group and class are answered with each class.
+    """A classifier's confusion counts: records by group, class and predicted class.
 
     Guarantee: `moved` is sqrt(2): a record is counted in one place.
     """
@@ -46,19 +46,19 @@ class Counts:
         return math.sqrt(2.0)
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Of outputs (n, d), targets (n,); an answer that is no number counts as class 0."""
+        """Return one count per record, from outputs (n, d) and targets (n,); an output that is no number is class 0."""
         answers = predictions(outputs.detach().double().nan_to_num(0.0, 0.0, 0.0)).clamp(max=self.classes - 1)
         return F.one_hot(target.long() * self.classes + answers, self.width).double()
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """Whether sums (groups, t) are whole counts, together as many as the records (groups,)."""
+        """True if sums (groups, t) are whole counts, together as many as the records (groups,)."""
         counts = bool((totals >= 0).all()) and bool((totals % ONE == 0).all())
         return counts and torch.equal(totals.sum(dim=1), records * ONE)
 
 
 @dataclass(frozen=True)
 class RegressionSums:
-    """Of a regression of `targets` numbers in [0, 1]: squared errors, first and second moments of the targets.
+    """Sums of a regression of `targets` numbers in [0, 1]: squared errors, first and second moments of targets.
 
     With one target the predictions are counted in ten bins as well. The order of a group's numbers is: squared error
     over all targets divided by their number, squared target likewise, targets divided by the root of it, counts.
@@ -81,10 +81,10 @@ class RegressionSums:
         return math.sqrt(5.0 if self.targets == 1 else 3.0)
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Of outputs and targets (n, t), both cut to [0, 1]; what is no number counts as 0."""
+        """Return the vectors of outputs and targets (n, t), cut to [0, 1]; a value that is no number counts as 0."""
         answers, wanted = (
-            each.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0).reshape(len(target), self.targets)
-            for each in (outputs, target)
+            numbers.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0).reshape(len(target), self.targets)
+            for numbers in (outputs, target)
         )
         parts = [
             (answers - wanted).square().mean(dim=1, keepdim=True),
@@ -92,12 +92,12 @@ class RegressionSums:
             wanted / math.sqrt(self.targets),
         ]
         if self.targets == 1:
-            place = (answers[:, 0] * BINS).floor().clamp(max=BINS - 1).long()
-            parts.append(F.one_hot(place, BINS).double())
+            bins = (answers[:, 0] * BINS).floor().clamp(max=BINS - 1).long()
+            parts.append(F.one_hot(bins, BINS).double())
         return torch.cat(parts, dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """Whether sums (groups, t) are between 0 and the records (groups,), and as many counts as records."""
+        """True if sums (groups, t) are between 0 and the records (groups,), with as many counts as records."""
         most = records[:, None] * ONE
         between = bool((totals >= 0).all()) and bool((totals <= most).all())
         if self.targets != 1:
@@ -106,4 +106,4 @@ class RegressionSums:
 
 
 Tally = Counts | RegressionSums
-"""What may be summed over kept records, group by group."""
+"""A sum over kept records, group by group, that may be released."""

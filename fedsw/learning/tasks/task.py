@@ -1,4 +1,4 @@
-"""What is learnt, as an object: the outputs that a penalty compares, a loss per record, and held-out measures.
+"""A task as an object: the outputs that a penalty compares, a loss per record, and held-out measures.
 
 Reading an experiment imports the shipped tasks, so the files of tasks import what computes where they use it.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from fedsw.learning.tasks.tally import Tally
 
 Raw = Any
-"""What a model returns: a tensor (n, ...), a tuple of them, or a dict of them by name."""
+"""A model's return value: a tensor (n, ...), a tuple of them, or a dict of them by name."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model was given for n records, and what they are compared with.
+    """A model's inputs for n records, and the targets that its outputs are compared with.
 
     ``features`` (n, p) are as the model took them, a generator's latent inputs (n, latent); ``target`` are (n,) int64
     classes or (n, t) numbers, (n, 0) without records; ``shape`` is what is public of the data.
@@ -47,7 +47,7 @@ class HeldOut(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """What is public of the data."""
+        """The public facts of the data."""
 
     @property
     def inputs(self) -> Inputs:
@@ -55,7 +55,7 @@ class HeldOut(Protocol):
 
     @property
     def raw(self) -> Raw:
-        """What the model returns for them, on the run's device."""
+        """The model's return value for the records, on the run's device."""
 
     @property
     def outputs(self) -> Tensor:
@@ -80,20 +80,20 @@ class HeldOut(Protocol):
         """The largest squared (sliced) Wasserstein distance between the outputs of two groups."""
 
     def samples(self, count: int) -> Tensor:
-        """What a generator makes of inputs of its own, (count, d), the same at every call; or all particles (m, d)."""
+        """Return a generator's samples (count, d), the same at every call; or all particles (m, d)."""
 
     def labelled(self) -> tuple[Tensor, Tensor | None]:
-        """What a class-conditional generator makes, the same at every call: samples (m, p), and their labels (m,).
+        """Return a class-conditional generator's samples (m, p) and their labels (m,), the same at every call.
 
         Labels are None where the sketch that it learnt from tells none apart.
         """
 
     def decoded(self, codes: Tensor) -> Tensor | None:
-        """What the model's own `decode` makes of codes (n, d), on the run's device; None for a model without."""
+        """Return codes (n, d) decoded by the model's own `decode`, on the run's device; None for a model without."""
 
 
 class Task(ABC):
-    """What is learnt. Derive a class, and name it `objective.task = "module:name"` or hand an object to a run.
+    """A task of learning. Derive a class, and name it `objective.task = "module:name"` or hand an object to a run.
 
     Guarantee: none of it is for a task to give. Whatever outputs and losses are, their Jacobians and gradients are
     clipped to `clip.jacobian` and `clip.loss`, and outputs are projected to `clip.output` before they are compared; so
@@ -125,12 +125,12 @@ class Task(ABC):
         return {"loss": held_out.loss}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
-        """What the figures are drawn from, on any device; `outputs` (n, d) is always among them."""
+        """Return the arrays that figures are drawn from, on any device; `outputs` (n, d) is always among them."""
         records = held_out.records
         return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
 
     def tally(self, shape: Shape) -> Tally | None:
-        """What is released, with noise, of records that clients keep out of training; None where nothing is.
+        """Return the sums over records kept out of training that are released with noise; None where none are.
 
         It is one of those of `fedsw.learning.tasks.tally`, whose bounds are proven; a run refuses any other.
         """
@@ -138,7 +138,7 @@ class Task(ABC):
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
-        """What does not go with this task beyond its facts, with the remedy; None if everything does."""
+        """Say which setting does not go with this task beyond its facts, with the remedy; None if all do."""
         return None
 
 

@@ -236,7 +236,7 @@ def test_table_and_contribution_on_one_batch_are_one_step_where_two_steps_would_
 def test_an_attempt_is_charged_as_one_step_of_the_calibrated_multiplier(share):
     experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0", f"local.table_share={share}")
     found = split.budget_split(experiment, rate=0.2, delta=1e-4)
-    noise = split.noise(found, PARITY, CLIP, sizes=[30, 20], own=[3, 4], spread=0.5, k=6)
+    noise = split.noise(found, PARITY, CLIP, sizes=[30, 20], own_sizes=[3, 4], spread=0.5, k=6)
     charge = noise.charge(found.rate)
     assert charge.sensitivity / noise.contribution == pytest.approx(1 / 2.0, rel=1e-12)
     worst = SLACK * tables.contribution_sensitivity(PARITY, [30, 20], CLIP, cell=1, spread=0.5).value
@@ -250,7 +250,8 @@ def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_howeve
     experiment = small("privacy.trust=local-gradient", "privacy.noise_multiplier=2.0")
     found = split.budget_split(experiment, rate=0.2, delta=1e-4)
     few, many, only = (
-        split.noise(found, PARITY, CLIP, sizes=[60, 10], own=own, spread=1.0, k=1) for own in ([30, 1], [1, 9], [30, 0])
+        split.noise(found, PARITY, CLIP, sizes=[60, 10], own_sizes=own, spread=1.0, k=1)
+        for own in ([30, 1], [1, 9], [30, 0])
     )
     worst = SLACK * tables.contribution_sensitivity(PARITY, [60, 10], CLIP, cell=1, spread=1.0).value
     for noise in (few, many):

@@ -50,7 +50,7 @@ def _released(
     mu = 1 / MULTIPLIER
     divided = split.BudgetSplit(1.0, MULTIPLIER, 0.0, mu * SHARE**0.5, mu * (1 - SHARE) ** 0.5)
     sizes = [claimed_n, claimed_n]
-    found = split.noise(divided, PARITY, CLIP, sizes=sizes, own=[N, 0], spread=1.0, k=1)
+    found = split.noise(divided, PARITY, CLIP, sizes=sizes, own_sizes=[N, 0], spread=1.0, k=1)
     tape = record(Freely(), batch)
     outputs = project(tape.raw, CLIP.output)
     counts = tables.histograms(outputs, ONE, CLIP.output, BINS)

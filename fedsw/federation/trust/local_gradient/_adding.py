@@ -51,7 +51,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
             client.objective_of(task),
             task.clip,
             sizes=batch,
-            own=[int(cell == other) for other in range(len(sizes))],
+            own_sizes=[int(cell == other) for other in range(len(sizes))],
             spread=orthogonal_spread(task.dimension, k) if fixed else 1.0,
             k=k,
         ).joint

@@ -224,7 +224,7 @@ def _noise(
     task = node.task
     covered = 1.0 if task.dimension == 1 else spread(directions)
     return split.noise(
-        divided, objective_of(node.task), task.clip, sizes=sizes, own=batch, spread=covered, k=directions.shape[1]
+        divided, objective_of(node.task), task.clip, sizes=sizes, own_sizes=batch, spread=covered, k=directions.shape[1]
     )
 
 
