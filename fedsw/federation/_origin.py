@@ -52,11 +52,11 @@ class Carrier(Grid):
         self.run = run
 
     def create_message(self, *arguments: Any, **settings: Any) -> Message:
-        """Refuse: messages are made by their class."""
+        """Not supported: a message is made by its class."""
         raise NotImplementedError("a message is made by Message(...)")
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Refuse: of a signing grid it would not sign."""
+        """Not supported: these messages would be unsigned."""
         raise NotImplementedError("a grid sends by push_messages")
 
 
@@ -131,7 +131,7 @@ def require_server(message: Message, key: str | None, agreed: str | None, counts
 
 
 def _verified(message: Message, origin: object, key: str) -> tuple[str, int]:
-    """The run's name and the count in a request's own words, which the server has signed."""
+    """Check the signature of a request, and return the run's name and the count that it states."""
     metadata = message.metadata
     fields: Any = origin if isinstance(origin, ConfigRecord) else {}
     run, nonce, count, signature = (fields.get(name) for name in ("run", "nonce", "count", "signature"))
@@ -151,7 +151,7 @@ def _refusal(why: str) -> str:
 
 
 def _text(run: str, run_id: int, node: int, kind: str, nonce: str, count: int, content: str) -> bytes:
-    """What is signed."""
+    """The bytes that are signed, for one request."""
     return json.dumps([_ABOUT, run, run_id, node, kind, nonce, count, content]).encode()
 
 

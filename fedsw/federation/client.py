@@ -74,8 +74,8 @@ app = ClientApp(mods=[refusing, from_server, noting])
 def sizes(message: Message, context: Context) -> Message:
     """Load and validate the records of this node's clients; report how many of every group they train on (public).
 
-    Asked where the experiment leaves settings to `training.preset`; refused where groups are not public, before a file
-    is opened. Of a run one experiment is answered for, and only one that differs in what the preset chose may follow.
+    The server asks when settings are left to `training.preset`. Refused before a file is opened where groups are not
+    public. A run accepts one experiment; later messages may change only preset settings.
     """
     request = asked_of(messages.SIZES, message.content, Terms())
     _require_same_run(request.experiment, request.run, context)
@@ -141,7 +141,7 @@ def hello(message: Message, context: Context) -> Message:
 
 
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
-    """Set aside in the accounts of the clients' data sets what this run will cost their records at most."""
+    """Set aside in the accounts of the clients' data sets the most that this run can cost their records."""
     experiment, clients = node.task.experiment, list[Planned]()
     answers = None if experiment.privacy.noisy else answered_by(node, context).file
     for client in alone:

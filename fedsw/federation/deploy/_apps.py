@@ -82,7 +82,7 @@ def header_of(proto: Any, tree: Any) -> Any:
 
 
 def inflated(metadata: Any, contents: dict[str, bytes]) -> Any:
-    """The message behind a header and its objects, as the header says; an error, of whatever kind its sender chose."""
+    """The message behind a header and its objects; raises any kind of error, since the sender wrote them."""
     from flwr.app import Message, RecordDict
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -96,7 +96,7 @@ def inflated(metadata: Any, contents: dict[str, bytes]) -> Any:
 
 
 def words_of(fault: Exception) -> str:
-    """What is said of a message that cannot be read."""
+    """Describe the fault of a message that cannot be read."""
     return f"{type(fault).__name__}: {str(fault)[:_LONGEST]}"
 
 

@@ -1,6 +1,6 @@
-"""Limits of what a SuperLink takes from who has shown nothing yet: connections, headers, bodies, and the time of each.
+"""Limits of a SuperLink for unauthenticated peers: connections, headers, bodies, and the time for each.
 
-They are uvicorn's own where it has some, and here where it has none. Loaded by path from superlink.py.
+Uvicorn's own limits are used where it has them; the others are here. Loaded by path from superlink.py.
 
 * A connection is counted from its first packet, before TLS: in all, and by address. One too many is closed at once. The
   SuperLink's own machine is not counted: its server app is never locked out.
@@ -29,7 +29,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_BYTES = 2**29
-"""Of a body of an admitted node: a reply with all its arrays."""
+"""Largest body of an admitted node: a reply with all its arrays."""
 MOST_BYTES_OF_OTHERS = 2**16
 MOST_HEADER_BYTES = 2**14
 MOST_CONNECTIONS = 4096
@@ -40,7 +40,7 @@ HANDSHAKE_SECONDS = 10.0
 HEADER_SECONDS = 20.0
 PART_SECONDS = 30.0
 SECONDS_OF_OTHERS = 60.0
-"""Of a whole body of who is no admitted node: one that trickles keeps nothing open for hours."""
+"""Longest time for a whole body that no admitted node signed: a trickling one is cut off."""
 KEPT_SECONDS = 30
 _SPARE_FILES = 128
 _FLEET = "/v1/fleet/"
@@ -52,7 +52,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 def is_local(peer: Any) -> bool:
-    """Whether an address is of the machine itself."""
+    """True for an address of this machine."""
     return peer is not None and (peer[0] == "::1" or peer[0].startswith(("127.", "::ffff:127.")))
 
 
@@ -186,7 +186,7 @@ class BoundedRequests:
 
 
 class _Body:
-    """What comes of a request's body, counted; the connection counts as ended where it is too long or too slow."""
+    """A request's body as it arrives, counted; one too long or too slow reads as a closed connection."""
 
     def __init__(self, receive: Receive, most: int, seconds: float, *, part_seconds: float) -> None:
         self.most, self.refused = most, None if most else 413
@@ -194,7 +194,7 @@ class _Body:
         self._part_seconds, self._end = part_seconds, time.monotonic() + seconds
 
     def states_too_much(self, scope: Any) -> bool:
-        """Whether the stated length is above the limit, or none."""
+        """True if the stated length is above the limit, or is no number."""
         stated = dict(scope["headers"]).get(b"content-length")
         return stated is not None and (not stated.isdigit() or len(stated) > 18 or int(stated) > self.most)
 
@@ -220,7 +220,7 @@ class _Body:
 
 
 def signed_by_a_node(scope: Any) -> bool:
-    """Whether a request's headers are signed, now, with the key of an admitted node; its body is not looked at."""
+    """True if a request's headers carry a fresh signature by an admitted node's key; its body is not read."""
     from fastapi import Request
     from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER

@@ -99,7 +99,7 @@ class Processes:
         return said.decode("utf-8", errors="replace")[-characters:].strip()
 
     def ended(self, name: str) -> bool:
-        """Whether the process of this name has ended."""
+        """True if the process of this name has ended."""
         return self._started[name].poll() is not None
 
     def pid(self, name: str) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedsw._tools.text import installed_version
 
 OWN = "own"
-"""What an operator writes for the hash of the installed fedsw's own bundle."""
+"""The word that stands for the hash of the installed fedsw's own bundle."""
 
 _ENTRY = """\
 \"\"\"The {kind} that Flower starts at {place}: the installed fedsw.\"\"\"

@@ -273,7 +273,7 @@ class Node:
         self._give(reply, time.monotonic() - began)
 
     def _decline(self, message: Any, code: int, why: str, seconds: float = 0.0) -> None:
-        """Tell the server why its request is not answered; that this fails ends nothing."""
+        """Send the server the reason why its request is not answered; a failure to send is logged."""
         from flwr.app import Error, Message
         from flwr.supercore import log
 
@@ -296,7 +296,7 @@ class Node:
 
 
 def words_about_clocks(response: Any) -> str:
-    """What is wrong with this machine's clock, by the time that an answer of the server states; empty if nothing is."""
+    """Describe by how much this machine's clock differs from the time in the server's answer; empty if it fits."""
     try:
         server_time = email.utils.parsedate_to_datetime(response.headers["date"]).timestamp()
     except (LookupError, TypeError, ValueError):
@@ -328,7 +328,7 @@ def leave(why: str) -> NoReturn:
 
 
 class Unreadable(Exception):
-    """What came instead of a request; `header` is the message to answer, where there is one."""
+    """A request that cannot be read; `header` is the message to answer, where there is one."""
 
     def __init__(self, why: str, header: Any = None) -> None:
         super().__init__(why)
@@ -377,7 +377,7 @@ class Worker:
             self._pipe.poll(None)
 
     def serves(self, fab_hash: str) -> bool:
-        """Whether this process is alive and holds the bundle with this hash, or none yet."""
+        """True if this process is alive and holds the bundle with this hash, or none yet."""
         return self._hash in ("", fab_hash) and self._process.poll() is None and not self._pipe.closed
 
     def load(self, content: bytes, fab_hash: str) -> None:

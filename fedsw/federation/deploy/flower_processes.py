@@ -110,7 +110,7 @@ _WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py"))
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a client's SuperNode is started with: the options of `fedsw client`, which say what each is for.
+    """Settings of a client's SuperNode: the options of `fedsw client`, whose help explains each.
 
     They reach the ClientApp as `context.node_config`, and nothing of them leaves the node. `own_data` says that a
     folder named by the experiment is not read. Without `modules` (None) an experiment may name any, at processes of who

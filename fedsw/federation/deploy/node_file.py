@@ -16,7 +16,7 @@ _PATHS = ("certs", "key", "server-key", "data-dir", "data-path", "schema", "stat
 
 
 class NodeFile(BaseModel):
-    """What `fedsw client` can be given, by the names of its options; a key that is left out has the option's default.
+    """The options of `fedsw client` by name; a key that is left out has the option's default.
 
     `trust` and `modules` are lists of names, and `trust` may be "any". Every other value is that of the option.
     """

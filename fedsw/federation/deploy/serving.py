@@ -1,4 +1,4 @@
-"""What a client says to its operator while it runs: that a run began here, and that it is over; each of them once."""
+"""Running a deployment's two sides: the server's SuperLink, and a client's SuperNode with news for its operator."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class RunNotices:
 
     @property
     def all_over(self) -> bool:
-        """Whether there was a run here, and every one is over."""
+        """True if there was a run here, and every one is over."""
         return bool(self._said) and all(self._said.values())
 
     def fresh(self) -> list[str]:
-        """What happened since the last look."""
+        """Sentences about what happened since the last call."""
         sentences: list[str] = []
         for part in participations(self._folder):
             before = self._said.get(part.run)

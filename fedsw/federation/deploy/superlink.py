@@ -84,7 +84,7 @@ def _serve(command: Any, arguments: list[str], *guards: Callable[..., Any]) -> N
 
 
 def _activated(activate: Callable[[Any, Any], Any], request: Any, state: Any) -> Any:
-    """Take a node with an admitted key that no other one uses; else say which of both it is."""
+    """Admit a node whose key is known and not in use; otherwise refuse it (403 unknown, 409 in use)."""
     from fastapi import HTTPException
     from flwr.supercore.error import FlowerError
 
@@ -105,10 +105,10 @@ def _activated(activate: Callable[[Any, Any], Any], request: Any, state: Any) ->
 
 
 def _own(request: Any) -> Any:
-    """What a node brings, if it is a reply in its own name.
+    """Return a node's request if it holds one reply in that node's own name; refuse (403) anything else.
 
-    Flower checks the signature of who connects against the node that the request names, and no one of them against the
-    sender inside the message: an admitted node could send requests as the server, and replies as another node.
+    Flower checks the connection's signature against the node that the request names, but not against the sender stated
+    in the message: an admitted node could otherwise send requests as the server, and replies as another node.
     """
     from fastapi import HTTPException
     from flwr.common.constant import SUPERLINK_NODE_ID
@@ -271,13 +271,13 @@ class Express:
 
 
 class Signal:
-    """Something that happens again and again and can be waited for."""
+    """A repeated event that coroutines can wait for."""
 
     def __init__(self) -> None:
         self._event: asyncio.Event | None = None
 
     def next(self) -> asyncio.Event:
-        """The next time; to be asked for before looking, so that nothing is missed in between."""
+        """The event of the next time; take it before looking, so that nothing is missed in between."""
         if self._event is None:
             self._event = asyncio.Event()
         return self._event

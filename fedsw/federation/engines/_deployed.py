@@ -94,7 +94,7 @@ class LocalFederation:
         )
 
     def is_online(self, client: int) -> bool:
-        """Whether the client's SuperNode, as started last, runs and has connected."""
+        """True if the client's SuperNode, as started last, runs and has connected."""
         name = node_name(client)
         return not self.processes.ended(name) and _ONLINE in self.processes.said(name, _MOST_SAID)
 
@@ -117,7 +117,7 @@ class LocalFederation:
 
 
 def node_name(client: int) -> str:
-    """What the SuperNode of a client is called among the processes, and in the names of logs."""
+    """The name of a client's SuperNode among the processes and logs."""
     return f"client{client}"
 
 
@@ -138,14 +138,14 @@ def local_federation(folder: Path, states: Path, experiment: Experiment, *, stoc
 
 
 class Replaced:
-    """A file that a run writes whole when it ends: whether it did, or an earlier process left it."""
+    """A file that a run writes whole when it ends, told apart from one that an earlier process left."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._before = self._stamp()
 
     def is_new(self) -> bool:
-        """Whether another file has taken its place."""
+        """True if another file has taken its place."""
         return self._stamp() not in (None, self._before)
 
     def _stamp(self) -> tuple[int, int] | None:
@@ -262,7 +262,7 @@ def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: O
 
 
 def _why(status: str, output: str) -> RuntimeError:
-    """What ended a deployed run: its own last error in one line, or the end of its output where it left none."""
+    """The error of a deployed run: its last one in one line, or the end of its output where it left none."""
     errors = _OWN_ERROR.findall(output)
     if errors:
         return FederationError(f"the deployed run {status}: {errors[-1]}")

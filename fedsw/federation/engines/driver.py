@@ -271,7 +271,7 @@ def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
 
 
 def _result(directory: Path, experiment: Experiment) -> RunResult:
-    """What a finished run left; its history is empty if it stopped before its first round."""
+    """The result in a finished run's folder; its history is empty if it stopped before its first round."""
     if left_open(experiment):  # with what `training.preset` chose
         experiment, _ = RunDirectory(directory).read_config(modules_of(experiment))
     summary = read_json(directory / SUMMARY)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: str) -> Iterator[Experiment]:
-    """The experiment as it runs, with the records of its clients in this process meanwhile where they come from Python.
+    """Make records that come from Python available to the clients while the block lasts; yields the experiment.
 
-    The experiment that is given says what is public of them: their columns, and of Python objects the types and the
+    The experiment then states what is public of the records: their columns, and for Python objects their types and
     numbers of records.
 
     Args:

@@ -87,7 +87,7 @@ class Away:
             del self.clients[client]
 
     def concerns(self, site: Site) -> bool:
-        """Whether the site or a client of it is away."""
+        """True if the site or a client of it is away."""
         return site.node in self.sites or any(client in site.clients for client in self.clients)
 
     def here(self, site: Site) -> Present:
@@ -112,7 +112,7 @@ class Away:
 
 
 def named(site: Site) -> str:
-    """What a site is called at the beginning of a sentence."""
+    """A site's name at the beginning of a sentence."""
     first, last = int(site.clients[0]), int(site.clients[-1])
     return f"Client {first}" if first == last else f"The site of clients {first} to {last}"
 
@@ -182,7 +182,7 @@ class Availability:
         return tuple(part for part in parts if part.count)
 
     def _returning(self, here: frozenset[int], without: Away | None, until: float) -> bool:
-        """Whether a site that is offline may come back, while there is time."""
+        """True while there is time for an offline site to come back."""
         lost = without or Away()
         away = [site for site in self._sites if site.node not in here and site.node not in lost.sites]
         return bool(away) and time.monotonic() < until
@@ -240,7 +240,7 @@ class Availability:
 
 
 def _same(one: Site, other: Site) -> bool:
-    """Whether a site that came back has the node, the clients and the records that the plan was made with."""
+    """True if a site that came back has the node, the clients and the records that the plan was made with."""
     if one.node != other.node or not np.array_equal(one.clients, other.clients):
         return False
     return (

@@ -20,7 +20,7 @@ _log = logging.getLogger("fedsw.server")
 
 _POLL_SECONDS = 0.02
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
-"""What Flower raises, among others, over a reply that does not decode; never what it raises over the connection."""
+"""Errors of Flower that mean a reply does not decode; none of them is an error of the connection."""
 _ITS_OWN_WORDS = (wire.APP_RAISED, wire.BUDGET_EXHAUSTED)  # the app raised, or declined: the reason says all
 
 
@@ -70,7 +70,7 @@ def exchange(
 
 
 def answers_to(grid: Grid, nodes: Mapping[str, int]) -> dict[str, RecordDict | Fault]:
-    """What has come for requests, by their ids: of each the content that its node sent, or the fault.
+    """Answers that have arrived, by request id: the content that its node sent, or the fault.
 
     A reply counts only as that of the node that the request went to. One of another node answers nothing, whatever it
     says of itself; the request stays open.
@@ -103,7 +103,7 @@ def _pulled(grid: Grid, ids: Sequence[str]) -> Iterable[tuple[str, Message | Fau
 
 
 def _comes_from(message: Message, node: int) -> bool:
-    """Whether a reply is of this node, or an error that the network itself made up for it."""
+    """True if a reply is from this node, or an error that the network itself made for it."""
     source = _source(message)
     return source == node or (source == wire.SERVER_NODE and not message.has_content())
 

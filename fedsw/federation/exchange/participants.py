@@ -170,7 +170,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
 def _understood(
     replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
 ) -> tuple[list[_Read], list[str]]:
-    """What nodes said that can be read, and why others' cannot; a client that refuses is an error."""
+    """Split replies into those that can be read and reasons why others cannot; a client's refusal is raised."""
     answers, lost = list[_Read](), list[str]()
     for node, reply in replies.items():
         if isinstance(reply, Fault):
@@ -234,7 +234,7 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
 
 
 def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
-    """A node that says it has answered what nobody asked: it would number the others' attempts out of their reach."""
+    """Refuse a node that claims to have answered attempts which nobody asked: it would exhaust their numbers."""
     who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
     if known is None and len(site.answered):
         raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
@@ -250,7 +250,7 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
 
 
 def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
-    """A client that states more records of a group than are taken."""
+    """Refuse a client that states more records of a group than a federation may hold."""
     if bool((beyond := sizes > MOST_RECORDS).any()):
         position, cell = (int(index) for index in np.argwhere(beyond)[0])
         raise FederationError(
@@ -261,7 +261,7 @@ def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
 
 
 def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
-    """What is wrong with a greeting's reply, and what to do."""
+    """Say what is wrong with a greeting's reply, and what to do."""
     who, value = _who(Joined, reply, terms), fault.value
     if fault.name == "record ids" and isinstance(value, int):
         return (
@@ -283,7 +283,7 @@ def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
 
 
 def _without_rivals(sites: Sequence[Site], lost: Sequence[str]) -> tuple[list[Site], list[str]]:
-    """The sites without those that claim a client that another one claims too: nobody can tell which of them has it."""
+    """Drop all sites that claim the same client as another one: nobody can tell which of them has it."""
     times = Counter(int(client) for site in sites for client in site.clients)
     twice = sorted(client for client, count in times.items() if count > 1)
     if not twice:

@@ -1,4 +1,4 @@
-"""What travels between server and clients: one table of messages, by which both sides encode and decode."""
+"""The messages between server and clients: one table, by which both sides encode and decode."""
 
 from typing import Any
 

@@ -21,9 +21,8 @@ Precision = Literal["run", "float64", "int64"]
 class Shared(Array):
     """An array whose receiver, if it is in this process, copies the numbers; bytes are made for whoever asks for them.
 
-    What it says of itself, and how many bytes it takes, is what a process elsewhere gets. Once its bytes were asked
-    for, or anything of it is changed, it is an `Array` of bytes as any other. Its sender may change the values (any
-    shape) later.
+    Its dtype, shape and number of bytes are those that another process would get. Once its bytes were asked for, or
+    anything of it is changed, it is an ordinary `Array` of bytes. Its sender may change the values (any shape) later.
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -60,7 +59,7 @@ def bytes_in(array: Array) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField(Field):
-    """What all arrays have in common: a shape in symbols of `terms.SYMBOLS`, and a precision.
+    """The base of fields that are arrays: a shape in the symbols of `_lengths.SYMBOLS`, and a precision.
 
     Where it is `filled`, zero rows follow up to the first length of the shape; what came for them is never quoted.
     """

@@ -117,7 +117,7 @@ class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
 
 
 def unmade(content: RecordDict) -> Unmade | None:
-    """What a message of this process is made of; None once somebody has looked at its records."""
+    """The parts of a message made in this process; None once somebody has looked at its records."""
     held = vars(content)["_data"]
     return held if isinstance(held, Unmade) and "data" not in vars(held) else None
 
@@ -129,7 +129,7 @@ def bytes_of(content: RecordDict) -> int:
 
 
 def _parts(content: RecordDict) -> Mapping[str, Mapping[str, Any]]:
-    """The records of a message, or what they will be made of."""
+    """The records of a message, or the parts that they will be made of."""
     held = unmade(content)
     return cast(Any, content) if held is None else held.parts
 
@@ -275,9 +275,9 @@ def packed(answers: Mapping[int, RecordDict | Fault]) -> RecordDict:
 
 
 def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, RecordDict | Fault]:
-    """What each of the asked clients answered; a refusal in the server's words where there is nothing of it.
+    """The answer of each asked client, by position; a `Fault` where there is none.
 
-    What came for clients that were not asked is not looked at.
+    Answers of clients that were not asked are ignored.
     """
     answers: dict[int, RecordDict] = {}
     for name, record in content.items():
@@ -289,7 +289,7 @@ def unpacked(content: RecordDict, positions: Sequence[int]) -> Mapping[int, Reco
 
 
 def is_packed(content: RecordDict) -> bool:
-    """Whether a reply holds an answer of each of a node's clients (`packed`), and not one for all of them."""
+    """True if a reply holds one answer for each client (`packed`), and not one for all of them."""
     return _FAULTS in content or any(name.partition(_BETWEEN)[0].isdecimal() for name in content)
 
 

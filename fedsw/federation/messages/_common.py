@@ -108,7 +108,7 @@ class _OfClients(Message):
 
 
 class Sizes(_OfClients):
-    """What the rules of a preset read of a node's records."""
+    """The public numbers of a node's records that a preset's rules read."""
 
     by_group: Annotated[
         Tensor,

@@ -42,7 +42,7 @@ def _noised(*shape: str) -> Values:
 
 
 class ExactSums(Message):
-    """Sums over all records of the asked clients, without noise; what they are of is said by the classes below."""
+    """The base of exact sums over all records of the asked clients, without noise."""
 
     steps: Tensor
     lost: Annotated[
@@ -83,7 +83,7 @@ class NoisyMoments(Noised):
 
 
 class SumOfRecordsAsked(Asked):
-    """Once a stage, which is the round: the exact sum over all records, which the server noises."""
+    """Once per stage of a sketch (its number is the round): the exact sum over all records, which the server noises."""
 
     nonce = "config"
 
@@ -103,7 +103,7 @@ class SumOfRecords(ExactSums):
 
 
 class SketchAsked(Asked):
-    """Once a stage, which is the round: a sketch that the client has noised itself."""
+    """Once per stage of a sketch (its number is the round): a sketch that the client has noised itself."""
 
     records: Federation
     learnt: Learnt

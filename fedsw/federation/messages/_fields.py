@@ -1,4 +1,4 @@
-"""One field of a message: where it travels, what of it is believed, who may see it; settings and metrics."""
+"""One field of a message: its record, its accepted values, who may see it; and the fields of numbers and texts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Field(ABC):
     spare: bool = False
 
     def present(self, terms: Terms) -> bool:
-        """Whether the field is in the messages of a run."""
+        """True if the field is in the messages of a run."""
         return self.when is None or self.when.holds(terms.agreed)
 
     def keys(self, terms: Terms) -> tuple[str, ...]:
@@ -101,12 +101,12 @@ class Field(ABC):
         return (self.name,)
 
     def bound(self, value: Any) -> Mapping[str, int]:
-        """Lengths that later fields of the message have because of it."""
+        """Lengths of later fields that this value determines, by symbol."""
         return {}
 
     @abstractmethod
     def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
-        """What travels, by key."""
+        """Encode a value: the entries that travel, by key."""
 
     @abstractmethod
     def take(self, get: Get, terms: Terms) -> Any:

@@ -1,4 +1,4 @@
-"""What both sides know before a message comes: the lengths behind the table's symbols, and which fields it has."""
+"""Public facts that both sides know before a message comes: lengths by symbol, and which fields it has."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SYMBOLS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Terms:
-    """What one side of a message knows beforehand: the task, once a client was greeted, and lengths by symbol.
+    """Facts that one side knows before a message comes: the task, once a client was greeted, and lengths by symbol.
 
     Any length is taken for the symbols that this side does not know.
     """
@@ -82,7 +82,7 @@ class Terms:
 
     @property
     def noisy(self) -> bool:
-        """Whether the run adds noise."""
+        """True if the run adds noise."""
         return self.agreed.experiment.privacy.noisy
 
 

@@ -1,4 +1,4 @@
-"""Messages of masked sums: everything that goes down is the same for all sites, and every site signs it by its mask."""
+"""Messages of masked sums: all sites get the same request, and each site's mask depends on all of it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class MaskedSumAsked(Message):
 
 
 class MaskedSketchAsked(Asked):
-    """Of tasks that learn from a sketch, once a stage, which is the round: the masked sum over all records."""
+    """Once per stage of a sketch (its number is the round): the masked sum over all records."""
 
     learnt: Learnt
     cohort: Sites

@@ -29,7 +29,7 @@ class Release(Message):
 
 
 class Noised(Release):
-    """One array that a client has noised itself; what it holds is said by the classes derived from this."""
+    """The base of releases of one array that a client has noised itself."""
 
     values: Tensor
     sigma: common.Sigma

@@ -1,1 +1,1 @@
-"""What one client keeps and allows: its records, its limits, its ledger."""
+"""A client's node: its records, its limits, its ledger, and how it computes and answers."""

@@ -1,4 +1,4 @@
-"""Which attempts a node has answered in a run: it answers each exchange of one once, and tells them at the greeting.
+"""The attempts that a node has answered in a run: each exchange of one is answered once, and told at the greeting.
 
 A real node writes them to its `state-dir` or $FEDSW_STATE, on the disk before the answer leaves; a simulated one has
 them in memory.
@@ -40,7 +40,7 @@ class Answered:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
-        """Those of a node in a run, by its first client; a real one that has no folder for them is refused."""
+        """The attempts answered by a node (named by its first client) in a run; a real node needs a folder for them."""
         if is_simulated(node_config):
             return cls(None, memory)
         twice = "and after its next start would answer a restored server for a second time"
@@ -73,7 +73,7 @@ class Answered:
             ) from None
 
     def all(self) -> NDArray[np.int64]:
-        """Every exchange that was answered, (A, 3): round, attempt, and which of the attempt's exchanges."""
+        """All answered exchanges, (A, 3): round, attempt, and `FIRST` or `LAST`."""
         lines = re.findall(rb"^(\d+) (\d+) ([12])$", self._content(), flags=re.MULTILINE)
         return np.array(lines, dtype=np.int64).reshape(-1, 3)
 
@@ -84,7 +84,7 @@ class Answered:
 
 
 def _line(before: bytes, kind: str, round_: int, attempt: int) -> bytes:
-    """The line to add to what was answered before, if it may be."""
+    """The line to append for an exchange; raises `AlreadyAnswered` if it, or a later one of the attempt, is there."""
     stage = FIRST if kind in _OF_TWO else LAST
     for other in range(stage, LAST + 1):
         line = b"%d %d %d\n" % (round_, attempt, other)

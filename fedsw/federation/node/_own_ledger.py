@@ -70,10 +70,10 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run costs one client's records at most, the account that they count in, and where their ledger is.
+    """The largest cost of a run to one client's records, the account that they count in, and their ledger's file.
 
-    Of a run without noise ``answers`` is the file that is there once anything was answered; None where a simulated node
-    has it in memory, so that the run counts from its greeting on.
+    A run without noise has no ledger: ``answers`` is the file that appears with the first answer. It is None where a
+    simulated node keeps its answers in memory; the run then counts from its greeting on.
     """
 
     account: DatasetAccount
@@ -85,10 +85,10 @@ class Planned:
 def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
     """Set aside what a run will cost the records of this node's clients at most, at the greeting: nothing is spent yet.
 
-    First, once, in the account of all clients' records, then in each client's own. The account and the run that a
-    ledger belongs to are written beside it before, so that `fedsw account settle` finds them whatever ends the process.
-    What was set aside for a run that was greeted before this one, and whose ledger never began, is given back:
-    greetings alone take nothing for good. Where one client has no room, nothing stays set aside for any.
+    The amount is set aside once in the account of all clients' records, then in each client's own. The account and run
+    of each ledger are written beside it first, so that `fedsw account settle` finds them however the process ends.
+    What an earlier greeting set aside is given back if its ledger never began: a greeting alone costs nothing. If one
+    client has no room, nothing stays set aside for any.
 
     Raises:
         LimitReached: if there is no room. LedgerReplaced: for an older copy of the account, or of a ledger.
@@ -119,8 +119,8 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
 def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequence[Charge], sigma: float) -> None:
     """Raise BudgetExhausted for a release beyond what a run was planned to release, although epsilon may allow it.
 
-    Whoever could have more releases of one kind in place of others would choose between them by what came before, and
-    the composed profiles that epsilon is read off are those of fixed ones. Of planned ones it chooses the order alone.
+    Epsilon is computed for a fixed set of releases. A server that could ask for more of one kind instead of another
+    would choose by what it had seen, which that computation does not cover; it may choose the order only.
     """
     if most is None:
         return
@@ -205,7 +205,7 @@ def most_open() -> int:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a client's ledger accounts for: one run, and the guarantee that its records have in it."""
+    """The run that a client's ledger accounts for, and the guarantee that the records have in it."""
 
     run: str
     epsilon: float
@@ -218,7 +218,7 @@ class Promise:
 
     @classmethod
     def of(cls, experiment: Experiment, run: str, epsilon: float, delta: float) -> Promise:
-        """That of a client's records in a run, at an epsilon and a delta of its own."""
+        """The promise to a client's records in a run, at this epsilon and delta."""
         return cls(
             run_with_split(run, experiment),
             epsilon,
@@ -330,9 +330,9 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
 
 
 def _open(path: Path, promise: Promise) -> Ledger:
-    """A client's ledger, made if there is none; one that lacks the row remembered beside it is refused.
+    """Open or make a client's ledger; refuse one that lacks the row remembered beside it.
 
-    It asks its data set's account before it charges what was not set aside.
+    The ledger asks its data set's account before it charges more than was set aside.
     """
     if path.exists():
         ledger = Ledger.open(path)

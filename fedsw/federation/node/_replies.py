@@ -1,4 +1,4 @@
-"""What every handler does: the node that was greeted, the request decoded, what its clients release, or why not."""
+"""Steps of every handler: find the greeted node, decode the request, let its clients pay and answer, or refuse."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from fedsw.privacy.release import Bill, Paid, Part, pay_together
 
 STATE = "fedsw"
 COUNTED = "fedsw-counted"
-"""Where a node keeps for which experiment it has reported its sizes."""
+"""Key of the node's state with the experiment for which it has reported its sizes."""
 Down = TypeVar("Down", bound=messages.Message)
 Up = TypeVar("Up", bound=messages.Message)
 
 
 @dataclass(frozen=True)
 class Due:
-    """What a client has to pay for an attempt, by its ledger's file; see `fedsw.privacy.release.pay`.
+    """A client's payment for an attempt, with its ledger's file; see `fedsw.privacy.release.pay`.
 
-    Of a run with releases of several kinds `most` is what it is planned to release; see `account.require_planned`.
+    In a run with releases of several kinds, `most` is all that it plans to release; see `account.require_planned`.
     """
 
     ledger: Path
@@ -60,11 +60,11 @@ class Due:
 
 
 def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
-    """Charge an attempt to the ledgers of many clients, with one wait for the disk for up to `most_open` of them.
+    """Charge an attempt to the ledgers of many clients, with one wait for the disk per batch of ledgers.
 
     Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
 
-    Of each, in their order, the payment, which is on disk, or why there is none: what `opened` and `pay` raise.
+    Returns for each, in order, the payment, which is on disk, or the error that `opened` or `pay` raised.
     """
     size = max(1, account.most_open() // 2)
     return [payment for start in range(0, len(dues), size) for payment in _paid(dues[start : start + size])]
@@ -107,10 +107,10 @@ def _run(name: str) -> str:
 
 
 def require_charged(kind: str, message: Message, reply: Message, context: Context) -> None:
-    """Keep back what a client would release of a round that its own ledger has no row of: RuntimeError names both.
+    """Withhold a client's answer in a round that its own ledger has no row for: RuntimeError names both.
 
-    For trust models under which clients have ledgers: a handler that never asks the door releases nothing. Exchanges
-    that are no part of training ("query.…") release nothing anyhow.
+    For trust models with ledgers at the clients: a handler that charges nothing releases nothing. Exchanges outside
+    training ("query.…") release nothing.
     """
     if reply.has_error() or not kind.startswith("train."):
         return
@@ -140,7 +140,7 @@ def _has_round(path: Path, run: str, round_: object) -> bool:
 
 
 Together = Callable[[Node, Down, Sequence[int], Context], Mapping[int, Up | Exception]]
-"""What the asked clients of a node release, by position, or why one releases nothing."""
+"""Computes the answers of a node's asked clients, by position; an exception stands for a client that has none."""
 Handler = Callable[[Message, Context], Message]
 """Answers a server's request at a client."""
 
@@ -148,7 +148,7 @@ Handler = Callable[[Message, Context], Message]
 def each_pays(
     due: Callable[[Node, Down, Path], Due], release: Callable[[Node, Down, Paid | None], Up]
 ) -> Together[Down, Up]:
-    """What clients do that pay together, each from its own ledger (without noise nothing), and then release in turn."""
+    """Let clients pay together, each from its own ledger (nothing without noise), and then release one by one."""
 
     def together(node: Node, request: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
         answers: dict[int, Up | Exception] = {}
@@ -173,9 +173,9 @@ def each_pays(
 
 
 def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) -> Handler:
-    """What answers with the releases of the asked clients of a node, each by its own ledger and noise.
+    """Make the handler that answers for the asked clients of a node, each with its own ledger and noise.
 
-    A node of one client answers as that client. A site packs what each of its clients would have answered.
+    A node of one client answers as that client. A site packs the answers that its clients would have sent alone.
     """
 
     def answer(message: Message, context: Context) -> Message:
@@ -215,14 +215,14 @@ def node_of(exchange: Exchange[Down, Up], message: Message, context: Context) ->
 
 
 def fresh(exchange: Exchange[Down, Up], message: Message, context: Context) -> tuple[Node, Down]:
-    """`node_of` where the answer is one that this node has not given before; else `AlreadyAnswered`, uncomputed."""
+    """As `node_of`, for an attempt that this node has not answered; raises `AlreadyAnswered` before any work."""
     node, request = node_of(exchange, message, context)
     note(exchange, request, node, context)
     return node, request
 
 
 def answered_by(node: Node, context: Context) -> Answered:
-    """What this node has answered in its run."""
+    """The attempts that this node has answered in its run."""
     return Answered.of(context.node_config, int(node.clients[0]), node.run, _state(f"{STATE}-answered", context))
 
 
@@ -271,22 +271,22 @@ def answered(answer: messages.Message, node: Node, message: Message, **sizes: in
 
 
 def ledger_of(node: Node, context: Context) -> Path:
-    """The file of the ledger of the client that a node is alone with."""
+    """The ledger file of a node of one client."""
     return ledger_path(context.node_config, int(node.clients[0]))
 
 
 def ledgers_of(site: Node, context: Context, positions: Sequence[int]) -> dict[int, Path]:
-    """The files of the ledgers of some of a site's clients, by position."""
+    """The ledger files of some of a site's clients, by position."""
     return {position: ledger_path(context.node_config, int(site.clients[position])) for position in positions}
 
 
 def state_of_node(context: Context) -> dict[str, Any]:
-    """What this node keeps between messages; Flower's record behaves like a dict of it."""
+    """This node's state between messages; Flower's record behaves like a dict."""
     return cast(dict[str, Any], context.state[STATE])
 
 
 def state_of_site(context: Context) -> dict[str, Any]:
-    """What a node keeps of all of its clients between messages."""
+    """The state of all of a node's clients between messages."""
     return _state(f"{STATE}-site", context)
 
 
@@ -297,7 +297,7 @@ def _state(name: str, context: Context) -> dict[str, Any]:
 _log = logging.getLogger("fedsw.clients")
 
 HIDDEN = "[a path of this client]"
-"""What stands for a path in what is sent."""
+"""The words sent in place of a path."""
 _OWN_PATHS = ("data-path", "data-dir", "state-dir", "schema", "accounts")
 _OF_ENVIRONMENT = ("FEDSW_DATA", "FEDSW_STATE", "FEDSW_ACCOUNTS", "FLWR_HOME", "HOME")
 _MOST_FILES = 10_000
@@ -310,8 +310,8 @@ _ABSOLUTE = re.compile(rf"""(?P<quote>['"`])~?/.*?(?P=quote)|(?<![\w.:/~)])~?/(?
 def refusing(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
     """Answer; whatever keeps a node from it leaves as one error, as `reason_of` writes it.
 
-    The whole of it is in the node's own log. Of what did not come from fedsw a server that is not trusted learns
-    nothing: it may quote a record, whose it is not.
+    The node's own log has the full error. An untrusted server is told nothing of an error that fedsw did not raise,
+    which may quote a record.
     """
     try:
         reply = answering(message, context)
@@ -335,7 +335,7 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
 
 
 def _told(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:
-    """What a server learns of an error, of an experiment that this node agreed to or was asked to agree to."""
+    """The text that a server gets of an error, under an experiment that this node agreed to or was asked to."""
     if withholds_records(experiment, node_config) and not may_be_told(fault):
         return WITHHELD
     text = str(fault) if isinstance(fault, BudgetExhausted) else f"{type(fault).__name__}: {fault}"
@@ -354,9 +354,9 @@ def _agreed_to(said: str, context: Context) -> Experiment | None:
 def reason_of(
     text: str, node_config: Mapping[str, Any], faults: tuple[BaseException, ...] = (), *, said: str = ""
 ) -> str:
-    """A reason as it may be sent: at most 500 letters, and on a machine of the client's own without a path of it.
+    """Shorten a reason to 500 letters for sending; on a client's own machine also hide that machine's paths.
 
-    The files that the `faults` name are paths, whatever they look like; a path that the server `said` is no news to it.
+    File names in `faults` are hidden whatever they look like; a path that the server itself `said` stays.
     """
     if of_one_person(node_config):
         return shown(text)
@@ -379,7 +379,7 @@ def _said_by_server(message: Message) -> str:
 
 
 def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ...]) -> Iterator[str]:
-    """Paths of this machine that a reason may name; the longest that fits a place is the one that stands there."""
+    """Paths of this machine that a reason may name; callers replace the longest ones first."""
     configured = [str(node_config[key]) for key in _OWN_PATHS if node_config.get(key)]
     named = [str(name) for fault in faults for name in _files_of(fault)]
     for path in (*configured, *named, *(os.environ.get(name, "") for name in _OF_ENVIRONMENT)):
@@ -393,7 +393,7 @@ def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ..
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text can stand for a path in a sentence, and for nothing else."""
+    """True if a text in a sentence can only be a path."""
     return len(text) > 1 and (os.sep in text or "." in text.strip("."))
 
 

@@ -1,4 +1,4 @@
-"""Which units of a node are drawn: their strata, those kept out of training, samples of many clients at once."""
+"""Sampling of a node's units: their strata, those kept out of training, samples of many clients at once."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def cells_of_units(task: Problem, records: Records) -> tuple[NDArray[np.int64], 
 def held_back(
     task: Problem, records: Records, owner: NDArray[np.int64], clients: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which rows (n,) are those of units that `data.held_out_fraction` keeps out of training.
+    """Mark the rows (n,) of units that `data.held_out_fraction` keeps out of training.
 
-    Of every client and cell the fraction of its units, rounded down: those whose identifiers a keyed hash puts first,
-    the smaller one where two have the same, and where no unit is declared those at places that the key decides on. No
-    row of a unit has a say. The key is public, and follows from `data.seed`, the client and the cell: who is kept out
-    is the same in every process and after every restart, and for all neighbours of these records.
+    From each client and cell the given fraction of units is taken, rounded down: the first ones by a keyed hash of
+    their identifiers (ties: the smaller identifier first), or by a keyed order of positions if no unit is declared. A
+    unit's rows do not matter. The key is public and depends on `data.seed`, the client and the cell only, so the
+    choice is the same in every process, after every restart, and for all neighbouring data sets.
 
     Source: docs/guarantees/units.md.
     """
@@ -67,10 +67,10 @@ _FEW = 16
 
 
 def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) -> NDArray[np.int64]:
-    """Places of a cell's records that are in the sample, client after client, ascending in each client.
+    """Draw a sample from each client's part of a cell; returns places in the cell, ascending within each client.
 
-    Of client i, whose records are at places starts[i] to starts[i + 1] - 1, the counts[i] with the smallest keys are
-    taken. With independent uniform keys that is a uniform sample without replacement, independent of the others'.
+    Client i holds places starts[i] to starts[i + 1] - 1; its counts[i] places with the smallest keys are taken. With
+    independent uniform keys that is a uniform sample without replacement, independent across clients.
 
     The keys are asked once, for all records of the clients that are asked for any, in ascending order. Starts are
     (S + 1,), counts (S,) secret; that a sample is possible is for the caller to check.
@@ -97,9 +97,9 @@ def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) ->
 def _candidates(
     keys: NDArray[np.uint64], client: NDArray[np.int64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Positions of keys among which each client's smallest are: those below six standard deviations above the mean.
+    """Positions of all keys small enough to matter: below the expected threshold plus six standard deviations.
 
-    All of them, should a client not have enough there: which happens by chance alone, whatever the records hold.
+    Every position, if some client has too few below it; that depends on the random keys only, not on the records.
     """
     share = np.minimum((counts + 6.0 * np.sqrt(counts) + 1.0) / lengths, 1.0)
     limit = np.where(share < 1.0, share * 2.0**64, 2.0**64 - 2.0**11).astype(np.uint64)

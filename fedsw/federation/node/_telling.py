@@ -1,4 +1,4 @@
-"""What a server that is not trusted learns of an error at a client: what fedsw itself refuses, and nothing else."""
+"""Which errors of a client an untrusted server is told: refusals that fedsw itself raised, and no others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def may_be_told(fault: BaseException) -> bool:
-    """Whether an error's words are about a request and settings alone: a statement of fedsw raised it.
+    """True if an error speaks of a request and settings alone: a `raise` statement of fedsw made it.
 
-    Whatever else raises beside the records may quote one of them: a task, map or network of the experiment's own, and
-    every library that they, or fedsw, hand records to. An error of fedsw that repeats such words is none of fedsw's.
+    Other code that handles records may quote one in its errors: a task, map or network of the experiment's own, and
+    every library. An error of fedsw that repeats the text of such an error is not told either.
     """
     if not _raised_here(fault):
         return False

@@ -91,7 +91,7 @@ def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 
 def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
-    """Records that come client by client, one after the other; or a part of everybody's, if that is what comes."""
+    """All records of this node's clients: read client by client, or as a part of one shared data set."""
     experiment, parts = task.experiment, list[Records]()
     clients, total = clients_of(experiment, node_config)
     if experiment.data.source != "files" and not experiment.data.own:
@@ -134,7 +134,7 @@ def _part(everybody: Records, experiment: Experiment, clients: range, total: int
 
 
 def _validate(task: Problem, held: Held) -> None:
-    """Check all records at once; a fault is looked for again client by client, to name whose it is."""
+    """Check all records at once; on a fault check again client by client, to name the one at fault."""
     if len(held.clients) == 1:
         return task.validate(held.records, name=f"client {held.clients[0]}")
     try:
@@ -148,7 +148,7 @@ def _validate(task: Problem, held: Held) -> None:
 def _own_records(
     task: Problem, node_config: Mapping[str, Any], client: int, clients: range, total: int
 ) -> tuple[Records, bool]:
-    """Records of a file of one of this node's clients, or everybody's, of which each holds a part; and which they are.
+    """Read a client's own file, or the one file that all clients share; returns records, and True if they are shared.
 
     `data-path`, a file, and `data-dir`, a folder, of the node's configuration name what is its own, and nothing else is
     then looked at. A simulation has neither: there the experiment's data.data_dir holds one file that is split among
@@ -182,7 +182,7 @@ def _own_records(
 def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:
     """A file that only this node has; not the one that the server measures on, if both are on one machine.
 
-    The server's file is not opened: which of a client's rows are in a file of the server's choice is nobody's business.
+    The server's file is not opened: the server must not learn which of a client's rows are in a file of its choice.
     """
     held_out = task.experiment.data.held_out
     if held_out is not None and same_file(Path(held_out).expanduser(), path):

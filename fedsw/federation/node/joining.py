@@ -1,4 +1,4 @@
-"""A node in a run: what its operator agrees to is settled, then its records are read, once while the process runs."""
+"""Joining a run: the operator's limits are checked, then the records are read, once per process."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, 
 
 
 def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
-    """The node; one that is `known` under an experiment which differs in a preset's choice alone is not read again.
+    """Load the node; records are not read again if only preset settings differ from the `known` one's experiment.
 
-    What the operator agrees to is settled before a file is opened. A server that is not trusted does not learn what is
-    wrong with a record: an error that quotes it goes to the log.
+    The operator's limits are checked before a file is opened. An untrusted server does not learn what is wrong with a
+    record: errors that quote one go to the log.
     """
     experiment = Experiment.model_validate_json(experiment_json)
     require_limits(experiment, node_config)

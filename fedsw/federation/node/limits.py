@@ -124,7 +124,7 @@ def _batch(experiment: Experiment, records: int, cells: int) -> int:
 
 
 def choice_of(node_config: Mapping[str, Any]) -> str:
-    """What a node's operator chose to take part in, in words."""
+    """Describe in words what a node's operator chose to take part in."""
     agreed, limit, keys = _agreed(node_config), _limit(node_config), said_of_roster(node_config)
     known = [f"trust {', '.join(agreed)}"] if agreed else []
     known += [] if limit is None else [f"up to a guaranteed epsilon of {upward(limit, 6)}"]
@@ -153,9 +153,9 @@ def require_delta(experiment: Experiment, node_config: Mapping[str, Any], *, rec
 
 
 def withholds_records(experiment: Experiment | None, node_config: Mapping[str, Any]) -> bool:
-    """Whether errors hide from the server what is wrong with a record: under local trust, or on a node with limits.
+    """True if errors hide from the server what is wrong with a record: under local trust, or on a node with limits.
 
-    Without an `experiment` that could be read no record was.
+    Without an `experiment` no record was read.
     """
     local = experiment is not None and experiment.privacy.local
     return local or str(node_config.get("trust", ANY_TRUST)).strip() != ANY_TRUST or "max-epsilon" in node_config
@@ -203,7 +203,7 @@ def read_modules(names: str) -> frozenset[str]:
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
     """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
 
-    On a client's machine that path could name anything: what is read is for the node's operator to say.
+    On a client's machine that path could name anything: only the node's operator says what is read.
     """
     folder, files = experiment.data.data_dir, experiment.data.source == "files"
     if not node_config.get("own-data") or node_config.get("data-dir") or (files and node_config.get("data-path")):

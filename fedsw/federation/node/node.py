@@ -28,7 +28,7 @@ from fedsw.mathematics.clipping import Tape, clipped_sum, record
 
 @dataclass(frozen=True)
 class Batch:
-    """One attempt's records at one node, cell by cell, client after client, under the model they were met with.
+    """One attempt's records at one node, cell by cell, client after client, under the model of that attempt.
 
     `inputs` are the records as the model takes them, on the device, where they went there in one piece.
     """
@@ -200,7 +200,7 @@ class Node:
 
     @property
     def seeded(self) -> bool:
-        """Whether draws are reproducible: the run's guarantee is then nominal."""
+        """True if draws are reproducible: the run's guarantee is then nominal."""
         return self.task.experiment.seed is not None
 
     def rows_of(self, units: NDArray[np.int64], stream: Stream) -> Records:
@@ -243,7 +243,7 @@ class Node:
 
     @flushing_to_zero
     def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> Batch:
-        """A batch under the model `theta` (r,), recorded where it is one piece; nothing of it is compared."""
+        """A batch under the model `theta` (r,) for a contribution without a penalty; taped if it is one piece."""
         model = self.task.prepared(self.model, theta)
         whole = len(list(self.task.chunks(records))) == 1
         tape = record(model, self.task.given(records).features) if whole else None
@@ -267,7 +267,7 @@ class Node:
 
     @flushing_to_zero
     def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
-        """What `forward` returns, without another pass where the attempt's batch is still there; theta (r,)."""
+        """As `forward`, without another pass if the attempt's batch is still in memory; theta (r,)."""
         batch = self.batch
         if batch is None or batch.tape is None or (batch.round, batch.attempt) != (round_, attempt):
             return self.forward(theta, records, round_, attempt)

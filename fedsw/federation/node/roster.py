@@ -43,12 +43,12 @@ class Roster(BaseModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all members in an order of its own, 64 hexadecimal digits: what operators compare by voice."""
+        """SHA-256 of the sorted members in 64 hexadecimal digits, for operators to compare by voice."""
         lines = sorted(json.dumps([member.name, member.key, member.clients]) for member in self.member)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def refusal(self, site: int, key: str, clients: int) -> str | None:
-        """Why a site, by its first client, with a public key is none of this federation; None if it is."""
+        """Why a site (named by its first client) is not in this roster with this key and size; None if it is."""
         member = next((entry for entry in self.member if entry.key == key), None)
         if member is None:
             return f"the key {key[:16]} is not in this client's roster {self.digest[:16]}"
@@ -79,7 +79,7 @@ class Roster(BaseModel):
 
 
 class NotInRoster(ExperimentError):
-    """A masked sum is with a site that this one's roster does not have, or has otherwise; nothing was charged."""
+    """A masked sum includes a site that is not in this one's roster, or differs from it; nothing was charged."""
 
     def __init__(self, site: int, why: str) -> None:
         super().__init__(f"site {site}: {why}; nothing was charged")
@@ -92,7 +92,7 @@ def site_declined(reason: str) -> int | None:
 
 
 class _Simulated:
-    """The roster of simulated sites: each makes its key, and knows the others', from the run's name and its number."""
+    """The roster of simulated sites: all keys follow from the run's name and the site's number."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -106,7 +106,7 @@ class _Simulated:
 
 @dataclass(frozen=True)
 class Keyring:
-    """What a node has for masked sums: who may take part, its own key, and how many clients may collude."""
+    """A node's settings for masked sums: who may take part, its own key, and how many clients may collude."""
 
     roster: Roster | _Simulated
     key: MaskKey
@@ -155,7 +155,7 @@ def simulated_key(run: str, site: int) -> MaskKey:
 
 
 def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:
-    """What a node, by its first client, has for the masked sums of a run."""
+    """The keyring of a node, named by its first client, for the masked sums of a run."""
     require_keys(node_config)
     if of_one_person(node_config):
         return Keyring(_Simulated(run), simulated_key(run, site), 0)
@@ -164,7 +164,7 @@ def keyring_of(node_config: Mapping[str, Any], run: str, site: int) -> Keyring:
 
 
 def require_keys(node_config: Mapping[str, Any]) -> None:
-    """Refuse masked sums at a node of somebody's own that has no roster, no key, or no number of colluding clients."""
+    """Refuse masked sums on a real node that lacks its roster, its key, or the number of colluding clients."""
     missing = [name for name in (ROSTER, COLLUDING, KEY) if name not in node_config]
     if missing and not of_one_person(node_config):
         raise ExperimentError(

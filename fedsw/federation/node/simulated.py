@@ -1,4 +1,4 @@
-"""Nodes of who wrote the experiment, not of somebody with limits of his own; other records for audits of their runs."""
+"""Simulated nodes: how one is told from a client of somebody's own, and substitute records for audits."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def simulating() -> Iterator[None]:
 
 
 def is_simulated(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node is one of a simulation: an engine says so, and its configuration says its number and no more.
+    """True for a node of a simulation: an engine says so, and its configuration holds its number and no more.
 
-    The configuration alone is not believed: that of a SuperNode which somebody started by hand may hold as little, and
-    its records would then have masks that the server knows, and run any module that an experiment names.
+    The configuration alone is not enough: that of a SuperNode which somebody started by hand may hold as little. Taken
+    for a simulated one it would use masks that the server knows, and run any module that an experiment names.
     """
     return (_simulating.get() or _is_ray_worker()) and set(node_config) <= _OF_A_SIMULATION
 
 
 def of_one_person(node_config: Mapping[str, Any]) -> bool:
-    """Whether whoever wrote the experiment started this node: in a simulation, or by `fedsw deploy local`."""
+    """True if the experiment's author started this node: in a simulation, or by `fedsw deploy local`."""
     local = node_config.get("modules") == ANY_MODULE and os.environ.get(ONE_PERSON) == "1"
     return local or is_simulated(node_config)
 
 
 def _is_ray_worker() -> bool:
-    """Whether this process is a worker of Ray, in which Flower's simulation engine has its clients; no SuperNode's is.
+    """True in a worker process of Ray, where Flower's simulation engine runs its clients; no SuperNode runs in one.
 
     Ray is there already in such a process, and is not imported elsewhere.
     """
@@ -60,7 +60,7 @@ _substitutes: Records | None = None
 
 @contextmanager
 def substituted(records: Records) -> Iterator[None]:
-    """Nodes that this process loads inside the context hold these records in place of those with the same ids.
+    """Give nodes that are loaded inside the block these records in place of those with the same ids.
 
     Sampling, clipping, ledgers and noise are those of any run. Only code that runs in the client's own process gets
     here: no message of a server, no setting of an experiment and no configuration of a node leads to it.

@@ -52,7 +52,7 @@ from fedsw.runs.steps_taken import Trainer, signal_to_noise
 __all__ = ["Job", "federate"]
 
 ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
-"""How a run ends that was to release its moments alone; the rest of its budget is not spent."""
+"""The status of a run that stops after its moments; the rest of its budget is not spent."""
 
 
 @dataclass
@@ -154,7 +154,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
 
 
 def _require_said(plan: Plan) -> None:
-    """Refuse a plan of another accountant, noise or neighbours than what is said of the run: ValueError."""
+    """Refuse a plan whose accountant, mechanism or relation differs from the run's stated one: ValueError."""
     experiment = plan.task.experiment
     require_relation("this run's plan", plan.relation, relation_of(experiment))
     for what, planned, said in (
@@ -328,7 +328,7 @@ def _diverged(run: _Run) -> str | None:
 def _stopped(run: _Run) -> str:
     """How a run ends whose model has diverged; "" for any other.
 
-    The best of several runs goes on to its planned end: that another one stopped would tell of what is not paid for.
+    A candidate for the best of several runs goes on to its planned end: when it stopped would be one more release.
     """
     trainer, planned = run.trainer, run.job.experiment.training.rounds
     if run.selection is not None or (why := _diverged(run)) is None:
@@ -339,7 +339,7 @@ def _stopped(run: _Run) -> str:
 
 
 def _open(run: _Run, log: logging.Logger) -> str:
-    """Release moments where the run does, and let plan, side and trainer go on from them; or why it stops there."""
+    """Release moments if the run has them, and continue from them; returns why the run stops there, or ""."""
     if not run.job.experiment.privacy.moments:
         return ""
     try:

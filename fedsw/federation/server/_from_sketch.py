@@ -68,7 +68,7 @@ class Synthesiser:
     def run(self) -> tuple[str, HeldOut, dict[str, Any]]:
         """Release the sketch, or take the one that the run has; train the generator from where it is; store it.
 
-        Returns how the run ended, in words, its held-out metrics, and what the summary says of the sketch.
+        Returns how the run ended, in words, its held-out metrics, and the summary's entries on the sketch.
         """
         for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
             stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
@@ -121,14 +121,14 @@ class Synthesiser:
         )
 
     def _restarted(self) -> dict[str, Any]:
-        """What the summary says of restarts: the squared distances that decided, and which went on, from 1."""
+        """The summary's entry on restarts: all squared distances, and the number of the one taken, from 1."""
         if not self._restarts:
             return {}
         tried = tried_in(self.directory.path / GENERATOR)
         return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
 
     def _chosen(self) -> dict[str, Any]:
-        """What the summary says of what a table's rows are drawn from: the network, or a tree put in its place."""
+        """Choose what draws a table's rows, the network or a tree in its place; returns the summary's entry."""
         if not isinstance(self._network, TableGenerator) or self.task.experiment.sketch.crossed != "all":
             return {}
         sketches = [stage.stored.sketch for stage in self._released]
@@ -139,7 +139,7 @@ class Synthesiser:
         return {"generator": {**asdict(chosen), "wanted": wanted}}
 
     def _learnt(self, number: int) -> Tensor:
-        """What a stage measures (z,), from disk, or learnt: pairs of columns, or weights of a taught classifier."""
+        """Load or learn what a stage measures (z,): marks of pairs of columns, or weights of a taught classifier."""
         learnt, experiment = stored_classifier(self.directory, number), self.task.experiment
         if learnt is not None:
             return learnt
@@ -175,7 +175,7 @@ class Synthesiser:
         return released
 
     def _described(self) -> dict[str, Any]:
-        """What the summary says of the sketch of the first stage, and how far from each the samples are."""
+        """The summary's entry on the first stage's sketch, with the distance of samples to every stage's."""
         sketch = self._released[0].stored.sketch
         features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
         first, *later = [_measured(stage, features, cells) for stage in self._released]
@@ -227,7 +227,7 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
 
 
 def _measured(stage: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
-    """What the summary says of a stage, and how far from it samples (n, p) of cells (n,) are."""
+    """The summary's entry on a stage, with the distance to it of samples (n, p) of cells (n,)."""
     sketch = stage.stored.sketch
     (part, *_) = sketch.law.parts
     return {

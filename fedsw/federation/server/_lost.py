@@ -1,4 +1,4 @@
-"""What clients answered in a run and its folder does not know: a backup was restored, or a copy is resumed.
+"""Attempts that clients answered and a run's folder does not know: a backup was restored, or a copy is resumed.
 
 Source: docs/guarantees/attempts.md.
 """
@@ -36,10 +36,10 @@ Attempt = tuple[int, int]
 
 @dataclass(frozen=True)
 class Remembered:
-    """What the nodes of a run say they have answered in it before.
+    """The attempts that a run's nodes say they have answered before.
 
-    Attempts of which some exchange was answered were begun, and finished if it was the last: without that nothing of
-    one is released. For each attempt, `by` has the first client of every node that says so.
+    An attempt was begun if some exchange of it was answered, and finished if its last one was: only then can it have
+    been released. For each attempt, `by` has the first client of every node that says so.
     """
 
     begun: frozenset[Attempt]
@@ -48,7 +48,7 @@ class Remembered:
 
     @classmethod
     def of(cls, sites: Sequence[Site]) -> Remembered:
-        """What all nodes say together."""
+        """The union over all nodes."""
         rows = np.concatenate([site.answered for site in sites]).tolist()
         by: dict[Attempt, tuple[int, ...]] = {}
         for site in sites:
@@ -66,8 +66,8 @@ def lost_attempts(
 ) -> list[Attempt]:
     """Attempts that may have been released, and that a run's folder neither charged nor gave up.
 
-    Guarantee: with every attempt of the run that released something either among those charged or among these, if the
-    folder is that of one instant and one of the nodes remembers the attempt.
+    Guarantee: every attempt that released something is among those charged or those returned, if the folder is a
+    snapshot of one instant and some node remembers the attempt.
 
     Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 where moments are
     released before the rounds. Of a round before the last one answered, the last attempt is the one that was released:

@@ -1,4 +1,4 @@
-"""What a server is to run, and the account of a data set that it reserves for it before its ledger exists."""
+"""A server's job, and the amount that it reserves in a data set's account before the run's ledger exists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedsw.runs.run_files import ACCOUNT, AGREED
 
 @dataclass(frozen=True)
 class Job:
-    """What to run and where to keep it; `selection` is its cost where only the best of several runs is shown."""
+    """The experiment to run and its folder; `selection` is the cost of showing only the best of several runs."""
 
     experiment: Experiment
     directory: Path
@@ -47,8 +47,8 @@ class Job:
 def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
     """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
 
-    This run and those beside it, `runs/<name>/<time>/`, remember the account. Where clients have ledgers of their own,
-    they have reserved at the greeting: in that account where they keep theirs beside it, as in a simulation.
+    This run and those beside it, `runs/<name>/<time>/`, remember the account. Clients with ledgers of their own have
+    reserved at the greeting: in a simulation in the same account.
 
     Raises:
         LimitReached: as `reserving`; or if the account has a limit, and clients count elsewhere.
@@ -72,7 +72,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 
 def planned_cost(plan: Plan) -> Cost:
-    """What a run costs at most: all rounds, or for records that are kept out of training what is released of them."""
+    """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
     cost = covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta)
     return cost if isinstance(cost, Cost) else one_cost(cost)
 

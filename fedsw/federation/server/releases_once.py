@@ -1,4 +1,4 @@
-"""What a run releases once besides its rounds: moments before the first, sums over kept records after the last."""
+"""One-time releases beside the rounds: moments before the first, sums over held-out records after the last."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
 
 
 def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
-    """What a summary says of released moments: a constant's worth, and columns that use little of their bounds.
+    """The summary's entry on released moments: the score of a constant, and columns much narrower than declared.
 
-    All of it is read off the release, with the interval that its noise gives.
+    It is post-processing of the release, with intervals for its noise.
     """
     experiment, constant = plan.task.experiment, constant_of(moments)
     names = load_class_names(experiment) if moments.layout.classes else ()
@@ -110,7 +110,7 @@ def measure_kept(
     directory: RunDirectory,
     log: logging.Logger,
 ) -> tuple[HeldOut, dict[str, Any]]:
-    """Metrics of the released model, and what the summary says of the release.
+    """Metrics of the released model on held-out records of the clients, and the summary's entry on that release.
 
     A run that has the release takes it. One that cannot get it has no metrics and says why: the model stays.
 

@@ -1,6 +1,6 @@
-"""From settings that are "auto" to an experiment with every setting: what a run begins with and puts on record.
+"""Settling of "auto": from an open experiment to one with every setting, which a run begins with and records.
 
-What is read of the records is their number, which is public; for the shares of a sketch's stages not even that.
+Only the public number of records is read; for the shares of a sketch's stages not even that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ELSEWHERE = (
 
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
-    """The experiment with what rules choose from the numbers, or the records at hand; itself if nothing is open."""
+    """The experiment with every open setting chosen by rule, from the numbers or the records at hand."""
     if not left_open(experiment):
         return experiment
     if experiment.privacy.sketch:
@@ -57,10 +57,10 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
 
 
 def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
-    """The experiment that clients and server train: what `training.preset` chooses is chosen by the clients' sizes.
+    """The experiment to train: `training.preset` is settled by the public sizes that the clients report.
 
-    Where nothing is left to choose, nobody is asked, nor for the shares of a sketch's stages. So a run that goes on has
-    the settings that it began with. Raises as `gather`.
+    Nobody is asked if nothing is left open, or only the shares of a sketch's stages: a resumed run keeps the settings
+    that it began with. Raises as `gather`.
     """
     if not left_open(experiment):
         return experiment
@@ -72,7 +72,7 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
 
 
 def _with_shares(experiment: Experiment) -> Experiment:
-    """A sketch whose stages say what part of the budget they get."""
+    """The experiment with a share of the budget for every stage of its sketch."""
     _, *later = chosen_shares(Problem.from_experiment(experiment))
     stages = [
         stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)
@@ -83,7 +83,7 @@ def _with_shares(experiment: Experiment) -> Experiment:
 def numbers_of(
     experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
 ) -> Numbers:
-    """The public numbers that the rules read, of records by group of all clients together, or of those at hand."""
+    """The public numbers that the preset's rules read, from these sizes by group, or from the records at hand."""
     sizes = sizes_at_hand(experiment) if by_group is None else by_group
     made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
@@ -101,7 +101,7 @@ def numbers_of(
 
 
 def _hats(experiment: Experiment) -> dict[int, Squares]:
-    """What moments of additive models would sum, by knots, where there may be one; of public columns alone."""
+    """Sizes of the moments of additive models by number of knots, where allowed; from public columns alone."""
     spec, data, open_settings = experiment.model, experiment.data, left_open(experiment).get("model", ())
     if data.columns is None or data.row_norm is not None or "knots" not in open_settings:
         return {}
@@ -119,12 +119,12 @@ def _hats(experiment: Experiment) -> dict[int, Squares]:
 
 @functools.lru_cache(maxsize=64)
 def _squares_at(experiment: Experiment) -> Squares | None:
-    """What its moments would sum; the same whatever the budget, which a plan tries many of."""
+    """`squares_of` an experiment, cached: a plan tries many budgets, on which it does not depend."""
     return squares_of(Problem.from_experiment(experiment))
 
 
 def squares_of(problem: Problem) -> Squares | None:
-    """What a release of moments would sum, in public numbers; None where none can be released or used."""
+    """Public sizes of a release of moments; None where moments cannot be released or used."""
     layout = layout_of(problem)
     if layout is None or not foldable(problem.build_model(), problem.features):
         return None
@@ -134,9 +134,9 @@ def squares_of(problem: Problem) -> Squares | None:
 
 
 def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
-    """How far a record moves the penalties' gradient, Jacobians clipped to 1 and outputs to 1/2.
+    """Sensitivity of the penalties' gradient, with Jacobians clipped to 1 and outputs to 1/2.
 
-    Where groups are compared within classes, classes count as equally frequent: how frequent they are is not asked.
+    Classes within which groups are compared count as equally frequent: their true frequencies are not public.
     """
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
@@ -147,7 +147,7 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
     """The noise multiplier of one release of all records that spends the whole budget; 0 without noise.
 
-    The number of records may be supposed, as in a search for how many would be enough.
+    The number of records may be hypothetical, as in a search for how many are enough.
     """
     privacy = experiment.privacy
     if not privacy.noisy:
@@ -159,9 +159,9 @@ def multiplier_of_one(experiment: Experiment, records: int) -> float:
 
 
 def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
-    """Private records to train on of every group, of all clients together, which are public.
+    """Public number of training records in each group, over all clients.
 
-    Where records say whose they are persons are counted: how many rows a person has is not public.
+    Where a unit is declared, units are counted: how many rows a person has is not public.
 
     Raises:
         ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.

@@ -34,7 +34,7 @@ _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
 
 def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
-    """What is fixed before the first round; public."""
+    """The public numbers that are fixed before the first round."""
     cells = plan.task.objective.cells
     experiment = plan.task.experiment
     return {
@@ -72,7 +72,7 @@ def line_of(
 
 
 def logged(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the log says of a round, of its line of metrics.jsonl."""
+    """The log's event for a round, from its line of metrics.jsonl."""
     names = ("round", "attempt", "epsilon", "snr", "clients", "bytes_up", "bytes_down")
     return event("round released", **{name: record[name] for name in names})
 
@@ -95,11 +95,11 @@ def summarise(
     history: Sequence[Mapping[str, Any]] = (),
     accounted: bool = True,
 ) -> dict[str, Any]:
-    """The summary of a run: also summary.json; of one that released what no ledger has a row of, without a guarantee.
+    """The summary of a run, as in summary.json; without a guarantee unless everything released was `accounted`.
 
-    `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it. Of a
-    run that is the best of several it is the selection's, as in its plan and its ledger.
-    `seconds` and bytes are of all processes of a run that was resumed, which began at `begun` and ended at `date`.
+    `epsilon` is that of the planned rounds, or what was spent if that is more: stopping early does not lower it. For
+    the best of several runs it is the selection's, as in its plan and its ledger. `seconds` and bytes add up over all
+    processes of a resumed run, which began at `begun` and ended at `date`.
     """
     spent = spent if accounted else math.inf
     epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
@@ -129,7 +129,7 @@ def summarise(
 def described(
     experiment: Experiment, held_out: HeldOut, numbers: Mapping[str, Any], packages: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What every summary has, a run's or a baseline's, around its own numbers; with `packages` beside those of runs."""
+    """Add to a run's or a baseline's own numbers what every summary has; versions include these `packages`."""
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -146,7 +146,7 @@ def described(
 def _warnings(
     experiment: Experiment, held_out: HeldOut, epsilon: float, stopped: str, selection: Selection | None
 ) -> tuple[str, ...]:
-    """What a reader must know first; why a planned release of kept records is missing before everything else."""
+    """Warnings for the reader; a missing release of held-out records comes first."""
     chosen = () if selection is None else (f"this run is {selection.words}: its epsilon is the selection's",)
     warnings = chosen + warnings_of(
         metrics=held_out.metrics,
@@ -218,7 +218,7 @@ def _guarantee(
 
 
 def _public(experiment: Experiment) -> Iterator[str]:
-    """What is public beside what the bounds name."""
+    """Public facts beyond those that the bounds name."""
     if experiment.data.held_out_released:
         yield from PUBLIC
         if experiment.data.unit is not None:
@@ -232,7 +232,7 @@ def _public(experiment: Experiment) -> Iterator[str]:
 
 
 def within(experiment: Experiment, drawn: tuple[str, ...] = ()) -> str:
-    """What of a record its replacement has in common with it, in words; with what strata are `drawn` by."""
+    """Say which fields a record's replacement shares with it; `drawn` are those that strata are formed by."""
     tells = experiment.partition.tells
     fixed = {*fixed_by_neighbours(experiment), *drawn, *([tells] if tells else [])}
     return f" within its {' and '.join(sorted(fixed))}" if fixed else ", its label and group included"
@@ -318,7 +318,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
 
 
 def _multiplier(mechanism: str) -> str:
-    """What the number is called that noise is in proportion to a sensitivity by."""
+    """The name of the noise multiplier under a mechanism."""
     fallback = f"scale of {mechanism} noise/Delta"
     return {GAUSSIAN: "noise multiplier sigma/Delta", LAPLACE: "scale b/Delta"}.get(mechanism, fallback)
 
