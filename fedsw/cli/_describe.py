@@ -47,8 +47,8 @@ def describe_command(
     """
     from fedsw._tools import files
     from fedsw._tools.text import json_text
-    from fedsw.desk.own_data._description_page import page_of
     from fedsw.desk.own_data.description import described
+    from fedsw.desk.own_data.description_page import page_of
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.choices import modules_of
@@ -96,8 +96,8 @@ def _experiment(source: str, changes: list[str], epsilon: float | None, trust: s
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
     """Read and write what was released of made-up records."""
-    from fedsw.desk.own_data._description_page import page_of
     from fedsw.desk.own_data.description import described
+    from fedsw.desk.own_data.description_page import page_of
     from fedsw.experiment.choices import modules_of
 
     page_of(described(directory, modules_of(experiment)), experiment.name).page()

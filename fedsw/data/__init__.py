@@ -1,9 +1,14 @@
-"""Data sets and how they are spread over clients.
+"""Records: data sets, tables and files, how cells are read and coded, and how records are spread over clients.
 
+`columns` are the kinds of columns and their declarations; `formats`, `containers`, `codes` and `blocks` read tables,
+`cells` and `distinct` look at what stands in them, `encoding` codes them, `made_up` draws others like them; `records`
+are what a client holds, `units` whose they are, `downloads` the files of shipped data sets.
 Names are imported when they are first used: whoever reads a column's declaration alone needs no tensor.
 """
 
 from typing import TYPE_CHECKING
+
+from fedsw._tools.lazy import named
 
 if TYPE_CHECKING:
     from fedsw.data._declared import DeclaredRecords as DeclaredRecords
@@ -91,16 +96,11 @@ _NAMES = {
         "same_file",
     ),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = (
+    "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "made_up",
+    "records", "units",
+)  # fmt: skip
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f"fedsw.data.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = named(__name__, _NAMES)

@@ -3,3 +3,5 @@
 `own_data` (from a user's own tables to an experiment and back), `planning` (plan, forecast, search), `compare` and
 `baselines` (the same task by other methods), `use` (load, predict, export), `run_grid` (many runs, made once each).
 """
+
+__all__ = ["baselines", "compare", "own_data", "planning", "run_grid", "use"]

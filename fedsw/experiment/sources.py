@@ -27,7 +27,7 @@ from fedsw.experiment.sections import SOURCES, Data, Partition
 
 Target = Literal["class", "point", "mean"]
 
-_ENCODER = "fedsw.learning._encoded"
+_ENCODER = "fedsw.learning.encoded"
 """Has the network of encoded images, and is imported for these alone: it learns, and stands above this room."""
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""

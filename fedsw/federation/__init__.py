@@ -1,10 +1,15 @@
 """One ServerApp, one ClientApp, the messages between them, and a folder for each trust model.
 
+`client` and `server` are the two apps, `trust` has the trust models, `exchange` asks sites and `node` is how one
+answers, `messages` the table of all that travels; `engines` carry messages, `deploy` starts real processes.
+
 Importing this package switches Flower's telemetry, update checks and run-time installs off in this process and its
 children: Flower reads the switches when it is imported, so they are set before anything here can import it.
 """
 
 import os
+
+__all__ = ["OFFLINE", "client", "deploy", "engines", "exchange", "messages", "node", "server", "trust"]
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -2,3 +2,5 @@
 
 `transport` (ranks, slices, barycentres, entropic matching), `clipping` (per-sample spectral clipping by layer rules).
 """
+
+__all__ = ["clipping", "transport"]

@@ -17,7 +17,7 @@ from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
 from fedsw.federation.messages._exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
-from fedsw.federation.server.releases_once import unprepared
+from fedsw.federation.server._releases_once import unprepared
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust.local_gradient._noising import Request
 from fedsw.learning.models import flatten
@@ -196,7 +196,7 @@ def test_moments_that_were_charged_and_lost_are_not_released_again_for_nothing(t
 
     chosen, directory = small(*FIRST), tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Exception, match="space"):
-        patch.setattr("fedsw.federation.server.releases_once.write_json", failing)
+        patch.setattr("fedsw.federation.server._releases_once.write_json", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
     entries, epsilon = rows_of(directory / "ledger.sqlite")

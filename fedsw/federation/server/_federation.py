@@ -26,8 +26,8 @@ from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
 from fedsw.federation.server._from_sketch import Synthesiser
 from fedsw.federation.server._lost import take_up
+from fedsw.federation.server._releases_once import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.job import Job, budgeted
-from fedsw.federation.server.releases_once import measure_kept, prepared, release_moments, said_of, unprepared
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.trust.context import Context

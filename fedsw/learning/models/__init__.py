@@ -6,6 +6,13 @@ from fedsw.learning.models._image_networks import AdversarialDCGAN as Adversaria
 from fedsw.learning.models._image_networks import Critic as Critic
 from fedsw.learning.models._image_networks import ImageAutoencoder as ImageAutoencoder
 from fedsw.learning.models._image_networks import PublishedAdaptor as PublishedAdaptor
+from fedsw.learning.models._perceptrons import ACTIVATIONS as ACTIVATIONS
+from fedsw.learning.models._perceptrons import EncoderDecoder as EncoderDecoder
+from fedsw.learning.models._perceptrons import Particles as Particles
+from fedsw.learning.models._perceptrons import TransportedAdaptor as TransportedAdaptor
+from fedsw.learning.models._perceptrons import UnitAutoencoder as UnitAutoencoder
+from fedsw.learning.models._perceptrons import logistic as logistic
+from fedsw.learning.models._perceptrons import mlp as mlp
 from fedsw.learning.models.coded import Centred as Centred
 from fedsw.learning.models.coded import Coding as Coding
 from fedsw.learning.models.coded import Hats as Hats
@@ -19,10 +26,3 @@ from fedsw.learning.models.labelled import DecodedImages as DecodedImages
 from fedsw.learning.models.labelled import ImageGenerator as ImageGenerator
 from fedsw.learning.models.labelled import LabelledImages as LabelledImages
 from fedsw.learning.models.labelled import VectorGenerator as VectorGenerator
-from fedsw.learning.models.perceptrons import ACTIVATIONS as ACTIVATIONS
-from fedsw.learning.models.perceptrons import EncoderDecoder as EncoderDecoder
-from fedsw.learning.models.perceptrons import Particles as Particles
-from fedsw.learning.models.perceptrons import TransportedAdaptor as TransportedAdaptor
-from fedsw.learning.models.perceptrons import UnitAutoencoder as UnitAutoencoder
-from fedsw.learning.models.perceptrons import logistic as logistic
-from fedsw.learning.models.perceptrons import mlp as mlp

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.data._synthetic import ring
-from fedsw.learning.models.perceptrons import mlp
+from fedsw.learning.models import mlp
 from fedsw.mathematics.transport.flow import Slices, noised_swd
 from fedsw.mathematics.transport.sliced import public_directions, sliced_w2
 from fedsw.privacy.accounting import Slicing, noise_multiplier

@@ -18,7 +18,7 @@ from fedsw._tools import files
 from fedsw._tools.randomness import Stream
 from fedsw.data import Dataset, Records
 from fedsw.data.records import private_half, public_half
-from fedsw.learning.models.perceptrons import UnitAutoencoder
+from fedsw.learning.models._perceptrons import UnitAutoencoder
 
 _BATCH = 128
 _LEARNING_RATE = 1e-3
