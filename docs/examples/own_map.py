@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsw
-from fedsw._tools.randomness import Stream
+from fedsw.privacy import Stream
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedsw._tools.randomness import Stream
+from fedsw.privacy import Stream
 from fedsw.privacy.accountants import doubt
 from fedsw.privacy.accounting import Charge, Ledger
 from fedsw.privacy.mechanisms import mechanism, noised

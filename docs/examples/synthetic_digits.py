@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 import fedsw
 from fedsw.learning.models.labelled import ImageGenerator
-from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.fit import FitSettings
 from fedsw.learning.sketches.sketch_law import Law
 

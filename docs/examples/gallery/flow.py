@@ -9,9 +9,9 @@ projections onto a few random directions, with noise in every one. There is no n
 import matplotlib.pyplot as plt
 import torch
 
-from fedsw._tools.randomness import Stream
 from fedsw.mathematics.transport.flow import Slices, flow_step
 from fedsw.mathematics.transport.sliced import directions
+from fedsw.privacy import Stream
 
 torch.manual_seed(1)
 centres = torch.tensor([[-1.0, -0.6], [1.0, -0.6], [0.0, 1.1]], dtype=torch.float64)

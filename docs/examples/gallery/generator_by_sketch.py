@@ -14,7 +14,7 @@ import torch
 
 import fedsw
 from fedsw.learning.models import VectorGenerator
-from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.fit import FitSettings
 from fedsw.learning.sketches.sketch_law import Law
 
