@@ -96,9 +96,6 @@ FEW: dict[str, dict[str, int]] = {
     "mutants/test_mutants": {
         "tests_that_never_end_are_an_error": 0,
     },
-    "desk/own_data/test_choose": {
-        "what_is_said_to_be_typed_is_accepted_and_is_of_the_trust_model_that_is_said": 8,
-    },
     "desk/own_data/test_evaluate": {
         "a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers": 2,
     },

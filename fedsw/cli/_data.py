@@ -1,4 +1,4 @@
-"""Verbs about the tables that clients have: `fedsw init`, `check`, `distance`, `persons`."""
+"""Verbs about the tables that clients have: `fedsw init`, `check`, `distance`."""
 
 from __future__ import annotations
 
@@ -303,52 +303,3 @@ def _view(distances: Drifts, confidence: float, *, by_column: bool) -> Renderabl
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
         "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
     )
-
-
-persons = typer.Typer(no_args_is_help=True, help="Count the persons that clients have in common, by hashes.")
-
-
-@persons.command("digest")
-def digest_of_persons_command(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="This client's own records.")],
-    schema: Annotated[Path, typer.Option(metavar="FILE", help="The columns, with `unit`, that this client agrees to.")],
-    key_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The key that the operators share, and the server does not have.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hashes go.")],
-) -> None:
-    """Write a keyed hash of everybody who has rows in a table, for the operators of the other clients.
-
-    Who has the key can find out whether a person whose identifier he knows is in the table.
-    """
-    from fedsw.desk.own_data.persons import digests
-    from fedsw.federation.deploy.certificates import write_secret
-
-    content = digests(table, schema, key_file)
-    write_secret(output, content)
-    count = len(content.splitlines()) - 1
-    echo(f"{output}: hashes of {count} persons; whoever has the key, too, can try identifiers on it")
-
-
-@persons.command("compare")
-def compare_persons_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of `fedsw persons digest`.")],
-    as_json: options.Json = False,
-) -> None:
-    """Say how many persons each two files have in common. Exits with 2 if there are any."""
-    from fedsw._tools.text import json_text
-    from fedsw.desk.own_data.persons import in_common
-
-    found = in_common(files)
-    if as_json:
-        plain = [
-            {"files": [str(each.one), str(each.other)], "persons": each.persons, "common": each.common}
-            for each in found
-        ]
-        echo(json_text({"pairs": plain}))
-    else:
-        for each in found:
-            sizes = f"of {each.persons[0]} and {each.persons[1]}"
-            echo(f"{each.one} and {each.other}: {each.common} persons in common, {sizes}")
-    if any(each.common for each in found):
-        raise typer.Exit(2)

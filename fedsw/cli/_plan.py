@@ -1,109 +1,21 @@
-"""Verbs that look ahead: `fedsw choose`, `plan`, `tune`."""
+"""Verbs that look ahead: `fedsw plan`, `tune`."""
 
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw._tools.text import json_text
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, echo, require_writable
+from fedsw.cli._options import answer, changes_of, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
-    from fedsw.desk.own_data.choice import Answers, Choice
     from fedsw.desk.planning.public_rows import PublicRows
     from fedsw.desk.planning.search import Candidate
     from fedsw.experiment import Experiment
-
-
-def choose_command(
-    sums: Annotated[
-        Literal["server", "masked", "nobody"] | None, typer.Option(help="Who may see sums before noise is added.")
-    ] = None,
-    counts: Annotated[
-        Literal["hidden", "watched"] | None, typer.Option(help="Whether traffic, and so batch sizes, can be watched.")
-    ] = None,
-    rows: Annotated[Literal["one", "several"] | None, typer.Option(help="Rows of a person.")] = None,
-    product: Annotated[Literal["model", "table"] | None, typer.Option(help="What is to come out.")] = None,
-    records: Annotated[int | None, typer.Option(min=2, help="Records, or persons, of all clients together.")] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; 4 if it is not said.")] = None,
-    columns: Annotated[
-        int | None, typer.Option(min=1, help="Columns that are learnt from; 10 if it is not said.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(min=1e-3, max=100, help="The ε to guarantee; 1 if it is not said.")
-    ] = None,
-    page: Annotated[bool, typer.Option("--page", help="Print the whole decision page, as Markdown.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Ask five questions, and say which trust model follows.
-
-    Says which commands follow, and whether the data are enough, too. What no option answers is asked at a terminal;
-    where nobody is there, the cautious answer is taken: nobody sees sums, traffic is watched, a person has several
-    rows. All that nobody said is named.
-    """
-    from fedsw.desk.own_data import choice
-
-    if page:
-        echo(choice.page(), nl=False)
-        return
-    known: dict[str, Any] = {
-        "sums": sums, "counts": counts, "rows": rows, "product": product, "records": records,
-        "clients": clients, "columns": columns, "epsilon": epsilon,
-    }  # fmt: skip
-    assumed, asking = {}, sys.stdin.isatty() and not as_json
-    for name, value in known.items():
-        usual = getattr(choice.Answers(), name)
-        if value is None and asking and name in choice.QUESTIONS:
-            known[name] = _ask(*choice.QUESTIONS[name], usual)
-        elif value is None:
-            known[name] = assumed[name] = usual
-    answers = choice.Answers(**known)
-    found = choice.choose(answers)
-    if as_json:
-        echo(json_text({**found.plain(), "assumed": assumed}))
-    else:
-        echo(_view(answers, found, assumed))  # nothing is wrapped, so that commands can be pasted
-
-
-def _ask(question: str, possible: Mapping[str, str], default: Any) -> Any:
-    from click import Choice as OneOf
-
-    for name, meaning in possible.items():
-        echo(f"  {name}: {meaning}", err=True)
-    kind: Any = OneOf(list(possible)) if possible else int
-    return typer.prompt(question, default=default, type=kind, err=True)
-
-
-def _view(answers: Answers, found: Choice, assumed: Mapping[str, Any]) -> str:
-    from fedsw._tools.text import upward
-    from fedsw.desk.own_data.choice import WHEN_NOT
-
-    settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
-    said = ", ".join(f"--{name} {value}" for name, value in assumed.items())
-    clients, columns = (
-        f"{count} {what}{'s' * (count != 1)}"
-        for count, what in ((answers.clients, "client"), (answers.columns, "column"))
-    )
-    lines = [
-        f"trust model    {found.trust}   ({settings})",
-        f"protects       {found.protects}",
-        f"does not       {found.does_not_protect}",
-        f"data           {answers.records:,} records at {clients}, {columns}, "
-        f"epsilon {upward(answers.epsilon, 6)}: {found.enough_data}",
-        *([f"assumed        {said}"] if assumed else []),
-        "type",
-        *(f"    {command}" for command in found.commands),
-        "do not use fedsw where",
-        *(f"  - {reason}" for reason in WHEN_NOT),
-    ]
-    return "\n".join(lines)
 
 
 def plan_command(

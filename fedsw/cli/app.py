@@ -20,11 +20,11 @@ from fedsw.cli._audit import audit_command
 from fedsw.cli._budget import budget_command
 from fedsw.cli._certs import certs
 from fedsw.cli._compare import compare_command, demo_command
-from fedsw.cli._data import check_command, distance_command, init_command, persons
+from fedsw.cli._data import check_command, distance_command, init_command
 from fedsw.cli._deploy import bundle_command, client_command, deploy, server_command
 from fedsw.cli._describe import describe_command
 from fedsw.cli._options import invoke, new_group, split_debug
-from fedsw.cli._plan import choose_command, plan_command, tune_command
+from fedsw.cli._plan import plan_command, tune_command
 from fedsw.cli._run import resume_command, run_command
 from fedsw.cli._show import list_command, report_command, show_command
 from fedsw.cli._synthesize import synthesize_command
@@ -32,7 +32,7 @@ from fedsw.cli._use import evaluate_command, export_command, predict_command
 
 _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Data": {"init": init_command, "check": check_command, "describe": describe_command, "distance": distance_command},
-    "Plan": {"choose": choose_command, "plan": plan_command, "tune": tune_command, "budget": budget_command},
+    "Plan": {"plan": plan_command, "tune": tune_command, "budget": budget_command},
     "Run": {
         "run": run_command,
         "compare": compare_command,
@@ -55,7 +55,6 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "server": server_command,
         "client": client_command,
         "bundle": bundle_command,
-        "persons": persons,
     },
 }
 """Every verb in its group, in the order in which `fedsw --help` shows them; it shows last what has verbs of its own."""

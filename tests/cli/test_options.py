@@ -9,7 +9,7 @@ import typer
 from fedsw.cli._options import changes_of
 from fedsw.cli.app import app, main
 
-WITHOUT_JSON = {"init", "certs", "client", "bundle", "persons digest", "certs roster add", "certs roster digest"}
+WITHOUT_JSON = {"init", "certs", "client", "bundle", "certs roster add", "certs roster digest"}
 """Verbs whose answer is a file, or that serve until they are stopped, or one hash."""
 
 
