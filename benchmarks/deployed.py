@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from fedsw.experiment import load_experiment
-from fedsw.federation.engines.driver import Engine, run
+from fedsw.experiment import Experiment, load_experiment
+from fedsw.federation.engines._deployed import local_federation
+from fedsw.federation.engines.driver import RunResult, prepare_served, run, run_served
+from fedsw.runs.observer import NoObserver
 from fedsw.runs.run_files import round_seconds
 
 RESULT = Path(__file__).parent / "results" / "deployed.json"
@@ -29,21 +31,29 @@ EXCHANGES = 2
 LONG_RUN = 500
 
 
-def measure(engine: Engine, rounds: int, clients: int) -> dict[str, Any]:
+def run_on_stock_clients(experiment: Experiment, folder: Path) -> RunResult:
+    """Run an experiment on real processes of Flower's own executors."""
+    directory = prepare_served(experiment, folder)
+    with local_federation(directory / "deployment", directory / "nodes", experiment, stock=True) as link:
+        return run_served(link, directory, NoObserver(), resume=False)
+
+
+def measure(rounds: int, clients: int, *, stock: bool = False) -> dict[str, Any]:
     """One run: seconds of an exchange (median, slowest tenth), of the first round, of starting and stopping."""
     overrides = [f"training.rounds={rounds}", f"federation.clients={clients}", "federation.timeout=900.0"]
     experiment = load_experiment(EXPERIMENT, [*overrides, f"evaluate_every={rounds}"])
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        result = run(experiment, engine=engine, runs=Path(folder))
+        runs = Path(folder)
+        result = run_on_stock_clients(experiment, runs) if stock else run(experiment, engine="deployed", runs=runs)
         whole = time.perf_counter() - began
         seconds = round_seconds(result.directory)
     exchanges = [second / EXCHANGES for second in seconds[1:]]
     median = statistics.median(exchanges)
     overhead = whole - sum(seconds[1:])
     return {
-        "engine": engine,
+        "engine": "deployed-stock" if stock else "deployed",
         "rounds": rounds,
         "load_before": load,
         "load_after": os.getloadavg()[0],
@@ -65,9 +75,9 @@ def main() -> None:
     parser.add_argument("--stock-rounds", type=int, default=3)
     parser.add_argument("--skip-stock", action="store_true")
     asked = parser.parse_args()
-    rows = [measure("deployed", asked.rounds, asked.clients)]
+    rows = [measure(asked.rounds, asked.clients)]
     if not asked.skip_stock:
-        rows.append(measure("deployed-stock", asked.stock_rounds, asked.clients))
+        rows.append(measure(asked.stock_rounds, asked.clients, stock=True))
     result = {"machine": describe(), "clients": asked.clients, "runs": rows}
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     shown = {

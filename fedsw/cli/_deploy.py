@@ -32,7 +32,6 @@ def deploy_local_command(
     data_dir: options.DataDir = None,
     unsafe_metrics: options.UnsafeMetrics = False,
     evaluate: options.Evaluate = None,
-    stock: options.Stock = False,
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -44,7 +43,7 @@ def deploy_local_command(
     run_command(
         experiment,
         settings,
-        engine="deployed-stock" if stock else "deployed",
+        engine="deployed",
         clients=clients,
         epsilon=epsilon,
         overrides=overrides,

@@ -105,7 +105,7 @@ def run_command(
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
     chosen = load_experiment(experiment, changes)
-    require_runnable(chosen, named=experiment, elsewhere=engine.startswith("deployed"))
+    require_runnable(chosen, named=experiment, elsewhere=engine == "deployed")
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 

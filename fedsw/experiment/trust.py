@@ -76,10 +76,6 @@ class TrustModel:
     """Who is trusted, and with what."""
     leaves: ClassVar[str]
     """Messages that leave a client, in words."""
-    covers: ClassVar[str] = ""
-    """Scope of epsilon, and against whom, for somebody who chooses a trust model."""
-    uncovered: ClassVar[str] = ""
-    """Limits of that: everything that epsilon does not cover."""
     adds_noise: ClassVar[str]
     """Who adds the noise."""
     protects: ClassVar[str]

@@ -196,7 +196,7 @@ def test_a_metric_that_fails_while_the_run_goes_on_is_nan_and_said_so_once_and_t
     assert "no record was positive" not in (result.directory / "log.jsonl").read_text()
 
 
-@pytest.mark.parametrize("engine", ["flwr", "deployed", "deployed-stock"])
+@pytest.mark.parametrize("engine", ["flwr", "deployed"])
 def test_functions_are_refused_where_the_server_is_another_process(tmp_path, engine):
     with pytest.raises(ExperimentError, match=f"engine '{engine}' runs the server in another.*module:name"):
         driver.run(small(), runs=tmp_path, engine=engine, metrics={"ones": share_of_ones})

@@ -38,10 +38,7 @@ def refusal(program: str) -> str | None:
     version = importlib.metadata.version("flwr")
     if ".".join(version.split(".")[:2]) in TESTED:
         return None
-    return (
-        f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock (`fedsw run --engine deployed-stock`) "
-        f"uses Flower's own {program}"
-    )
+    return f"warm clients need Flower {' or '.join(TESTED)}, not {version}; --stock uses Flower's own {program}"
 
 
 def call(client: Any, path: str, parts: list[bytes]) -> list[bytes]:

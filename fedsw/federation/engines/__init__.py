@@ -5,7 +5,7 @@ import gc
 from collections.abc import Iterator
 from typing import Literal
 
-Engine = Literal["inprocess", "ray", "flwr", "deployed", "deployed-stock"]
+Engine = Literal["inprocess", "ray", "flwr", "deployed"]
 
 
 @contextlib.contextmanager

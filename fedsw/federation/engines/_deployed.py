@@ -122,8 +122,11 @@ def node_name(client: int) -> str:
 
 
 @contextlib.contextmanager
-def local_federation(folder: Path, states: Path, experiment: Experiment, *, stock: bool) -> Iterator[SuperLink]:
-    """The processes of a `LocalFederation`, all online; stopped on the way out, when only logs are left in `place`."""
+def local_federation(folder: Path, states: Path, experiment: Experiment, *, stock: bool = False) -> Iterator[SuperLink]:
+    """The processes of a `LocalFederation`, all online; stopped on the way out, when only logs are left in `folder`.
+
+    With `stock` they are Flower's own executors, which start a Python process for every message.
+    """
     with Processes(private_folder(private_folder(folder) / "logs")) as processes:
         federation = LocalFederation(processes, folder, states, experiment, stock=stock)
         try:
@@ -211,14 +214,11 @@ _OWN_ERROR = re.compile(r"^fedsw(?:\.\w+)+: (.+)$", re.MULTILINE)
 _GONE = 3  # times that nobody holds a run which has no summary; its last words may still be on their way
 
 
-def run(
-    directory: Path, experiment: Experiment, observer: Observer, *, resume: bool = False, stock: bool = False
-) -> None:
+def run(directory: Path, experiment: Experiment, observer: Observer, *, resume: bool = False) -> None:
     """Run the prepared job of `directory` on a federation of processes that runs as long as the run does.
 
     Secrets and logs are in `directory`/deployment (mode 0700), removed at its end; after a failure the logs stay. What
-    a client must remember beyond its process is in `directory`/nodes/<client>. `stock`: with Flower's own executors,
-    which start a Python process for every message.
+    a client must remember beyond its process is in `directory`/nodes/<client>.
 
     Raises:
         RunBusy: if the run is going on; nothing of it is touched.
@@ -228,7 +228,7 @@ def run(
     with held(directory, _DEPLOYED):  # before the server has started, its own lock does not show it
         require_free(directory)
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-        with local_federation(folder, directory / "nodes", experiment, stock=stock) as link:
+        with local_federation(folder, directory / "nodes", experiment) as link:
             follow(link, directory, experiment, observer, resume=resume)
         shutil.rmtree(folder)
 

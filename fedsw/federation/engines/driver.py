@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedsw.federation.engines.records_at_hand import ModelObject, TaskObject
     from fedsw.runs.page.document import Page
 
-_SUBMITTED = ("flwr", "deployed", "deployed-stock")
+_SUBMITTED = ("flwr", "deployed")
 """Engines whose server is another process, which reads what to run from the folder."""
 
 
@@ -201,8 +201,7 @@ def _drive(
                 with environment({STATE_VARIABLE: str(ledgers.resolve())}):
                     deployed.run_submitted(directory, nodes, modules_of(experiment), resume=resume)
             else:
-                stock = engine == "deployed-stock"
-                deployed.run(directory, experiment, observer, resume=resume, stock=stock)
+                deployed.run(directory, experiment, observer, resume=resume)
     except BaseException as fault:
         give_back(ledgers)
         _remove_refused(directory, ledgers)
@@ -238,7 +237,7 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
             f"federation.masks is 'simulated', and the engine {engine!r} has several processes, which always have "
             "masks; leave it out, or run in process"
         )
-    if settings.sites is not None or engine.startswith("deployed"):
+    if settings.sites is not None or engine == "deployed":
         return experiment
     in_process = settings.clients if settings.masks == "real" else 1
     sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)

@@ -27,7 +27,7 @@ from fedsw.privacy.accounting import Ledger
 from fedsw.runs.run_files import found_json
 from tests.federations import small
 from tests.pretended_runs import Watcher
-from tests.processes import interruptible, mark, of_this_test
+from tests.processes import interruptible, mark, of_this_test, run_on_stock_clients
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,7 +75,7 @@ def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: P
 def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
     experiment = small("seed=5", "federation.clients=2", "training.rounds=1", PATIENT)
     ours = run(experiment, runs=tmp_path / "ours")
-    theirs = run(experiment, engine="deployed-stock", runs=tmp_path / "theirs")
+    theirs = run_on_stock_clients(experiment, tmp_path / "theirs")
     assert torch.equal(parameters(theirs.directory), parameters(ours.directory))
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
 
@@ -182,7 +182,7 @@ def test_server_and_clients_that_are_started_apart_find_each_other_and_outlive_a
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, SuperLink]]:
     folder = tmp_path_factory.mktemp("federation")
     experiment = small(f"federation.clients={CLIENTS}", PATIENT)
-    with local_federation(folder / "place", folder / "states", experiment, stock=False) as link:
+    with local_federation(folder / "place", folder / "states", experiment) as link:
         yield folder, link
 
 

@@ -288,7 +288,7 @@ def test_going_on_asks_for_the_same_objects_again(tmp_path):
     assert own.in_this_process(begun.experiment.data.source) is None
 
 
-@pytest.mark.parametrize("engine", ["ray", "flwr", "deployed", "deployed-stock"])
+@pytest.mark.parametrize("engine", ["ray", "flwr", "deployed"])
 def test_other_engines_refuse_python_objects_and_name_the_remedy(tmp_path, engine):
     with pytest.raises(
         ExperimentError, match=f"engine '{engine}' .*use engine 'inprocess', or data.source = 'module:name'"

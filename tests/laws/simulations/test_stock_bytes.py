@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.federation.engines.driver import run
 from tests.federations import small
+from tests.processes import run_on_stock_clients
 
 pytestmark = pytest.mark.slow
 LOOKING = """
@@ -62,7 +62,7 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
     asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
-    result = run(small(*asked, "federation.clients=4"), engine="deployed-stock", runs=tmp_path / "runs")
+    result = run_on_stock_clients(small(*asked, "federation.clients=4"), tmp_path / "runs")
     assert len(json.loads((result.directory / "plan.json").read_text())["groups"]) == 2
 
     lines = [json.loads(line) for line in (tmp_path / "stored.jsonl").read_text().splitlines()]

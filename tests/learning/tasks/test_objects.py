@@ -50,7 +50,7 @@ def test_nothing_is_held_after_the_run_and_its_folder_can_be_read(tmp_path):
         load_object(result.experiment.objective.task, what="objective.task")
 
 
-@pytest.mark.parametrize("engine", ["ray", "flwr", "deployed", "deployed-stock"])
+@pytest.mark.parametrize("engine", ["ray", "flwr", "deployed"])
 def test_engines_whose_clients_are_elsewhere_refuse_objects_and_leave_no_folder(tmp_path, engine):
     reason = f"objective.task is a Python object, .* engine '{engine}' .*use engine 'inprocess', or .*'module:name'"
     with pytest.raises(ExperimentError, match=reason):

@@ -20,11 +20,6 @@ class Central(Served):
     leaves = "outputs, contribution"
     adds_noise = "server"
     protects = "readers of the models and of the published record"
-    covers = "every record against whoever sees the models and what the run publishes"
-    uncovered = (
-        "against the server and the other clients, who see un-noised functions of outputs; which group a record is in "
-        "(the sizes of the groups are public)"
-    )
 
 
 class Nobody(Central):

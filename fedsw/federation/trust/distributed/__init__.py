@@ -27,8 +27,6 @@ class Distributed(Served):
     leaves = "masked sums: a noised table, a noised contribution"
     adds_noise = "all clients together"
     protects = "everybody: server, local.colluding of the clients, readers"
-    covers = "every record against everybody: the server and local.colluding clients, too"
-    uncovered = "which group a record is in (the sizes of the groups at each client are public)"
     guarded = "by the noise of all honest clients together and its own client's ledger"
     needs_noise = (
         "privacy.epsilon is inf: without noise trust 'distributed' would show exact sums; set a finite epsilon or "
@@ -85,10 +83,6 @@ class DistributedSketch(Distributed):
     law = "sum of waves"
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
     leaves = "one masked sum a stage, of what is measured of all records"
-    covers = (
-        "every record, its label and group included, against everybody: the server and local.colluding clients, too"
-    )
-    uncovered = "the number of records at each client"
 
     def releases(self, experiment: Any) -> int:
         """See `TrustModel`: once, what a generator then learns from."""

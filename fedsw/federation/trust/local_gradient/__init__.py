@@ -22,8 +22,6 @@ class LocalGradients(Served):
     leaves = "noised table, noised contribution"
     adds_noise = "client"
     protects = "everybody: server, other clients, readers"
-    covers = "every record against everybody: the server, the other clients, and readers"
-    uncovered = "which group a record is in (the sizes of the groups at each client are public)"
     needs_noise = (
         "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
         "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"

@@ -28,8 +28,6 @@ class Sketched(Served):
     leaves = "one exact sum a stage, of what is measured of all records"
     adds_noise = "server"
     protects = "readers of the sketch, of the generator and its samples, and of the record"
-    covers = "every record, its label and group included, against whoever sees the table, the generator or the run"
-    uncovered = "against the server, who sees one exact sum; the number of records"
 
     def releases(self, experiment: Experiment) -> int:
         """See `TrustModel`: once, what a generator then learns from."""
@@ -51,8 +49,6 @@ class SketchedLocally(Sketched):
     leaves = "one sum a stage, of what is measured of its records, noised"
     adds_noise = "client"
     protects = "everybody"
-    covers = "every record, its label and group included, against everybody, the server too"
-    uncovered = "the number of records at each client"
     needs_noise = (
         "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
         "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
