@@ -138,7 +138,7 @@ def cut_at_quantiles(columns: Columns, known: Records, parts: int = 12) -> Colum
         number = coded.number
         if number is None or number.low is None or number.high is None:
             continue
-        values = (known.features[:, coded.place].double().numpy() * (number.high - number.low) + number.low).round()
+        values = (known.features[:, coded.first].double().numpy() * (number.high - number.low) + number.low).round()
         each, count = np.unique(values, return_counts=True)
         many = each[count >= len(values) / parts]
         rest = values[~np.isin(values, many)]

@@ -21,7 +21,7 @@ PRIVATE = 0o600
 """The mode of what is written here, whatever the umask: its owner reads and writes it, and nobody else."""
 PRIVATE_FOLDER = 0o700
 PART = ".part"
-"""What the name of a file ends in while it is written."""
+"""End of a file's name while it is written."""
 AT_ONCE = 32
 """Files that wait for the disk together: it takes hardly longer for many than for one."""
 LEDGER_OF_A_RUN, ACCOUNT_OF_A_RUN = "ledger.sqlite", "account.json"
@@ -120,9 +120,9 @@ def sync_all(paths: Sequence[Path]) -> list[OSError | None]:
     """
     folders = sorted({path.parent for path in paths})
     with ThreadPoolExecutor(min(AT_ONCE, len(paths) + len(folders)) or 1) as waiting:
-        own = list(waiting.map(_synced, paths))
+        contents = list(waiting.map(_synced, paths))
         named = dict(zip(folders, waiting.map(_synced, folders), strict=True))
-    return [fault or named[path.parent] for path, fault in zip(paths, own, strict=True)]
+    return [fault or named[path.parent] for path, fault in zip(paths, contents, strict=True)]
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -189,7 +189,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody on this machine has the lock; the file is neither made nor changed by looking."""
+    """Say whether somebody on this machine has the lock; the file is neither made nor changed by looking."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 KEY_BYTES = 32
 _LARGEST = 2**64 - 2**11  # the largest uint64 that is a float64
 _SPARSE = 8
-"""Of so many things at least one is drawn: drawing a key for each is then the quicker way."""
+"""If at least one thing in so many is drawn, a key is drawn for each, which is then quicker."""
 Label = str | int
 
 # Arrays of one block stay in a core's second-level cache, and below the size at which torch starts threads.

@@ -26,7 +26,7 @@ class Registry(Generic[T]):
     Args:
         what: the setting or the kind of thing, for messages: "objective.penalty".
         kind: what every thing is an instance of; None where that says nothing, as of functions.
-        own: from `module:Name` to a thing of somebody's own; it raises where that may not or cannot be loaded. None
+        custom: from `module:Name` to a thing of a user's own; it raises where that may not or cannot be loaded. None
             where such a thing is registered by the module that defines it, and not named so.
         group: entry points by which installed packages bring things of their own, in every process.
         shipped: called once, before the first name is looked up, to import the modules that register what is shipped.
@@ -37,11 +37,11 @@ class Registry(Generic[T]):
         what: str,
         kind: type | None = None,
         *,
-        own: Callable[[str], T] | None = None,
+        custom: Callable[[str], T] | None = None,
         group: str | None = None,
         shipped: Callable[[], None] | None = None,
     ) -> None:
-        self._what, self._kind, self._own = what, kind, own
+        self._what, self._kind, self._custom = what, kind, custom
         self._group, self._shipped = group, shipped
         self._things: dict[str, T] = {}
         self._loaded = False
@@ -66,14 +66,14 @@ class Registry(Generic[T]):
         self._load()
         if name in self._things:
             return self._things[name]
-        if self._own is not None and isinstance(name, str) and ":" in name:
-            return self._own(name)
+        if self._custom is not None and isinstance(name, str) and ":" in name:
+            return self._custom(name)
         raise Unknown(self.unknown(name))
 
     def unknown(self, name: object) -> str:
         """A sentence that refuses a name and lists those that there are."""
-        own = "" if self._own is None else ", or 'module:Name' for one of your own"
-        return f"{self._what} is {name!r}; there are {', '.join(map(repr, self.names()))}{own}"
+        custom = "" if self._custom is None else ", or 'module:Name' for one of your own"
+        return f"{self._what} is {name!r}; there are {', '.join(map(repr, self.names()))}{custom}"
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order in which they were registered."""

@@ -100,7 +100,7 @@ def explain_all(errors: Sequence[Any], schema: type[BaseModel]) -> list[str]:
 
     def follows(error: Any) -> bool:
         loc = error["loc"]
-        inside = any(len(place) > len(loc) and place[: len(loc)] == loc for place in places)
+        inside = any(len(other) > len(loc) and other[: len(loc)] == loc for other in places)
         return inside and error["type"] == "too_short"
 
     return [_explain(error, schema) for error in errors if not follows(error)]
@@ -209,5 +209,5 @@ def _whole(value: Any) -> int | None:
 
 
 def _is_truth(value: Any) -> bool:
-    """Whether a value is True or False, or one of an array's or a tensor's."""
+    """Say whether a value is a truth value: Python's, or one of an array or a tensor."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")

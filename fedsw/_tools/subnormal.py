@@ -32,7 +32,7 @@ def flushed(values: Tensor) -> Tensor:
 
 
 def flushes() -> bool:
-    """Whether this thread flushes subnormal numbers to zero."""
+    """Say whether this thread flushes subnormal numbers to zero."""
     return sys.float_info.min * 0.5 == 0.0
 
 
@@ -57,9 +57,9 @@ def flushing_to_zero(compute: Callable[_P, _T]) -> Callable[_P, _T]:
         if (threads := torch.get_num_threads()) == 1:
             with switched_on():
                 return compute(*args, **kwargs)
-        if (own := getattr(_own, "helper", None)) is None:
-            own = _own.helper = _Helper()
-        result: _T = own.do(threads, functools.partial(compute, *args, **kwargs))
+        if (helper := getattr(_own, "helper", None)) is None:
+            helper = _own.helper = _Helper()
+        result: _T = helper.do(threads, functools.partial(compute, *args, **kwargs))
         return result
 
     return without
@@ -83,9 +83,9 @@ class _Helper:
 _own = threading.local()  # the helper of each thread: one that hangs keeps nobody else waiting
 
 
-def _serve(asked: queue.SimpleQueue[tuple[int, Callable[[], Any], Future[Any]] | None]) -> None:
+def _serve(tasks: queue.SimpleQueue[tuple[int, Callable[[], Any], Future[Any]] | None]) -> None:
     torch.set_flush_denormal(True)
-    while (work := asked.get()) is not None:
+    while (work := tasks.get()) is not None:
         threads, compute, answer = work
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)

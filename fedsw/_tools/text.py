@@ -17,7 +17,7 @@ MOST_SHOWN = 500
 """Letters of a text from another machine that are shown here, or of one of ours that is sent there."""
 
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys or a reader does not see: control characters but for new lines, and turns of direction."""
+"""Characters that a terminal obeys or no reader sees: control characters but new lines, changes of direction."""
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
@@ -26,7 +26,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     What a terminal would obey in a text is written as \\uXXXX, so that JSON can be printed.
     """
     text = json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
-    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _COMMANDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def harmless(text: object, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
@@ -42,7 +42,7 @@ _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def is_formula(cell: object) -> bool:
-    """Whether a spreadsheet takes a cell of a CSV file for a formula, and runs it; numbers are none."""
+    """Say whether a spreadsheet would run a cell of a CSV file as a formula; numbers are none."""
     return isinstance(cell, str) and cell.startswith(_BEGINS_A_FORMULA) and to_float(cell) is None
 
 
@@ -52,13 +52,13 @@ def for_spreadsheets(cell: Any) -> Any:
 
 
 def warning_of_formulas(texts: Iterable[object]) -> str | None:
-    """What is said of a CSV file with such cells; None without."""
-    found = [shown(repr(text)) for text in dict.fromkeys(texts) if is_formula(text)]
-    if not found:
+    """Warning for a CSV file with cells that a spreadsheet would run as formulas; None without such cells."""
+    formulas = [shown(repr(text)) for text in dict.fromkeys(texts) if is_formula(text)]
+    if not formulas:
         return None
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    more = f" and {len(formulas) - 1} more" if len(formulas) > 1 else ""
     return (
-        f"{found[0]}{more} would be taken for a formula by a spreadsheet, which runs it: --spreadsheet writes an "
+        f"{formulas[0]}{more} would be taken for a formula by a spreadsheet, which runs it: --spreadsheet writes an "
         "apostrophe before such cells"
     )
 
@@ -97,7 +97,7 @@ def between(interval: Sequence[Any]) -> str:
 
 
 BURIED = "what the noise allows to see"
-"""What a number is below or above that noise moved to where no true value can be."""
+"""In messages: the range of true values, for a number that noise moved out of it."""
 
 
 def measured(value: Any, interval: Sequence[Any] | None) -> str:
@@ -107,7 +107,7 @@ def measured(value: Any, interval: Sequence[Any] | None) -> str:
     """
     if interval is None:
         return number(value)
-    known, low, high = (to_float(each) for each in (value, *interval))
+    known, low, high = (to_float(part) for part in (value, *interval))
     if known is None or math.isnan(known):
         return f"not to be seen ({between(interval)})"
     if low is not None and known < low - _ROUND_OFF * abs(low):
@@ -122,7 +122,7 @@ def gained(value: Any, interval: Sequence[Any]) -> str:
     known = to_float(value)
     if known is None or not known < 0:
         return f"{measured(value, interval)} better"
-    low, high = (to_float(each) for each in interval)
+    low, high = (to_float(end) for end in interval)
     return f"{measured(-known, (None if high is None else -high, None if low is None else -low))} worse"
 
 
@@ -158,13 +158,13 @@ def shown(text: object) -> str:
 
 
 class Short:
-    """What prints in one line, and in a notebook as a small table: its `_facts`, and nothing else of it.
+    """Base class of objects that print only their `_facts`: in one line, and in a notebook as a small table.
 
-    A dataclass that is one has `repr=False`, or Python writes a line of all its fields.
+    A dataclass derived from it needs `repr=False`, or Python would print all of its fields.
     """
 
     def _facts(self) -> Mapping[str, object]:
-        """What whoever sees a screen or a notebook may know, by name."""
+        """Public facts by name, for whoever sees a screen or a notebook."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class Short:
 
 
 def run_facts(name: str, directory: object, summary: Mapping[str, Any]) -> dict[str, object]:
-    """What a finished run prints of itself: how it ended, and its guarantee for whoever reads all that it shows."""
+    """Facts that a finished run prints: how it ended, and its guarantee for whoever reads all that it shows."""
     epsilon, reader = summary.get("epsilon"), summary.get("epsilon_of_reader")
     differs = {"epsilon of the reader": upward(reader, 6)} if to_float(reader) != to_float(epsilon) else {}
     ended = {"status": summary.get("status"), "rounds": summary.get("released_rounds")}

@@ -54,7 +54,7 @@ class DeclaredRecords(Records):
         size = {"records": units} if self.unit is None else {"units": units}
         groups = {"groups": _some(columns.groups)}
         inputs = {"inputs": columns.inputs, "columns": _some([feature.name for feature in columns.features])}
-        names = [each.name for each in columns.targets]
+        names = [number.name for number in columns.targets]
         target = {"targets": _some(names)} if names else {"classes": len(columns.classes)}
         return {"from": self.kind, **size, **inputs, **groups, **target}
 
@@ -114,20 +114,20 @@ def as_records(
             records; or the container, with those that are accepted.
         ExperimentError: for a declaration that does not hold together.
     """
-    given: dict[str, Any] = {"group": group, "target": target, "targets": targets, "features": features}
-    given |= {"groups": groups, "classes": classes, "edges": edges, "unit": unit}
-    if columns is not None and (twice := [name for name, value in given.items() if value is not None]):
+    arguments: dict[str, Any] = {"group": group, "target": target, "targets": targets, "features": features}
+    arguments |= {"groups": groups, "classes": classes, "edges": edges, "unit": unit}
+    if columns is not None and (twice := [name for name, value in arguments.items() if value is not None]):
         raise ExperimentError(
             f"{twice[0]} and columns are both given; columns declares everything, leave {twice[0]} out"
         )
     source = called(source)
     if isinstance(source, DeclaredRecords):
-        return _redeclared(source, columns, given)
+        return _redeclared(source, columns, arguments)
     table = tabulated(source, names=names)
     read_off: tuple[str, ...] = ()
     if columns is None:
         declaring = _Declaring(table)
-        table, columns = declaring.columns(**given)
+        table, columns = declaring.columns(**arguments)
         read_off = tuple(declaring.read_off)
     read = encoded(table.chunks(columns), columns, where=table.kind, counted="the first record is row 0")
     parts = (read.features, read.sensitive, read.target, read.ids)
@@ -146,8 +146,8 @@ def called(source: object) -> object:
     return table
 
 
-def _redeclared(records: DeclaredRecords, columns: Columns | None, given: Mapping[str, object]) -> DeclaredRecords:
-    if again := [name for name, value in given.items() if value is not None]:
+def _redeclared(records: DeclaredRecords, columns: Columns | None, arguments: Mapping[str, object]) -> DeclaredRecords:
+    if again := [name for name, value in arguments.items() if value is not None]:
         raise ExperimentError(f"{again[0]} is given, and these records are declared already; leave it out")
     if columns is not None and (differences := difference(columns, records.columns)):
         raise BadRecords(
@@ -164,71 +164,73 @@ class _Declaring:
         self._table = table
         self.read_off: list[str] = []  # "groups" and "classes", as far as they are those of the table
 
-    def columns(self, *, group: Any, target: Any, targets: Any, **given: Any) -> tuple[Table, Columns]:
+    def columns(self, *, group: Any, target: Any, targets: Any, **arguments: Any) -> tuple[Table, Columns]:
         """The table with the arrays that were passed, and the declaration."""
-        own = self._table.names
+        names = self._table.names
         if group is None:
             group = self._table.roles.get("group")
-        if target is None and targets is None and (place := self._table.roles.get("target")) is not None:
-            target, targets = (None, place) if self._table.cells(place).dtype.kind == "f" else (place, None)
+        if target is None and targets is None and (column := self._table.roles.get("target")) is not None:
+            target, targets = (None, column) if self._table.cells(column).dtype.kind == "f" else (column, None)
         for name, about, owner in (
             ("groups", group, "group"),
             ("edges", group, "group"),
             ("classes", target, "target"),
         ):
-            if given[name] is not None and about is None:
+            if arguments[name] is not None and about is None:
                 raise ExperimentError(f"{name} is given and {owner} is not; name the column that it is about")
-        if given["groups"] is not None and given["edges"] is not None:
+        if arguments["groups"] is not None and arguments["edges"] is not None:
             raise ExperimentError(
                 "groups and edges are both given; groups are declared values, or numbers cut at edges"
             )
         try:
-            declared_group = None if group is None else self._group(group, given["groups"], given["edges"])
-            label = None if target is None else self._label(target, given["classes"])
+            declared_group = None if group is None else self._group(group, arguments["groups"], arguments["edges"])
+            label = None if target is None else self._label(target, arguments["classes"])
             numbers = () if targets is None else self._numbers(targets)
-            whose = None if given["unit"] is None else self._refer(given["unit"], "unit")
-            used = {each.name for each in (declared_group, label, *numbers) if each is not None} | {whose}
-            inputs = self._others(own, used) if given["features"] is None else self._features(given["features"])
-            found = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
+            whose = None if arguments["unit"] is None else self._refer(arguments["unit"], "unit")
+            used = {part.name for part in (declared_group, label, *numbers) if part is not None} | {whose}
+            inputs = (
+                self._others(names, used) if arguments["features"] is None else self._features(arguments["features"])
+            )
+            declaration = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
         except ValidationError as fault:
             raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
-        return self._table, found
+        return self._table, declaration
 
-    def _group(self, given: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
+    def _group(self, reference: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
         cut = {} if edges is None else {"edges": tuple(edges)}
-        if isinstance(given, Mapping):
-            return self._known(Group.model_validate({**given, **_values(groups), **cut}), "group")
-        name = self._refer(given, "group")
+        if isinstance(reference, Mapping):
+            return self._known(Group.model_validate({**reference, **_values(groups), **cut}), "group")
+        name = self._refer(reference, "group")
         values = () if cut else self._levels(name, groups, "groups", "edges= cuts them into groups")
         return Group.model_validate({"name": name, "values": values, **cut})
 
-    def _label(self, given: object, classes: Sequence[object] | None) -> Label:
-        if isinstance(given, Mapping):
-            return self._known(Label.model_validate({**given, **_values(classes)}), "target")
-        name = self._refer(given, "target")
+    def _label(self, reference: object, classes: Sequence[object] | None) -> Label:
+        if isinstance(reference, Mapping):
+            return self._known(Label.model_validate({**reference, **_values(classes)}), "target")
+        name = self._refer(reference, "target")
         return Label(name=name, values=self._levels(name, classes, "classes", "targets= predicts them as they are"))
 
-    def _numbers(self, given: object) -> tuple[Number, ...]:
+    def _numbers(self, reference: object) -> tuple[Number, ...]:
         numbers: list[Number] = []
-        for one in given if isinstance(given, list | tuple) else [given]:
+        for one in reference if isinstance(reference, list | tuple) else [reference]:
             if isinstance(one, Number | Mapping):
                 numbers.append(self._known(Number.model_validate(one), "targets"))
             else:
                 numbers += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
         return tuple(numbers)
 
-    def _features(self, given: Sequence[Reference | Feature]) -> tuple[Feature, ...]:
+    def _features(self, references: Sequence[Reference | Feature]) -> tuple[Feature, ...]:
         return tuple(
             Feature.model_validate(one)
             if isinstance(one, Feature | Mapping)
             else self._feature(self._refer(one, "features"))
-            for one in ([given] if isinstance(given, str | Mapping) else given)
+            for one in ([references] if isinstance(references, str | Mapping) else references)
         )
 
-    def _others(self, own: Sequence[str], used: set[str | None]) -> tuple[Feature, ...]:
+    def _others(self, columns: Sequence[str], used: set[str | None]) -> tuple[Feature, ...]:
         """Every column of the container that nothing else uses; of a wide one, the parts that nothing else uses."""
         names: list[Feature] = []
-        for name in own:
+        for name in columns:
             if name not in used and numbers_rows(name):
                 warnings.warn(
                     f"{self._table.kind}: column {name!r} numbers the rows and is no input; name it in features if it "
@@ -257,22 +259,24 @@ class _Declaring:
         if name not in self._table.names:
             return [name]
         cells = self._table.cells(name)
-        return [name] if cells.ndim == 1 else [f"{name}{place}" for place in range(cells.shape[1])]
+        return [name] if cells.ndim == 1 else [f"{name}{index}" for index in range(cells.shape[1])]
 
-    def _refer(self, given: object, role: str) -> str:
+    def _refer(self, reference: object, role: str) -> str:
         """The column that is meant: by its name, by its number, or by an array that becomes one."""
         names, kind = self._table.names, self._table.kind
-        if isinstance(given, int) and not isinstance(given, bool):
-            return self._numbered(given, role)
-        if isinstance(given, str):
-            if given not in names:
+        if isinstance(reference, int) and not isinstance(reference, bool):
+            return self._numbered(reference, role)
+        if isinstance(reference, str):
+            if reference not in names:
                 try:
-                    self._table.single(given)
+                    self._table.single(reference)
                 except BadRecords:
                     known = ", ".join(repr(name) for name in names[:20]) + (", ..." if len(names) > 20 else "")
-                    raise BadRecords(f"{role} is {given!r}, and {kind} has no such column; it has {known}") from None
-            return given
-        cells = as_cells(aligned(given, self._table.labels, role), role)
+                    raise BadRecords(
+                        f"{role} is {reference!r}, and {kind} has no such column; it has {known}"
+                    ) from None
+            return reference
+        cells = as_cells(aligned(reference, self._table.labels, role), role)
         if role != "targets" and cells.ndim != 1:
             raise BadRecords(
                 f"{role} has {cells.shape[1]} numbers a record; an array with one cell a record is expected"
@@ -283,23 +287,23 @@ class _Declaring:
         self._table = self._table.with_column(name, cells)
         return name
 
-    def _numbered(self, place: int, role: str) -> str:
+    def _numbered(self, index: int, role: str) -> str:
         names, kind = self._table.names, self._table.kind
-        if str(place) in names:  # the label of a data frame's column
-            return str(place)
+        if str(index) in names:  # the label of a data frame's column
+            return str(index)
         parts = [part for name in names for part in self._parts(name)]
-        if not -len(parts) <= place < len(parts):
-            raise BadRecords(f"{role} is {place}, and {kind} has {len(parts)} columns, counted from 0")
-        return parts[place]
+        if not -len(parts) <= index < len(parts):
+            raise BadRecords(f"{role} is {index}, and {kind} has {len(parts)} columns, counted from 0")
+        return parts[index]
 
     def _known(self, declared: _Role, role: str) -> _Role:
         self._refer(declared.name, role)
         return declared
 
-    def _levels(self, name: str, given: Sequence[object] | None, argument: str, remedy: str) -> tuple[str, ...]:
+    def _levels(self, name: str, declared: Sequence[object] | None, argument: str, remedy: str) -> tuple[str, ...]:
         """The declared values of a column, those of its container, or those that occur, in their natural order."""
-        if given is not None:
-            return _texts(given)
+        if declared is not None:
+            return _texts(declared)
         self.read_off.append(argument)
         if name in self._table.levels:
             return self._table.levels[name]
@@ -323,8 +327,8 @@ class _Declaring:
         return tuple(as_text(value) for value in ordered)
 
 
-def _values(given: Sequence[object] | None) -> dict[str, Any]:
-    return {} if given is None else {"values": _texts(given)}
+def _values(declared: Sequence[object] | None) -> dict[str, Any]:
+    return {} if declared is None else {"values": _texts(declared)}
 
 
 def _texts(values: Sequence[object]) -> tuple[Any, ...]:

@@ -42,8 +42,8 @@ def read_idx(path: Path, *, dims: int) -> NDArray[np.uint8]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
         raise ValueError(f"{path} is not a whole gzip file ({fault}); fetch it again") from fault
     if len(content) != length:
-        found = f"{len(content)}" if len(content) < length else "more"
-        raise ValueError(f"{path}: the header announces {length} bytes ({shape}) and {found} follow; fetch it again")
+        follow = f"{len(content)}" if len(content) < length else "more"
+        raise ValueError(f"{path}: the header announces {length} bytes ({shape}) and {follow} follow; fetch it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 

@@ -90,10 +90,10 @@ def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_s
         raise ValueError(f"sensitive {sensitive!r} is unknown: choose 'sex' or 'race'")
     folder = find_data("adult", data_dir)
     rows = [*read_rows(folder / "adult.data"), *read_rows(folder / "adult.test")]
-    complete = [(place, row) for place, row in enumerate(rows) if row is not None]
+    complete = [(index, row) for index, row in enumerate(rows) if row is not None]
     if len(complete) < 2:
         raise ValueError(f"{folder}: {len(complete)} of {len(rows)} rows are complete; a split needs at least 2")
-    records, names = _encode([row for _, row in complete], [place for place, _ in complete], sensitive)
+    records, names = _encode([row for _, row in complete], [index for index, _ in complete], sensitive)
     shuffled = np.random.RandomState(split_seed).permutation(len(records))
     cut = round(0.75 * len(records))
     return Dataset(
@@ -200,7 +200,7 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     folder = find_data("communities", data_dir)
     names = _names(folder / "communities.names")
     group = names.index(_GROUP)
-    inputs_kept = [place for place in range(_FIRST_INPUT, _TARGET) if place not in _INCOMPLETE and place != group]
+    inputs_kept = [index for index in range(_FIRST_INPUT, _TARGET) if index not in _INCOMPLETE and index != group]
     rows = _rows(folder / "communities.data", [*inputs_kept, group, _TARGET], names)
     records = Records(
         features=torch.from_numpy(rows[:, : len(inputs_kept)].astype(np.float32)),
@@ -209,7 +209,7 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
         ids=torch.arange(len(rows), dtype=torch.int64),
     )
     train, test = held_out_split(records, 0.3, split_seed, str(folder))
-    features = tuple(names[place] for place in inputs_kept)
+    features = tuple(names[index] for index in inputs_kept)
     return Dataset(name="communities", train=train, test=test, feature_names=features, groups=GROUPS, classes=())
 
 
@@ -231,7 +231,7 @@ def _rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.fl
         if len(fields) != _COLUMNS:
             raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COLUMNS}")
         rows.append(
-            [_within(fields[place], f"{path}, line {number}, column {names[place]}", 0, 1) for place in columns]
+            [_within(fields[index], f"{path}, line {number}, column {names[index]}", 0, 1) for index in columns]
         )
     return np.array(rows, dtype=np.float64).reshape(-1, len(columns))
 
@@ -249,7 +249,7 @@ def _within(text: str, where: str, low: float, high: float) -> float:
 RACES = ("asian", "black", "hisp", "white")
 
 LOWEST, HIGHEST = 1.0, 4.0
-"""Of the undergraduate grade, which is the target."""
+"""Range of the undergraduate grade, which is the target."""
 
 _FILE = "bar_pass_prediction.csv"
 _LSAT = (11.0, 48.0)
@@ -274,14 +274,14 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     path = find_data("law-school", data_dir) / _FILE
-    rows = [(place, row) for place, row in enumerate(_candidates(path)) if row["race1"] in RACES]
-    inputs = np.array([_inputs(row, f"{path}, line {place + 2}") for place, row in rows], dtype=np.float32)
-    grades = np.array([_number(row, "ugpa", f"{path}, line {place + 2}", LOWEST, HIGHEST) for place, row in rows])
+    rows = [(index, row) for index, row in enumerate(_candidates(path)) if row["race1"] in RACES]
+    inputs = np.array([_inputs(row, f"{path}, line {index + 2}") for index, row in rows], dtype=np.float32)
+    grades = np.array([_number(row, "ugpa", f"{path}, line {index + 2}", LOWEST, HIGHEST) for index, row in rows])
     records = Records(
         features=torch.from_numpy(inputs.reshape(-1, len(FEATURES))),
         sensitive=torch.tensor([RACES.index(row["race1"]) for _, row in rows], dtype=torch.int64),
         target=torch.from_numpy(((grades - LOWEST) / (HIGHEST - LOWEST)).astype(np.float32)[:, None]),
-        ids=torch.tensor([place for place, _ in rows], dtype=torch.int64),
+        ids=torch.tensor([index for index, _ in rows], dtype=torch.int64),
     )
     train, test = held_out_split(records, 0.3, split_seed, str(path))
     return Dataset(name="law-school", train=train, test=test, feature_names=FEATURES, groups=RACES, classes=())
@@ -303,7 +303,7 @@ def _inputs(row: Mapping[str, str], where: str) -> Sequence[float]:
         *(_number(row, name, where, 0, 1) for name in ("male", "parttime")),
     ]
     levels = [(_number(row, name, where, 0, 6), among) for name, among in (("fam_inc", _INCOMES), ("tier", _TIERS))]
-    return [*numbers, *(float(level == each) for level, among in levels for each in among)]
+    return [*numbers, *(float(level == known) for level, among in levels for known in among)]
 
 
 def _number(row: Mapping[str, str], column: str, where: str, low: float, high: float) -> float:

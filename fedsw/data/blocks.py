@@ -31,11 +31,11 @@ csv.field_size_limit(max(csv.field_size_limit(), 2**27))  # a cell may hold a le
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
 TABLES = ".csv, .tsv, .txt, .parquet or .npz"
-"""What the name of a table ends in, in words."""
+"""Ends of the names of tables, in words."""
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file is read as text whose cells are parted by what is declared, by its name."""
+    """Say, by its name, whether a file is text whose cells are parted by the declared separator."""
     return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
 
@@ -63,20 +63,22 @@ class ColumnLayout:
         texts |= {columns.unit or ""} | {name for name in places if beside(name)}
         texts |= {
             column
-            for each in (*columns.features, *columns.targets)
-            if (spelling := columns.spelling_of(each)).thousands or spelling.decimal != columns.decimal
-            for column in (each.columns if isinstance(each, Feature) else (each.name,))
+            for number in (*columns.features, *columns.targets)
+            if (spelling := columns.spelling_of(number)).thousands or spelling.decimal != columns.decimal
+            for column in (number.columns if isinstance(number, Feature) else (number.name,))
         }
-        plain = [each for each in columns.features if each.reader.stored == "numbers"]
-        markers = next((each.missing for each in plain if each.missing and each.name not in texts), ())
-        fit = [each for each in plain if not each.missing or set(each.missing) == set(markers)]
-        numbers = {name for each in fit for name in each.columns}
-        numbers |= {each.name for each in columns.targets if each.reader.stored == "numbers"}
+        plain = [number for number in columns.features if number.reader.stored == "numbers"]
+        markers = next((number.missing for number in plain if number.missing and number.name not in texts), ())
+        fit = [number for number in plain if not number.missing or set(number.missing) == set(markers)]
+        numbers = {name for number in fit for name in number.columns}
+        numbers |= {number.name for number in columns.targets if number.reader.stored == "numbers"}
         cut = columns.group_number
         if cut is not None and cut.reader.stored == "numbers" and columns.spelling_of(cut) == Spelling(columns.decimal):
             numbers.add(cut.name)
-        gaps = {each.name for each in fit if each.missing} & (numbers - texts)
-        dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"} - texts
+        gaps = {number.name for number in fit if number.missing} & (numbers - texts)
+        dates = {
+            number.name for number in (*columns.features, *columns.targets) if number.reader.stored == "days"
+        } - texts
         return cls(places, width, columns.separator, columns.decimal, numbers - texts, gaps, markers, dates)
 
 
@@ -87,7 +89,7 @@ def blocks(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def is_plain(block: bytes, separator: str) -> bool:
-    """Whether both readers would find the same cells: lines end alike and are short, quotes are round whole cells."""
+    """Say whether both readers find the same cells: lines end alike and are short, quotes are round whole cells."""
     if b"\0" in block or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")) or not _is_utf8(block):
         return False
     start = 0
@@ -151,8 +153,8 @@ def _of_arrow(column: Any, types: Any, layout: ColumnLayout, name: str) -> Any:
 
 def _table(arrow: Any, block: bytes, layout: ColumnLayout) -> Any:
     text, number = _types()
-    named = {place: name for name, place in layout.places.items()}
-    names = [named.get(place, f"\0{place}") for place in range(layout.width)]
+    named = {index: name for name, index in layout.places.items()}
+    names = [named.get(index, f"\0{index}") for index in range(layout.width)]
     return arrow.read_csv(
         importlib.import_module("pyarrow").BufferReader(block),
         arrow.ReadOptions(column_names=names, block_size=len(block) + 1),
@@ -180,7 +182,7 @@ def _is_utf8(block: bytes) -> bool:
 
 
 def _quotes_are_plain(block: bytes, separator: str) -> bool:
-    """Whether quotes stand in pairs at both ends of cells, with no line end between them."""
+    """Say whether quotes stand in pairs at both ends of cells, with no line end between them."""
     if not separator.isascii():
         return False
     bytes_ = np.frombuffer(block, dtype=np.uint8)

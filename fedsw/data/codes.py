@@ -28,12 +28,12 @@ _MARGIN = 0.002
 
 def codes_of(records: Records, coded: tuple[Coded, ...]) -> Tensor:
     """The code (n, columns) int64 of every record in every column; of numbers outside their edges the nearest."""
-    return torch.stack([_codes(records, each) for each in coded], dim=1)
+    return torch.stack([_codes(records, column) for column in coded], dim=1)
 
 
 def one_hot(codes: Tensor, coded: tuple[Coded, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Codes (n, columns) as one-hot rows (n, sum of sizes), one column's after the other's."""
-    parts = [F.one_hot(codes[:, at], each.size) for at, each in enumerate(coded)]
+    parts = [F.one_hot(codes[:, at], column.size) for at, column in enumerate(coded)]
     return torch.cat(parts, dim=1).to(dtype)
 
 
@@ -60,7 +60,7 @@ def cells_of_table(
     Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are no codes.
     """
     stream = Stream.seeded(seed, "numbers of a table")
-    made = {each.name: _texts(codes[:, at].numpy(), each, columns, stream) for at, each in enumerate(coded)}
+    made = {column.name: _texts(codes[:, at].numpy(), column, columns, stream) for at, column in enumerate(coded)}
     for label, chosen in ((columns.target, classes), (columns.sensitive, groups)):
         if label is not None and label.name not in made:
             made[label.name] = [label.values[number] for number in chosen.tolist()]
@@ -80,14 +80,14 @@ def _codes(records: Records, column: Coded) -> Tensor:
     if column.role == "class":
         return records.target.to(torch.int64)
     inputs = records.features if column.role == "feature" else records.target
-    place, values = column.place, len(column.values)
+    first, values = column.first, len(column.values)
     if column.values:
-        found, after = inputs[:, place : place + values].argmax(dim=1), place + values
+        codes, after = inputs[:, first : first + values].argmax(dim=1), first + values
     else:
-        found, after = _bins(inputs[:, place], column), place + 1
+        codes, after = _bins(inputs[:, first], column), first + 1
     if column.missing is None:
-        return found
-    return torch.where(inputs[:, after] > 0.5, column.size - 1, found)
+        return codes
+    return torch.where(inputs[:, after] > 0.5, column.size - 1, codes)
 
 
 def _bins(scaled: Tensor, column: Coded) -> Tensor:
@@ -162,7 +162,7 @@ def tables_in(folder: Path) -> list[Path]:
 
 
 def what_is_in(folder: Path) -> str:
-    """What a folder has in place of what was looked for there, as the end of a message; empty of an empty one."""
+    """List what a folder holds, as the end of a message that something is missing there; "" for an empty folder."""
     names = sorted(map(_shown_in, (child for child in folder.iterdir() if not child.name.startswith("."))))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"; it has {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
@@ -207,7 +207,7 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 
 @dataclass
 class Checked:
-    """What a file's cells come to when every one is looked at.
+    """Result of checking every cell of a file.
 
     ``groups`` (groups,) and ``classes`` (classes,) count units and rows whose own cell fits; ``faults`` are in the
     order of rows, at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults,
@@ -238,7 +238,7 @@ MOST_FAULTS = 50
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
     """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
     totals = Checked(np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64))
-    kept: dict[str, int] = {}
+    noted: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)
     for chunk in chunks:
         encoder = Encoder(chunk, columns, every=True)
@@ -261,7 +261,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         for counts, more in ((totals.missing, encoder.missing), (totals.cut, encoder.cut)):
             for name, count in more.items():
                 counts[name] = counts.get(name, 0) + count
-        _note(totals, encoder.faults, kept)
+        _note(totals, encoder.faults, noted)
     if columns.sensitive is not None:
         totals.faults += owned.changing(columns.unit, columns.sensitive.name, columns.groups, most=MOST_FAULTS)
     if columns.target is not None:
@@ -287,23 +287,23 @@ class _Read(NamedTuple):
 def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _Read:
     labels = (columns.sensitive, columns.target)
     names = (columns.unit, *(None if label is None else label.name for label in labels))
-    found = _Read(*(np.ones(encoder.rows, dtype=bool) for _ in names))
+    read = _Read(*(np.ones(encoder.rows, dtype=bool) for _ in names))
     for fault in encoder.faults:
-        for rows, name in zip(found, names, strict=True):
+        for rows, name in zip(read, names, strict=True):
             if fault.column == name:
                 rows[fault.row - first_row] = False
-    return found
+    return read
 
 
-def _note(found: Checked, faults: list[CellFault], kept: dict[str, int]) -> None:
+def _note(totals: Checked, faults: list[CellFault], noted: dict[str, int]) -> None:
     once = {(fault.row, fault.column): fault for fault in faults}  # a group may be an input, too
     for fault in sorted(once.values(), key=lambda fault: fault.row):
         if fault.value in _ABSENT:
-            counts = found.absent.setdefault(fault.column, {})
+            counts = totals.absent.setdefault(fault.column, {})
             counts[fault.value] = counts.get(fault.value, 0) + 1
             continue
-        kept[fault.column] = kept.get(fault.column, 0) + 1
-        if kept[fault.column] <= MOST_FAULTS:
-            found.faults.append(fault)
+        noted[fault.column] = noted.get(fault.column, 0) + 1
+        if noted[fault.column] <= MOST_FAULTS:
+            totals.faults.append(fault)
         else:
-            found.more += 1
+            totals.more += 1

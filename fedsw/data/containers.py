@@ -73,7 +73,7 @@ class Table:
 
     def chunks(self, columns: Columns) -> Iterator[Chunk]:
         """The declared columns, some rows at a time; rows are counted from 0."""
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for feature in columns.features:
             if feature.count is None or feature.name not in self.names:
                 continue
@@ -83,18 +83,18 @@ class Table:
                     f"{self.kind}: column {feature.name!r} has {cells.shape[1]} numbers a record; {feature.count} are "
                     "declared"
                 )
-            found |= {column: cells[:, place] for place, column in enumerate(feature.columns)}
-        dates = {each.name for each in (*columns.features, *columns.targets) if each.reader.stored == "days"}
+            arrays |= {column: cells[:, index] for index, column in enumerate(feature.columns)}
+        dates = {number.name for number in (*columns.features, *columns.targets) if number.reader.stored == "days"}
         for name in columns.names:
-            if name not in found:
-                found[name] = self.single(name)
-            if found[name].dtype.kind == "M" and name not in dates:
+            if name not in arrays:
+                arrays[name] = self.single(name)
+            if arrays[name].dtype.kind == "M" and name not in dates:
                 raise BadRecords(
                     f"{self.kind}: column {name!r} holds dates; numbers, truth values or text are expected: declare "
                     f"its public bounds in features, as in {{'name': {name!r}, 'kind': 'date', 'low': '1990-01-01', "
                     "'high': '2024-12-31'}, or leave it out of them"
                 )
-        return slices({name: found[name] for name in columns.names}, self.rows, first_row=0)
+        return slices({name: arrays[name] for name in columns.names}, self.rows, first_row=0)
 
     def label(self, name: str) -> Array:
         """The cells (n,) of a column of groups or classes; whole numbers where all of its floats are whole."""
@@ -109,7 +109,7 @@ class Table:
         return replace(
             self,
             names=(*self.names, name),
-            column=lambda asked: cells if asked == name else before(asked),
+            column=lambda wanted: cells if wanted == name else before(wanted),
             _converted=dict(self._converted),
         )
 
@@ -283,12 +283,12 @@ def _plain(value: Any) -> Any:
 def _of_frame(source: Any, kind: str) -> Table:
     names = [normal(str(label)) for label in source.columns]
     if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
         raise BadRecords(f"{kind} has two columns {twice!r}; rename one")
-    places = {name: place for place, name in enumerate(names)}
+    places = {name: index for index, name in enumerate(names)}
     levels = {}
-    for name, place in places.items():
-        declared = getattr(source.iloc[:, place].dtype, "categories", None)
+    for name, index in places.items():
+        declared = getattr(source.iloc[:, index].dtype, "categories", None)
         texts = [text_of(value) for value in declared.tolist()] if declared is not None else [None]
         if None not in texts:
             levels[name] = tuple(text for text in texts if text is not None)
@@ -317,7 +317,7 @@ def _of_matrix(matrix: Array, kind: str, names: Sequence[str] | None) -> Table:
     wide = matrix[:, None] if matrix.ndim == 1 else matrix
     if len(names) != wide.shape[1] or len(set(names)) < len(names):
         raise BadRecords(f"{kind} has {wide.shape[1]} columns and {len(set(names))} different names; give one for each")
-    places = {name: place for place, name in enumerate(names)}
+    places = {name: index for index, name in enumerate(names)}
     return Table(kind, tuple(names), len(wide), lambda name: wide[:, places[name]])
 
 
@@ -338,7 +338,7 @@ def _of_items(source: Any, kind: str) -> Table:
     sizes = [len(item) if isinstance(item, tuple | list) else 0 for item in items]
     if odd := [row for row, size in enumerate(sizes) if size != sizes[0]]:
         raise BadRecords(f"{kind}: row {odd[0]} is no tuple of {sizes[0]}, as row 0 is")
-    parts = _items_of([[item[place] for item in items] for place in range(sizes[0])], kind)
+    parts = _items_of([[item[position] for item in items] for position in range(sizes[0])], kind)
     return _of_parts(dict(zip(_ITEM, parts, strict=False)), kind, roles=True)
 
 
@@ -357,17 +357,17 @@ def _of_parts(parts: Mapping[str, Any], kind: str, *, roles: bool) -> Table:
     if not hasattr(first, "__len__") or isinstance(first, str):
         raise BadRecords(f"{kind}: column {name!r} is a single value; one cell a record is expected")
     places = {"target": "y", "group": "group"} if roles else {}
-    given = {role: name for role, name in places.items() if name in parts}
+    named = {role: name for role, name in places.items() if name in parts}
     labels = next((values.index for values in parts.values() if _is_a(values, "pandas", "Series")), None)
 
     def column(name: str) -> object:
         return aligned(parts[name], labels, f"{kind}: column {name!r}")
 
-    return Table(kind, tuple(parts), len(first), column, roles=given, labels=labels)
+    return Table(kind, tuple(parts), len(first), column, roles=named, labels=labels)
 
 
 def _is_a(value: object, module: str, *names: str) -> bool:
-    """Whether a value is of a library's class; a library that nobody imported has no objects."""
+    """Say whether a value is of a library's class; a library that nobody imported has no objects."""
     library = sys.modules.get(module)
     classes = [operator.attrgetter(name)(library) for name in names if hasattr(library, name.partition(".")[0])]
     return any(isinstance(value, known) for known in classes)

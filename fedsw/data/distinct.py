@@ -111,12 +111,12 @@ class Owned:
         once = other[np.unique(number[other], return_index=True)[1]]
         return [
             CellFault(
-                int(rows[place]),
+                int(rows[index]),
                 column,
-                repr(words[values[place]]),
-                f"row {rows[first[number[place]]]} is of the same {unit!r} and has "
-                f"{words[values[first[number[place]]]]!r}; the rows of one {unit!r} have one value there, which is "
+                repr(words[values[index]]),
+                f"row {rows[first[number[index]]]} is of the same {unit!r} and has "
+                f"{words[values[first[number[index]]]]!r}; the rows of one {unit!r} have one value there, which is "
                 "public: mend them, or choose a column that does not change",
             )
-            for place in np.sort(once)[:most]
+            for index in np.sort(once)[:most]
         ]

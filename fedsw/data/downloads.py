@@ -99,8 +99,8 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
     if name not in SOURCES:
         raise ValueError(f"no data set {name!r} has files; known: {', '.join(SOURCES)}")
     variable = os.environ.get("FEDSW_DATA")
-    given = data_dir if data_dir is not None else variable
-    searched = _places(name, Path(given)) if given else []
+    base = data_dir if data_dir is not None else variable
+    searched = _places(name, Path(base)) if base else []
     wanted = SOURCES[name].sha256
     for folder in searched:
         if all(stored(folder, file).is_file() for file in wanted):
@@ -120,12 +120,12 @@ def stored(folder: Path, file: str) -> Path:
     return unzipped if unzipped.is_file() and not (folder / file).is_file() else folder / file
 
 
-def _places(name: str, given: Path) -> list[Path]:
+def _places(name: str, base: Path) -> list[Path]:
     source = SOURCES[name]
     folders = source.folders or (name,)
-    parts = given.resolve().parts
+    parts = base.resolve().parts
     named = any(parts[-len(Path(folder).parts) :] == Path(folder).parts for folder in folders)
-    return [*(given / folder for folder in folders), *([given] if named or not source.ambiguous else [])]
+    return [*(base / folder for folder in folders), *([base] if named or not source.ambiguous else [])]
 
 
 def _download(name: str, searched: list[Path], variable: str | None) -> Path:

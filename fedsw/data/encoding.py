@@ -125,7 +125,7 @@ class Gathered:
     def tables(self) -> list[Records]:
         """The records of every table, with ids 0, 1, ... over all of them; none is read afterwards."""
         arrays = (self._features, self._groups, self._targets)
-        features, groups, targets = (torch.from_numpy(each.whole()) for each in arrays)
+        features, groups, targets = (torch.from_numpy(growing.whole()) for growing in arrays)
         unit = None if self._columns.unit is None else torch.from_numpy(self._units.whole())
         whole = known(features, groups, targets, torch.arange(len(groups)), unit)
         return [whole.part(start, end) for start, end in pairwise(self._ends)]
@@ -178,7 +178,7 @@ class Encoder:
         return encoded
 
     def target(self, columns: Columns) -> NDArray[Any]:
-        """What is predicted: numbers (rows, t) float32, or classes (rows,) by place; 0 where none is declared."""
+        """Numbers to predict (rows, t) float32, or classes (rows,) by their number; 0 where no target is declared."""
         if columns.targets:
             numbers = [self._numeric(number.name, number) for number in columns.targets]
             return np.stack(numbers, axis=1).astype(np.float32)
@@ -224,8 +224,8 @@ class Encoder:
     def _one_hot(self, feature: Feature, absent: NDArray[np.bool_], part: NDArray[np.float32]) -> None:
         places = feature.reader.read(self._cells[feature.name], feature, self._columns.spelling)
         self._require(feature.name, np.isnan(places) & ~absent, feature.reader.expect(feature, self._columns.spelling))
-        there = np.flatnonzero(~np.isnan(places) & ~absent)
-        part[there, places[there].astype(np.int64)] = 1.0
+        present = np.flatnonzero(~np.isnan(places) & ~absent)
+        part[present, places[present].astype(np.int64)] = 1.0
         if (fill := feature.filled_category) is not None:
             part[absent, fill] = 1.0
 
@@ -292,17 +292,17 @@ class Encoder:
     ) -> None:
         """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
         cells = self._chunk.as_written(column)
-        for place in np.flatnonzero(bad)[: None if self._every else 1]:
-            cell = cells[place]
+        for index in np.flatnonzero(bad)[: None if self._every else 1]:
+            cell = cells[index]
             hint = "" if spelling is None else _written_otherwise(cell, spelling)
             if isinstance(cell, str) and normal(cell) == column:
                 hint = "; the names of the columns stand there again, as in files that were joined: delete that row"
-            row, remedy = self._first + int(place), (remedies or {}).get(int(place), "")
+            row, remedy = self._first + int(index), (remedies or {}).get(int(index), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
 def _written_otherwise(cell: object, spelling: Spelling) -> str:
-    """What to do about a number that is written in another way, or a time of day; empty for what is neither."""
+    """Remedy for a number that is written in another way, or a time of day; empty for anything else."""
     if isinstance(cell, datetime.time) or (isinstance(cell, str) and is_time(cell)):
         return "; times of day are not read: write hours as numbers, 13.75 for 13:45, or leave the column out"
     if not isinstance(cell, str):

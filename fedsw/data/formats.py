@@ -35,7 +35,7 @@ MAX_FILE_BYTES = 2**31
 MAX_COLUMNS = 20_000
 """Most columns of a file, whether they are read or not."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What parts the cells of most tables, by its name."""
+"""Separators of cells that tables mostly have, and their names in messages."""
 
 _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24
@@ -85,7 +85,7 @@ def nothing(column: str) -> bool:
 
 
 Beside = Callable[[str], bool]
-"""Whether a column, by its name, is read as text beside the declared ones."""
+"""Test of a column's name: is it read as text, beside the declared columns?"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Format:
 
 
 def format_of(path: Path) -> Format:
-    """What reads a file, by its name; of one that is there, and no larger than what is read."""
+    """Format of a file, by its name; the file must exist and be no larger than `MAX_FILE_BYTES`."""
     require_file(path)
     if _IMAGES.search(path.name):
         return FORMATS["idx"]
@@ -172,7 +172,7 @@ def _csv_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]
 
 
 def _csv_blocks(path: Path, raw: IO[bytes], layout: ColumnLayout) -> Iterator[Chunk]:
-    """What follows the header, block by block, as long as lines are rows."""
+    """Rows behind the header, block by block, as long as lines are rows."""
     arrow, row, start = _arrow("csv"), 2, raw.tell()
     for block in blocks(raw):
         if not is_plain(block, layout.separator):
@@ -189,7 +189,7 @@ def _csv_blocks(path: Path, raw: IO[bytes], layout: ColumnLayout) -> Iterator[Ch
 
 def _cells_of(block: bytes, layout: ColumnLayout) -> Mapping[str, Cells]:
     rows = list(csv.reader(io.StringIO(block.decode("utf-8"), newline=""), delimiter=layout.separator))
-    return {name: [row[place] for row in rows] for name, place in layout.places.items()}
+    return {name: [row[index] for row in rows] for name, index in layout.places.items()}
 
 
 def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> ColumnLayout:
@@ -200,7 +200,7 @@ def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> 
     if names[0].startswith("#") and not set(columns.names) <= set(names):
         raise BadRecords(f"{path} begins with a comment, {names[0][:60]!r}; its first row must name the columns")
     places = columns_among(path, names, columns.names)
-    places |= {name: place for place, name in enumerate(names) if beside(name)}
+    places |= {name: index for index, name in enumerate(names) if beside(name)}
     return ColumnLayout.of(columns, places, len(names), beside)
 
 
@@ -235,7 +235,7 @@ def _csv_rows(
 
 def _csv_chunk(first: int, rows: list[list[str]], places: Mapping[str, int]) -> Iterator[Chunk]:
     if rows:
-        yield Chunk(first, {name: [row[place] for row in rows] for name, place in places.items()})
+        yield Chunk(first, {name: [row[index] for row in rows] for name, index in places.items()})
 
 
 def _arrow(part: str) -> Any:
@@ -391,7 +391,7 @@ def require_separator(path: Path, header: Sequence[str], separator: str) -> None
     if len(header) != 1:
         return
     seen = {other: header[0].count(other) for other in SEPARATORS if other != separator}
-    other = max(seen, key=lambda each: seen[each])
+    other = max(seen, key=lambda mark: seen[mark])
     if seen[other]:
         raise BadRecords(
             f"{path}: its cells seem to be parted by {SEPARATORS[other]}, and {SEPARATORS.get(separator, separator)} "
@@ -401,18 +401,18 @@ def require_separator(path: Path, header: Sequence[str], separator: str) -> None
         )
 
 
-def columns_among(path: Path | str, found: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+def columns_among(path: Path | str, present: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     """Where the columns that are read are among those of a file."""
-    if len(found) > MAX_COLUMNS:
-        raise BadRecords(f"{path} has {len(found)} columns; at most {MAX_COLUMNS} are read")
+    if len(present) > MAX_COLUMNS:
+        raise BadRecords(f"{path} has {len(present)} columns; at most {MAX_COLUMNS} are read")
     places: dict[str, int] = {}
     needed = set(wanted)
-    for place, name in enumerate(found):
+    for index, name in enumerate(present):
         if name in needed and name in places:
             raise BadRecords(f"{path} has two columns {name!r}; rename one")
-        places[name] = place
+        places[name] = index
     if missing := [name for name in wanted if name not in places]:
-        names = ", ".join(repr(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
+        names = ", ".join(repr(name) for name in list(present)[:20]) + (", ..." if len(present) > 20 else "")
         others = f", nor {len(missing) - 1} more of them" if len(missing) > 1 else ""
         raise BadRecords(f"{path} has no column {missing[0]!r}, which data.columns declares{others}; it has {names}")
     return {name: places[name] for name in wanted}

@@ -24,7 +24,7 @@ def made_up_inputs(columns: Columns, count: int, *, seed: int) -> NDArray[np.flo
         absent = chance.random(count) < (_ABSENT if feature.missing else 0.0)
         width = feature.inputs - bool(feature.missing)
         drawn = [feature.reader.drawn(feature, count, chance) for _ in feature.columns]
-        part[:, :width] = np.concatenate([feature.reader.inputs(each, feature) for each in drawn], axis=1)
+        part[:, :width] = np.concatenate([feature.reader.inputs(numbers, feature) for numbers in drawn], axis=1)
         part[absent, :width] = _filled(feature, width)
         if feature.missing:
             part[:, -1] = absent
@@ -35,7 +35,7 @@ def made_up_inputs(columns: Columns, count: int, *, seed: int) -> NDArray[np.flo
 def made_up_targets(columns: Columns, count: int, *, seed: int) -> NDArray[np.float32]:
     """Targets of a regression (count, t), mapped by their bounds."""
     chance = np.random.default_rng([seed, 1])
-    parts = [each.reader.inputs(each.reader.drawn(each, count, chance), each) for each in columns.targets]
+    parts = [number.reader.inputs(number.reader.drawn(number, count, chance), number) for number in columns.targets]
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
@@ -68,6 +68,6 @@ def _filled(feature: Feature, width: int) -> NDArray[np.float32]:
     if isinstance(feature.fill, int | float) and not feature.reader.listing:
         return np.asarray(feature.reader.inputs(np.array([float(feature.fill)]), feature)[0], dtype=np.float32)
     row = np.zeros(width, dtype=np.float32)
-    if (place := feature.filled_category) is not None:
-        row[place] = 1.0
+    if (category := feature.filled_category) is not None:
+        row[category] = 1.0
     return row

@@ -64,7 +64,7 @@ class Records(Short):
 
     @property
     def is_classification(self) -> bool:
-        """Whether the target is a class; otherwise it is a point of R^t."""
+        """True if the target is a class; otherwise it is a point of R^t."""
         return self.target.ndim == 1
 
     def to(self, device: torch.device) -> Records:
@@ -153,8 +153,8 @@ Part = tuple[Tensor, Tensor, Tensor]
 
 def ungrouped(name: str, train: Part, test: Part, feature_names: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
     """A data set of records that are all in the group "all", from its two parts."""
-    own, other = (Records(x, torch.zeros(len(ids), dtype=torch.int64), y, ids) for x, y, ids in (train, test))
-    return Dataset(name, own, other, feature_names, ("all",), classes)
+    private, held_out = (Records(x, torch.zeros(len(ids), dtype=torch.int64), y, ids) for x, y, ids in (train, test))
+    return Dataset(name, private, held_out, feature_names, ("all",), classes)
 
 
 def concatenate(parts: Sequence[Records]) -> Records:
@@ -177,12 +177,12 @@ def concatenate(parts: Sequence[Records]) -> Records:
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Tensors (n_i, ...) one after the other; where they lie so in memory, nothing is copied."""
     first, size = parts[0], sum(map(len, parts))
-    place = first.storage_offset()
+    offset = first.storage_offset()
     for part in parts:
         beside = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not (beside and part.is_contiguous() and part.storage_offset() == place):
+        if not (beside and part.is_contiguous() and part.storage_offset() == offset):
             return torch.cat(list(parts))
-        place += part.numel()
+        offset += part.numel()
     return first.as_strided((size, *first.shape[1:]), first.stride())
 
 
@@ -299,8 +299,8 @@ def public_half(dataset: Dataset) -> Records:
 
 def private_half(dataset: Dataset) -> Dataset:
     """The second half of a data set's training records, and all held-out ones, as SPF, Section 5.3, has them."""
-    own = torch.arange(len(dataset.train) // 2, len(dataset.train))
-    return dataclasses.replace(dataset, train=dataset.train.take(own))
+    rows = torch.arange(len(dataset.train) // 2, len(dataset.train))
+    return dataclasses.replace(dataset, train=dataset.train.take(rows))
 
 
 def with_classes(dataset: Dataset, length: float) -> Dataset:

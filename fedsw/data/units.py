@@ -90,15 +90,15 @@ class Units:
             return units
         words = stream.words(int(self.ids.max()) + 1)[self.ids[units]] if seeded else stream.words(len(units))
         held = self.starts[units + 1] - self.starts[units]
-        place = ((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * held).astype(np.int64)
-        rows: NDArray[np.int64] = self.rows[self.starts[units] + np.minimum(place, held - 1)]
+        offset = ((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * held).astype(np.int64)
+        rows: NDArray[np.int64] = self.rows[self.starts[units] + np.minimum(offset, held - 1)]
         return rows
 
     def require_alike(self, values: Tensor, what: str, name: str) -> None:
         """Refuse units whose rows differ in what is public of them (n,), the stratum that they are drawn in."""
-        found = torch.as_tensor(values).cpu().numpy()
+        facts = torch.as_tensor(values).cpu().numpy()
         first = np.repeat(self.firsts, np.diff(self.starts))
-        if len(wrong := np.flatnonzero(found[self.rows] != found[first])):
+        if len(wrong := np.flatnonzero(facts[self.rows] != facts[first])):
             earliest = wrong[np.argmin(self.rows[wrong])]
             one, other = int(first[earliest]), int(self.rows[earliest])
             raise BadRecords(
@@ -126,12 +126,12 @@ def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[ob
 
 
 def shared_words(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> str:
-    """What is said of units (n_c,) that have rows at several clients, "" if none has; see `require_one_client_each`."""
-    own = [np.empty(0, dtype=np.int64) if each is None else grouped(each.numpy())[0] for each in units]
-    if not sum(map(len, own)):
+    """Sentence that refuses units (n_c,) with rows at several clients, or ""; see `require_one_client_each`."""
+    numbers = [np.empty(0, dtype=np.int64) if part is None else grouped(part.numpy())[0] for part in units]
+    if not sum(map(len, numbers)):
         return ""
-    owner = np.repeat(np.arange(len(own)), [len(each) for each in own])
-    _, first, number = grouped(np.concatenate(own))
+    owner = np.repeat(np.arange(len(numbers)), [len(part) for part in numbers])
+    _, first, number = grouped(np.concatenate(numbers))
     again = np.flatnonzero(owner != owner[first][number])
     if not len(again):
         return ""
@@ -161,7 +161,7 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, by whatever links; False where either cannot be looked at."""
+    """Say whether two paths lead to one file, by whatever links; False where either cannot be looked at."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):
@@ -169,7 +169,7 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def same_content(one: Path, other: Path) -> bool:
-    """Whether two files are one, or a copy of the other."""
+    """Say whether two files are one, or a copy of the other."""
     return same_file(one, other) or filecmp.cmp(one, other, shallow=False)
 
 
@@ -197,8 +197,8 @@ def rows_in_common(records: Records, others: Iterable[Records]) -> int:
     for part in others:
         for start in range(0, len(part) if len(wanted) else 0, _ROWS):
             piece = part.part(start, min(start + _ROWS, len(part)))
-            own = _marks(piece)
-            likely = wanted[np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)] == own
+            piece_marks = _marks(piece)
+            likely = wanted[np.minimum(np.searchsorted(wanted, piece_marks), len(wanted) - 1)] == piece_marks
             alike.update(_rows(piece.take(likely)))
     return sum(row in alike for row in _rows(records)) if alike else 0
 

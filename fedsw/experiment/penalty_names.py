@@ -49,7 +49,7 @@ def _own(reference: str) -> PenaltyKind:
     return PenaltyKind(reference, "groups", word="stated", custom=True)
 
 
-PENALTIES: Registry[PenaltyKind] = Registry("a penalty", PenaltyKind, own=_own, group=ENTRY_POINTS)
+PENALTIES: Registry[PenaltyKind] = Registry("a penalty", PenaltyKind, custom=_own, group=ENTRY_POINTS)
 _MADE = "fedsw.learning.objectives.penalties"
 PENALTIES.register("statistical-parity", PenaltyKind(f"{_MADE}:Parity", "groups", ("groups",), canary=True))
 PENALTIES.register(

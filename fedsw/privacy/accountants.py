@@ -14,7 +14,7 @@ GAUSSIAN, LAPLACE = "gaussian", "laplace"
 """The shipped noises; `fedsw.privacy.mechanisms.MECHANISMS` has them, and those of a user's own."""
 
 NO_NOISE = "none"
-"""What a release without noise is called: it costs epsilon = infinity, whatever accounts for it."""
+"""The mechanism's name for a release without noise: it costs epsilon = infinity, by any accountant."""
 
 _WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
 _NORMAL: Mapping[str, Word] = {GAUSSIAN: "proven"}
@@ -59,7 +59,7 @@ class Accountant:
 
     @property
     def word(self) -> Word:
-        """Whose word it is that its epsilon is an upper bound for the noise that it was made for."""
+        """Who says that its epsilon is an upper bound for the noise that it was made for; see `Word`."""
         if self.guarantee:
             return "proven"
         return "stated" if self.stated else "none"
@@ -144,7 +144,7 @@ def own_noise(name: str) -> str:
 
 
 def word_of(name: str, mechanism: str) -> Word:
-    """Whose word it is that an accountant's epsilon bounds what a noise costs; ValueError if it does not take it.
+    """Who says that an accountant's epsilon bounds the cost of a noise: see `Word`; ValueError if it does not take it.
 
     "proven" where the accountant's bound is, and the noise's place in it; else the weaker of the two. A release without
     noise costs an infinite epsilon, which is proven.
@@ -178,12 +178,12 @@ def let_take(name: str, mechanism: str, word: Word) -> None:
 
 
 def is_proven(name: str, mechanism: str) -> bool:
-    """Whether an accountant's epsilon is proven to be an upper bound for releases with a noise."""
+    """Say whether an accountant's epsilon is proven to be an upper bound for releases with a noise."""
     return word_of(name, mechanism) == "proven"
 
 
 def doubt(name: str, mechanism: str) -> str:
-    """What to say before an epsilon that nothing proves, of releases with a noise; "" before one that is proven."""
+    """Caveat to print before an epsilon that is not proven for releases with a noise; "" if it is proven."""
     word = word_of(name, mechanism)
     if word == "proven":
         return ""

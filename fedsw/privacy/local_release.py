@@ -24,7 +24,7 @@ Diameter = Literal["replacement", "paper"]
 
 @dataclass(frozen=True)
 class _Law:
-    """What differs between the noises of records: the norm that the noise is for, and the loss that undoes it.
+    """A noise that records may be released with: the norms that it can be for, the order of the loss that undoes it.
 
     ``scale`` is of a release, ``deviation`` that of one coordinate in units of the scale, ``pure`` whether delta is 0.
     """
@@ -114,7 +114,7 @@ class RecordRelease:
 
     @property
     def sensitivity(self) -> float:
-        """What the noise is for: the diameter of the ball (in l2 for Gaussian, l1 for Laplace), or its radius."""
+        """Distance that the noise hides: the diameter of the ball (l2 for Gaussian, l1 for Laplace), or its radius."""
         return 2 * self.radius if self.diameter == "replacement" else self.radius
 
     @property
@@ -167,7 +167,7 @@ class RecordRelease:
         return (basis @ rows.reshape(-1, side, side) @ basis.T).reshape(rows.shape)
 
     def project(self, features: Tensor) -> Tensor:
-        """What of `features` (n, p) is noised: the `keep` largest of encode(x), in the ball; float64.
+        """Features (n, p) as they are noised: the `keep` largest coordinates of encode(x), in the ball; float64.
 
         A row that is not finite, or overflows, counts as 0. Nothing branches on the values.
         """
@@ -241,8 +241,8 @@ def _project_l1(rows: Tensor, radius: float) -> Tensor:
     ordered = torch.sort(gaps, dim=1).values
     ranks = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64)
     heights = (radius + ordered.cumsum(dim=1)) / ranks
-    kept = (ordered < heights).sum(dim=1, keepdim=True).clamp(min=1)
-    height = heights.gather(1, kept - 1)
+    count = (ordered < heights).sum(dim=1, keepdim=True).clamp(min=1)
+    height = heights.gather(1, count - 1)
     projected = (height - gaps).clamp(min=0.0)
     projected = projected * (radius / projected.sum(dim=1, keepdim=True))  # what rounding moved, of the order p^2 2^-53
     return torch.where(outside, torch.sign(rows) * projected, rows)

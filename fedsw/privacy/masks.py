@@ -1,4 +1,4 @@
-"""What a site adds to its vector: pairwise masks, which cancel in the sum of all, mod 2^64, and its share of noise.
+"""Pairwise masks of sites, which cancel in the sum of all, mod 2^64, and each site's share of the sum's noise.
 
 A site with m clients adds N(0, sigma^2 m / H) to its vector and rounds to multiples of a step that all sites have in
 common. Of any H honest clients the noise adds up to N(0, sigma^2). Rounding costs nothing: the sum of the rounded
@@ -67,23 +67,23 @@ class MaskKey:
                 raise BadKey(f"{other.hex()[:16]} is no public key of a site") from None
         return self._shared[other]
 
-    def mask(self, others: Iterable[bytes], asked: bytes, length: int) -> Whole:
+    def mask(self, others: Iterable[bytes], request: bytes, length: int) -> Whole:
         """This site's mask (length,): with the masks of all others for the same request it adds up to 0 mod 2^64.
 
         Guarantee: whoever knows neither this site's private key nor that of one of the `others` cannot tell the mask
-        from uniform numbers, up to the advantage against X25519, HKDF-SHA256 and ChaCha20, as long as each `asked` is
-        masked once. Two sites' parts cancel if both were asked the same; else they are independent.
+        from uniform numbers, up to the advantage against X25519, HKDF-SHA256 and ChaCha20, as long as each `request`
+        is masked once. Two sites' parts cancel if both got the same request; else they are independent.
 
-        ``others`` are the public keys of the other sites in the sum, ``asked`` is the digest of all that the sites are
-        asked, with the nonces of all of them (`digest_of`). BadKey as `shared`.
+        ``others`` are the public keys of the other sites in the sum, ``request`` is the digest of all that the sites
+        are asked, with the nonces of all of them (`digest_of`). BadKey as `shared`.
         """
-        own, total = self.public, np.zeros(length, dtype=np.uint64)
+        public, total = self.public, np.zeros(length, dtype=np.uint64)
         for other in others:
-            stream = Stream(_pad_key(self.shared(other), own, other, asked))
+            stream = Stream(_pad_key(self.shared(other), public, other, request))
             for start in range(0, length, BLOCK):
                 part = total[start : start + BLOCK]
                 words = stream.words(len(part))
-                if own < other:
+                if public < other:
                     part += words
                 else:
                     part -= words
@@ -102,9 +102,9 @@ def digest_of(fields: Mapping[str, bytes | str | int]) -> bytes:
     return digest.digest()
 
 
-def _pad_key(secret: bytes, one: bytes, other: bytes, asked: bytes) -> bytes:
+def _pad_key(secret: bytes, one: bytes, other: bytes, request: bytes) -> bytes:
     """The key of the stream that two sites share for one request; the same at both."""
-    info = _LABEL + b"".join(sorted((one, other))) + asked
+    info = _LABEL + b"".join(sorted((one, other))) + request
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 

@@ -346,7 +346,9 @@ class Mechanism:
     @property
     def accountants(self) -> Mapping[str, Word]:
         """The accountants that take it, and whose word it is that they bound what it costs."""
-        return {name: word_of(name, self.name) for name, each in ACCOUNTANTS.items() if self.name in each.takes}
+        return {
+            name: word_of(name, self.name) for name, accountant in ACCOUNTANTS.items() if self.name in accountant.takes
+        }
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism", Mechanism)
@@ -371,12 +373,12 @@ def mechanism(
     """
 
     def registered(law: Noised) -> Noised:
-        for each in accountants:
-            accountant_named(each)
+        for accountant in accountants:
+            accountant_named(accountant)
         _require_noising(name, law)
         MECHANISMS.register(name, Mechanism(name, law, norm))
-        for each in accountants:
-            let_take(each, name, "stated" if upper_bound else "none")
+        for accountant in accountants:
+            let_take(accountant, name, "stated" if upper_bound else "none")
         return law
 
     return registered

@@ -23,7 +23,7 @@ ALONE = (
     "It is of these releases alone: without an account (account=NAME) nothing composes them with others on the same "
     "records."
 )
-"""What a plan on one machine cannot know, in words."""
+"""The caveat of a plan without an account: other releases on the same records are not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,11 +87,11 @@ class Plan(Short):
 
     @property
     def nominal(self) -> bool:
-        """Whether sampling and noise can be reproduced, so that epsilon is what a secret seed would give."""
+        """True if sampling and noise can be reproduced, so that epsilon is what a secret seed would give."""
         return self.seed is not None
 
     def reserved(self) -> Counts:
-        """What an account sets aside for all rounds: the steps of the stratum that is sampled at the largest rate."""
+        """Steps that an account sets aside for all rounds: those of the stratum that is sampled at the largest rate."""
         if not self.multiplier:
             return {step: self.rounds for step in NO_NOISE}
         return planned(Step(max(self.rates), 1 / self.multiplier), self.rounds)
@@ -204,7 +204,7 @@ def calibrated(
     assert epsilon is not None
     if math.isinf(epsilon):
         return 0.0, math.inf
-    found = noise_multiplier(
+    needed = noise_multiplier(
         epsilon,
         delta,
         sampling_rate=rate,
@@ -215,7 +215,7 @@ def calibrated(
         beside=beside,
         device=device,
     )
-    return found, epsilon
+    return needed, epsilon
 
 
 def by_fraction(fraction: float, sizes: Sequence[int]) -> tuple[int, ...]:

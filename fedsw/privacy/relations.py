@@ -43,17 +43,17 @@ RELATIONS.register(REPLACE_ANY, Relation(REPLACE_ANY, "without-replacement", fro
 RELATIONS.register(ADD_OR_REMOVE, Relation(ADD_OR_REMOVE, "poisson"))
 
 
-def holds_for(bound: str, asked: str) -> bool:
-    """Whether a bound for one relation is one for another: the same, or a narrower one. `Unknown` for other names."""
-    return RELATIONS.get(bound) is RELATIONS.get(asked) or asked in RELATIONS.get(bound).narrower
+def holds_for(bound: str, wanted: str) -> bool:
+    """Say whether a bound for one relation holds for another: the same, or a narrower one. `Unknown` for no name."""
+    return RELATIONS.get(bound) is RELATIONS.get(wanted) or wanted in RELATIONS.get(bound).narrower
 
 
-def require_relation(what: str, bound: str, asked: str) -> None:
+def require_relation(what: str, bound: str, wanted: str) -> None:
     """Refuse what is bounded for other neighbours than a guarantee is for: ValueError says both."""
-    if not holds_for(bound, asked):
+    if not holds_for(bound, wanted):
         raise ValueError(
-            f"{what} is bounded for {bound!r} neighbours, and would leave under a guarantee for {asked!r} ones, which "
-            f"bounds something else; nothing was charged. {_remedy(bound, asked)}"
+            f"{what} is bounded for {bound!r} neighbours, and would leave under a guarantee for {wanted!r} ones, which "
+            f"bounds something else; nothing was charged. {_remedy(bound, wanted)}"
         )
 
 
@@ -68,7 +68,7 @@ def require_sampling(relation: str, samplings: Iterable[str]) -> None:
             )
 
 
-def _remedy(bound: str, asked: str) -> str:
-    if (bound, asked) == (ADD_OR_REMOVE, REPLACE_ONE) or (bound, asked) == (ADD_OR_REMOVE, REPLACE_ANY):
+def _remedy(bound: str, wanted: str) -> str:
+    if (bound, wanted) == (ADD_OR_REMOVE, REPLACE_ONE) or (bound, wanted) == (ADD_OR_REMOVE, REPLACE_ANY):
         return "A replacement is a removal and an addition: take Sensitivity.of_replacement(), which is twice as large."
     return "Bound it for those, or keep a ledger for these."

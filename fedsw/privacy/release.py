@@ -31,15 +31,15 @@ _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 
 
 class Spends(Protocol):
-    """What a release is charged to: a `fedsw.privacy.accounting.Ledger`, or `Uncounted`."""
+    """The ledger that pays for a release: a `fedsw.privacy.accounting.Ledger`, or `Uncounted`."""
 
     @property
     def accountant(self) -> str | None:
-        """What turns charges into epsilon; None where nothing does."""
+        """Name of the accountant that turns charges into epsilon; None without one."""
 
     @property
     def mechanism(self) -> str | None:
-        """The noise that charges are read as those of; None for any."""
+        """Name of the noise that every charge is accounted for as; None for any."""
 
     @property
     def relation(self) -> str | None:
@@ -47,7 +47,7 @@ class Spends(Protocol):
 
     @property
     def nominal(self) -> bool | None:
-        """Whether epsilon is called nominal; None where there is none."""
+        """True if epsilon is called nominal; None where there is no epsilon."""
 
     def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
         """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
@@ -64,7 +64,7 @@ class Uncounted:
 
 
 class Guarantee(Protocol):
-    """What a release needs of a plan: how much noise, from where, and what is promised with it."""
+    """A plan, as a release needs it: how much noise, from which stream, and with which guarantee."""
 
     @property
     def multiplier(self) -> float:
@@ -76,15 +76,15 @@ class Guarantee(Protocol):
 
     @property
     def accountant(self) -> str:
-        """What its epsilon is by."""
+        """Name of the accountant that its epsilon comes from."""
 
     @property
     def relation(self) -> str:
-        """The neighbours that it is for."""
+        """The neighbouring relation that the guarantee is for."""
 
     @property
     def nominal(self) -> bool:
-        """Whether sampling and noise can be reproduced."""
+        """True if sampling and noise can be reproduced from a seed."""
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
         """Where the noise of an attempt comes from; secret."""
@@ -208,7 +208,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Released:
-    """What has left: everything computed from it is free.
+    """A released value: whatever is computed from it costs nothing more.
 
     The value is noised, float64, of the shape of what was bounded; ``sigma`` the scale of the noise in each coordinate
     (standard deviation; b of Laplace noise; 0 without noise); ``spent`` epsilon of the ledger, this release included.
@@ -273,11 +273,11 @@ class Paid:
         return {"round": self.round, "attempt": self.attempt, "epsilon": self.spent, **columns}
 
     @classmethod
-    def from_kept(cls, kept: Mapping[str, Any]) -> Paid:
+    def from_kept(cls, stored: Mapping[str, Any]) -> Paid:
         """The payment behind `kept()`."""
-        rows = zip(*(kept[column] for column in _KEPT), strict=True)
+        rows = zip(*(stored[column] for column in _KEPT), strict=True)
         parts = {str(name): Part(str(name), float(moved), float(scale), *of) for name, moved, scale, *of in rows}
-        return cls(int(kept["round"]), int(kept["attempt"]), float(kept["epsilon"]), parts)
+        return cls(int(stored["round"]), int(stored["attempt"]), float(stored["epsilon"]), parts)
 
 
 def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
@@ -327,7 +327,7 @@ def pay(
 
 @dataclass(frozen=True)
 class Bill(Spending):
-    """What one ledger pays for an attempt; see `pay`."""
+    """One ledger's bill for an attempt; see `pay`."""
 
     parts: Sequence[Part]
 
@@ -339,31 +339,31 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
 
     There is at most one bill for each ledger. Returns for each, in their order, the payment, or what `pay` raises.
     """
-    found: dict[int, Paid | Exception] = {}
-    for place, bill in enumerate(bills):
+    outcomes: dict[int, Paid | Exception] = {}
+    for index, bill in enumerate(bills):
         try:
             _require_charged(bill.ledger, bill.charges, bill.sigma, bill.parts)
         except ValueError as fault:
-            found[place] = fault
-    due = [place for place in range(len(bills)) if place not in found]
-    for place, spent in zip(due, spend_together([bills[place] for place in due]), strict=True):
-        bill = bills[place]
+            outcomes[index] = fault
+    due = [index for index in range(len(bills)) if index not in outcomes]
+    for index, spent in zip(due, spend_together([bills[index] for index in due]), strict=True):
+        bill = bills[index]
         parts = {part.name: part for part in bill.parts}
         paid = spent if isinstance(spent, Exception) else Paid(bill.round, bill.attempt, spent, parts, bill.ledger)
-        found[place] = paid
-    return [found[place] for place in range(len(bills))]
+        outcomes[index] = paid
+    return [outcomes[index] for index in range(len(bills))]
 
 
 def _require_same(guarantee: Guarantee, ledger: Spends) -> None:
     """Refuse a plan and a ledger that say different things of one release: ValueError names both."""
-    for what, planned, kept in (
+    for what, planned, accounted in (
         ("accountant", guarantee.accountant, ledger.accountant),
         ("mechanism", guarantee.mechanism, ledger.mechanism),
         ("relation", guarantee.relation, ledger.relation),
     ):
-        if kept is not None and planned != kept:
+        if accounted is not None and planned != accounted:
             raise ValueError(
-                f"the plan has the {what} {planned!r} and the ledger {kept!r}; make the ledger from the plan "
+                f"the plan has the {what} {planned!r} and the ledger {accounted!r}; make the ledger from the plan "
                 "(Ledger.create(path, plan)). Nothing was charged"
             )
     if ledger.nominal is False and guarantee.nominal:
@@ -435,22 +435,22 @@ def release_paid_together(
     for nothing else. There is a value and its payment for each, in one order. Returns for each what is released, or
     what `release_paid` raises.
     """
-    found: dict[int, Released | Exception] = {}
+    outcomes: dict[int, Released | Exception] = {}
     alike: dict[tuple[float, str], list[int]] = {}
-    for place, (value, payment) in enumerate(zip(bounded, paid, strict=True)):
+    for index, (value, payment) in enumerate(zip(bounded, paid, strict=True)):
         try:
             part = _leaving(value, payment, name)
         except ValueError as fault:
-            found[place] = fault
+            outcomes[index] = fault
         else:
-            alike.setdefault((part.scale, part.mechanism), []).append(place)
+            alike.setdefault((part.scale, part.mechanism), []).append(index)
     for (scale, mechanism), places in alike.items():
-        values = [bounded[place]._take() for place in places]
+        values = [bounded[index]._take() for index in places]
         together = _noised(torch.cat([value.reshape(-1) for value in values]), scale, mechanism, stream)
         parts = torch.split(together, [exact.numel() for exact in values])
-        for place, exact, own in zip(places, values, parts, strict=True):
-            found[place] = Released(own.reshape(exact.shape).clone(), scale, paid[place].spent)
-    return [found[place] for place in range(len(bounded))]
+        for index, exact, piece in zip(places, values, parts, strict=True):
+            outcomes[index] = Released(piece.reshape(exact.shape).clone(), scale, paid[index].spent)
+    return [outcomes[index] for index in range(len(bounded))]
 
 
 def release_share(
@@ -471,7 +471,7 @@ def release_share(
     Returns (n,) whole numbers mod 2^64. ValueError as `release_paid` for any client, or if clients are missing or paid
     for other noise; a part that was taken by then does not come back.
     """
-    parts = [_leaving(bounded, each, name) for each in paid]
+    parts = [_leaving(bounded, payment, name) for payment in paid]
     scales = {part.scale for part in parts if part.mechanism == GAUSSIAN}
     gaussian = all(part.mechanism == GAUSSIAN for part in parts)
     if len(parts) != share.clients or len(scales) != 1 or not gaussian:

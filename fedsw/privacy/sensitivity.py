@@ -13,7 +13,7 @@ from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLA
 Bound = Literal["auto", "paper", "slice", "vector"]
 
 STATED = "stated by the user"
-"""What the bound of a user's own penalty is called."""
+"""Name of the bound of a user's own penalty."""
 
 SLACK = 1.001
 """Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees/sampling.md."""
@@ -100,17 +100,17 @@ class Side:
         _require_magnitude(radius=self.radius, jacobian=self.jacobian)
 
 
-def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None) -> Sensitivity:
-    """Sensitivity of the inner-clipped gradient of SW2^2(own, other) when one record of `own` is replaced.
+def swd_sensitivity(replaced: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None) -> Sensitivity:
+    """Sensitivity of the inner-clipped gradient of SW2^2 when one record of one side, the `replaced` one, is replaced.
 
-    Guarantee: for any two pairs of samples that differ by one record of `own`, replaced at its position, and
+    Guarantee: for any two pairs of samples that differ by one record of `replaced`, at its position, and
     any directions of at most that spread, the two sums of clipped Jacobians (transposed) applied to
     `sliced.cotangents` differ by at most `value` in l2 norm, ties included. Protects the records of
-    `own`, not their group nor the sizes, nor anything of a public `other`. Where both sides are private, a
+    `replaced`, not their group nor the sizes, nor anything of a public `other`. Where both sides are private, a
     record of `other` has the bound of the exchanged call, and the whole release has `worst` of the two.
 
     Args:
-        own: the replaced record's side. Its Jacobian is 0 for fixed private records (a generator's target).
+        replaced: the replaced record's side. Its Jacobian is 0 for fixed private records (a generator's target).
         other: the other side. Its Jacobian is 0 for a public sample without parameters (a prior).
         bound: "paper" (RLL, Theorem 4.1, with the larger of the two radii), "slice" (never larger than "paper",
             attained by one slice), "vector" (the slices share one Jacobian; smaller for well spread directions, may be
@@ -118,18 +118,18 @@ def swd_sensitivity(own: Side, other: Side, *, bound: Bound = "auto", spread: fl
         spread: largest eigenvalue of directions @ directions.T / k (`fedsw.mathematics.transport.sliced.spread`, or
             `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
 
-    ValueError if `own` is not private, the bound is unknown, or "vector" lacks its spread.
+    ValueError if `replaced` is not private, the bound is unknown, or "vector" lacks its spread.
 
     Source: docs/guarantees/sensitivity.md; RLL, Theorems 4.1 and A.1, for "paper".
     """
-    if not own.private:
-        raise ValueError("the own side is public: its records need no sensitivity. Exchange the two sides.")
+    if not replaced.private:
+        raise ValueError("the replaced side is public: its records need no sensitivity. Exchange the two sides.")
     if spread is not None and not 0 < spread <= 1 + 1e-9:
         raise ValueError(f"spread = {spread}; for unit directions it lies between 1/d and 1.")
     public = (SIZES,) if other.private else (SIZES, "the other sample")
-    values = {"paper": _paper(own, other), "slice": _slice(own, other)}
+    values = {"paper": _paper(replaced, other), "slice": _slice(replaced, other)}
     if spread is not None:
-        values["vector"] = _vector(own, other, spread)
+        values["vector"] = _vector(replaced, other, spread)
     chosen = min(values, key=values.__getitem__) if bound == "auto" else bound
     if chosen not in ("paper", "slice", "vector"):
         raise ValueError(f"bound {bound!r} is unknown: choose 'auto', 'paper', 'slice' or 'vector'.")
@@ -164,24 +164,24 @@ def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
     return replace(largest, public=together.public)
 
 
-def _paper(own: Side, other: Side) -> float:
-    radius = max(own.radius, other.radius)
-    return 4 * radius * (3 * own.jacobian + other.jacobian) / own.n
+def _paper(replaced: Side, other: Side) -> float:
+    radius = max(replaced.radius, other.radius)
+    return 4 * radius * (3 * replaced.jacobian + other.jacobian) / replaced.n
 
 
-def _slice(own: Side, other: Side) -> float:
-    m, a, own_l, other_l = own.radius, other.radius, own.jacobian, other.jacobian
+def _slice(replaced: Side, other: Side) -> float:
+    m, a, own_l, other_l = replaced.radius, other.radius, replaced.jacobian, other.jacobian
     vertices = (
         own_l * (m + a),
         2 * own_l * a,
         max(m, a) * own_l + m * other_l,
         (2 * a - m) * own_l + m * other_l,
     )
-    return 4 * max(vertices) / own.n
+    return 4 * max(vertices) / replaced.n
 
 
-def _vector(own: Side, other: Side, spread: float) -> float:
-    m, a, own_l = own.radius, other.radius, own.jacobian
+def _vector(replaced: Side, other: Side, spread: float) -> float:
+    m, a, own_l = replaced.radius, other.radius, replaced.jacobian
     # The proof holds for every other_l of at least the true one, and this is the best one to take it at.
     reach = math.hypot(a, math.sqrt(spread) * m)
     other_l = max(other.jacobian, a * own_l * math.sqrt(spread) / reach if reach > 0 else 0.0)
@@ -191,7 +191,7 @@ def _vector(own: Side, other: Side, spread: float) -> float:
     product = 2 * m * other_l * a * own_l
     c = max(-1.0, min(1.0, (squares - (a * other_l) ** 2 / spread) / product)) if product > 0 else 1.0
     aligned = math.sqrt(spread * max(squares - product * c, 0.0)) + spread * m * own_l * c
-    return 4 * (own_l * a + aligned) / own.n
+    return 4 * (own_l * a + aligned) / replaced.n
 
 
 def _union(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:

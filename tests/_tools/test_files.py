@@ -12,7 +12,7 @@ from fedsw._tools import files
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from fedsw import files
+from fedsw._tools import files
 files.lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

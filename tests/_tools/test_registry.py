@@ -38,7 +38,7 @@ def test_a_name_is_one_things_and_things_are_of_one_kind():
 
 
 def test_ones_own_is_named_by_its_module_where_the_registry_takes_such_names():
-    registry = shelf(own=lambda reference: len(reference))
+    registry = shelf(custom=lambda reference: len(reference))
     assert registry.get("a:b") == 3
     with pytest.raises(Unknown, match="or 'module:Name' for one of your own"):
         registry.get("b")

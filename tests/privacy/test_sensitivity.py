@@ -124,7 +124,7 @@ def test_a_public_prior_and_a_learned_generator_have_their_own_bounds() -> None:
     vector = swd_sensitivity(records, generator, bound="vector", spread=1 / 6)
     assert vector.value == pytest.approx(4 * 1.5 * math.sqrt(1 / 6) * 2 / 100)
     assert vector.public == (*swd_sensitivity(records, records).public, "the other sample")
-    with pytest.raises(ValueError, match="own side is public"):
+    with pytest.raises(ValueError, match="replaced side is public"):
         swd_sensitivity(prior, latents)
 
 

@@ -23,7 +23,7 @@ class CategoryKind(ColumnKind):
     any_text = True
     bounded = False
     exact = False
-    """Whether a cell is a value only if it is written as declared."""
+    """True if a cell is a value only when it is written as declared."""
 
     def require(self, column: DeclaredColumn) -> None:
         """Values, and nothing that is for numbers."""
@@ -118,9 +118,9 @@ class CodeKind(CategoryKind):
 
 def places_among(cells: Cells, values: Values) -> Numbers:
     """The place (n,) of each cell's value among some declared ones; NaN where it is none."""
-    found = mapped(cells, values.place, np.float64)
-    found[found < 0] = np.nan
-    return found
+    places = mapped(cells, values.place, np.float64)
+    places[places < 0] = np.nan
+    return places
 
 
 def expected(values: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a kind of column may know of a column: `DeclaredColumn`, `ListedColumn`, and `Spelling` of its numbers."""
+"""A column as its kind sees it: `DeclaredColumn`, `ListedColumn`, and the `Spelling` of its numbers."""
 
 from __future__ import annotations
 

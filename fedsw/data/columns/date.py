@@ -28,11 +28,11 @@ class DateKind(IntegerKind):
     stored: ClassVar[Stored] = "days"
     ratios = False
 
-    def prepared(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def prepared(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bounds and fill as days since `since`."""
-        since = as_iso(given.get("since") if given.get("since") is not None else EPOCH)
-        dated = {key: _days_between(given[key], since) for key in _DATED if given.get(key) is not None}
-        return {**given, **dated, "since": since}
+        since = as_iso(declared.get("since") if declared.get("since") is not None else EPOCH)
+        dated = {key: _days_between(declared[key], since) for key in _DATED if declared.get(key) is not None}
+        return {**declared, **dated, "since": since}
 
     def require(self, column: DeclaredColumn) -> None:
         """A format that can write every date of the bounds, so that what is written can be read."""
@@ -100,10 +100,10 @@ class DateKind(IntegerKind):
 
     def describe(self, column: DeclaredColumn, bins: int) -> Bins:
         """Parts of days, named by their dates."""
-        found = super().describe(column, bins)
-        first = self.values(np.array(found.edges[:-1]), column)
-        last = self.values(np.array(found.edges[1:]) - 1, column)
-        return Bins(found.edges, tuple(f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)))
+        parts = super().describe(column, bins)
+        first = self.values(np.array(parts.edges[:-1]), column)
+        last = self.values(np.array(parts.edges[1:]) - 1, column)
+        return Bins(parts.edges, tuple(f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)))
 
     def words(self, column: DeclaredColumn) -> str:
         """The bounds as dates."""
@@ -154,12 +154,12 @@ def date_in(text: str, written: str | None) -> datetime.date | None:
 
 
 def is_time(text: str) -> bool:
-    """Whether a text is a time of day without a date, as 13:45."""
+    """Say whether a text is a time of day without a date, as 13:45."""
     return _TIME.fullmatch(text.strip()) is not None
 
 
 def is_date(text: str, written: str | None) -> bool:
-    """Whether a text is a date that is written so, and no number of digits alone."""
+    """Say whether a text is a date in this format, and no number of digits alone."""
     if written is None and "-" not in text:
         return False
     date = date_in(text, written)

@@ -121,10 +121,10 @@ class Columns(Declared):
         group = self.sensitive
         if group is None or not isinstance(number := group.column, Number):
             return None
-        own = next((feature for feature in self.features if group.name in feature.columns), None)
-        if own is None:
+        as_input = next((feature for feature in self.features if group.name in feature.columns), None)
+        if as_input is None:
             return number
-        alike = {name: getattr(own, name) for name in ("kind", "format", "since", "decimal", "thousands")}
+        alike = {name: getattr(as_input, name) for name in ("kind", "format", "since", "decimal", "thousands")}
         return number.model_copy(update=alike)
 
     @property
@@ -174,7 +174,7 @@ class Columns(Declared):
 
         def as_read(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
             free = {"low": None, "high": None, "edges": (), "outside": "refuse", "scale": "unit"}
-            return tuple(each.model_copy(update=free) if each.outside == "cut" else each for each in numbers)
+            return tuple(number.model_copy(update=free) if number.outside == "cut" else number for number in numbers)
 
         return self.model_copy(update={"features": as_read(self.features), "targets": as_read(self.targets)})
 
@@ -207,13 +207,13 @@ def read_columns(path: Path) -> Columns:
     return validated(Columns, raw, where=f"the schema {path}: ")
 
 
-def difference(own: Columns, other: Columns) -> str | None:
+def difference(declared: Columns, other: Columns) -> str | None:
     """The first thing in which two declarations differ, in words; None if they agree."""
     for name in ("unit", "separator", "decimal", "thousands"):
-        if getattr(own, name) != getattr(other, name):
-            return f"{name} is {getattr(other, name)!r}, not {getattr(own, name)!r}"
+        if getattr(declared, name) != getattr(other, name):
+            return f"{name} is {getattr(other, name)!r}, not {getattr(declared, name)!r}"
     for role in ("features", "sensitive", "target", "targets"):
-        mine, theirs = getattr(own, role), getattr(other, role)
+        mine, theirs = getattr(declared, role), getattr(other, role)
         if mine == theirs:
             continue
         if isinstance(mine, tuple):
@@ -243,15 +243,15 @@ _FINE = (5, 7, 10)
 class Coded:
     """One column of a table, as codes 0 .. size - 1: ``values`` (categories, groups), or parts of a ``number``.
 
-    The ``role`` is "feature", "group", "target" or "class"; the ``place`` that of its first input among the features of
-    records, or of it among the targets. The ``edges`` of numbers increase, in the column's own units: code k holds
-    edges[k] <= x < edges[k + 1], the last one its upper edge as well. ``missing`` is the text of a missing cell, which
-    has the last code; None if none may be missing.
+    The ``role`` is "feature", "group", "target" or "class"; ``first`` is the index of its first input among the
+    features of records, or its own among the targets. The ``edges`` of numbers increase, in the column's own units:
+    code k holds edges[k] <= x < edges[k + 1], the last one its upper edge as well. ``missing`` is the text of a missing
+    cell, which has the last code; None if none may be missing.
     """
 
     name: str
     role: str
-    place: int
+    first: int
     values: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
     number: Number | None = None
@@ -264,7 +264,7 @@ class Coded:
 
     @property
     def whole(self) -> bool:
-        """Whether its numbers are whole: integers, days, truth values."""
+        """True if its numbers are whole: integers, days, truth values."""
         return self.number is not None and self.number.reader.whole
 
 
@@ -282,27 +282,27 @@ def coded_columns(
     ExperimentError names a column of numbers without bounds, one whose numbers are groups in blocks and an input, or
     the widest of more than ``most`` codes.
     """
-    coded, place, group = [], 0, columns.sensitive
+    coded, first, group = [], 0, columns.sensitive
     for feature in columns.features:
-        own = group is not None and group.name in feature.columns
-        if own and group_in_cell and (group is None or group.edges):
+        is_group = group is not None and group.name in feature.columns
+        if is_group and group_in_cell and (group is None or group.edges):
             raise ExperimentError(
                 f"column {feature.name!r} is an input, and its numbers cut at edges are the groups: blocks of groups "
                 "take a column of values. Declare values, or leave the column out of the features"
             )
-        if not (own and group_in_cell):
-            edges = group.edges if own and group is not None else ()
-            coded += _of_feature(feature, place, bins, edges)
-        place += feature.inputs
-    if group is not None and not group_in_cell and all(group.name not in each.columns for each in columns.features):
+        if not (is_group and group_in_cell):
+            edges = group.edges if is_group and group is not None else ()
+            coded += _of_feature(feature, first, bins, edges)
+        first += feature.inputs
+    if group is not None and not group_in_cell and all(group.name not in column.columns for column in columns.features):
         coded.append(_of_group(group))
     coded += [_of_number(number, "target", at, bins) for at, number in enumerate(columns.targets)]
     if with_class and columns.target is not None:
         coded.append(Coded(columns.target.name, "class", 0, values=columns.classes))
     if not coded:
         raise ExperimentError("every declared column tells blocks apart, and none is left to measure: declare features")
-    if (total := sum(each.size for each in coded)) > most:
-        widest = max(coded, key=lambda each: each.size)
+    if (total := sum(column.size for column in coded)) > most:
+        widest = max(coded, key=lambda column: column.size)
         raise ExperimentError(
             f"the columns are {total} codes, column {widest.name!r} {widest.size} of them; at most {most} are "
             "measured: leave out columns, join categories or lower sketch.bins"
@@ -313,22 +313,22 @@ def coded_columns(
 def ranges(coded: tuple[Coded, ...]) -> tuple[tuple[int, int], ...]:
     """The codes (first, end) of every column, one column after the other."""
     ends = [0]
-    for each in coded:
-        ends.append(ends[-1] + each.size)
+    for column in coded:
+        ends.append(ends[-1] + column.size)
     return tuple(zip(ends[:-1], ends[1:], strict=True))
 
 
-def _of_feature(feature: Feature, place: int, bins: int, edges: tuple[float, ...]) -> list[Coded]:
+def _of_feature(feature: Feature, first: int, bins: int, edges: tuple[float, ...]) -> list[Coded]:
     missing = feature.missing[0] if feature.missing else None
     if feature.categories:
-        return [Coded(feature.name, "feature", place, values=feature.categories, missing=missing)]
+        return [Coded(feature.name, "feature", first, values=feature.categories, missing=missing)]
     number = {name: getattr(feature, name) for name in Number.model_fields}
     named = (Number.model_validate({**number, "name": name}) for name in feature.columns)
-    return [_of_number(each, "feature", place + at, bins, edges, missing) for at, each in enumerate(named)]
+    return [_of_number(single, "feature", first + at, bins, edges, missing) for at, single in enumerate(named)]
 
 
 def _of_number(
-    number: Number, role: str, place: int, bins: int, cuts: tuple[float, ...] = (), missing: str | None = None
+    number: Number, role: str, first: int, bins: int, cuts: tuple[float, ...] = (), missing: str | None = None
 ) -> Coded:
     if (limits := number.reader.bounds(number)) is None:
         raise ExperimentError(
@@ -336,7 +336,7 @@ def _of_number(
             "high, public ones"
         )
     edges = _edges(*limits, bins, cuts, number.edges, whole=number.reader.whole)
-    return Coded(number.name, role, place, edges=edges, number=number, missing=missing)
+    return Coded(number.name, role, first, edges=edges, number=number, missing=missing)
 
 
 def _of_group(group: Group) -> Coded:

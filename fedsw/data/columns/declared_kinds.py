@@ -88,12 +88,12 @@ class Number(Declared):
 
     @model_validator(mode="before")
     @classmethod
-    def _prepared(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not isinstance(kind := given.get("kind", "number"), str):
-            return given
-        if given.get("categories") and kind == "number":
+    def _prepared(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(kind := raw.get("kind", "number"), str):
+            return raw
+        if raw.get("categories") and kind == "number":
             kind = "category"
-        return KINDS.get(kind).prepared({**given, "kind": kind})
+        return KINDS.get(kind).prepared({**raw, "kind": kind})
 
     @model_validator(mode="after")
     def _ordered(self) -> Number:
@@ -131,7 +131,7 @@ class Number(Declared):
 
     @property
     def in_unit(self) -> bool:
-        """Whether its values are mapped to [0, 1]."""
+        """True if its values are mapped to [0, 1]."""
         return self.reader.limits(self) == (0.0, 1.0)
 
 
@@ -312,8 +312,10 @@ class Group(Declared):
     @model_validator(mode="after")
     def _one_kind(self) -> Group:
         if bool(self.values) == bool(self.edges):
-            given = "both values and edges" if self.values else "neither values nor edges"
-            raise ValueError(f"column {self.name!r} has {given}; groups are declared values, or numbers cut at edges")
+            declared = "both values and edges" if self.values else "neither values nor edges"
+            raise ValueError(
+                f"column {self.name!r} has {declared}; groups are declared values, or numbers cut at edges"
+            )
         if self.values:
             require_distinct(self.name, "values", self.values)
             KINDS.get(self.kind).require(ListedColumn(self.name, self.values))

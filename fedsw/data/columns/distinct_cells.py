@@ -20,8 +20,8 @@ class Distinct:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, place: int) -> Any:
-        return self.values[self.codes[place]]
+    def __getitem__(self, index: int) -> Any:
+        return self.values[self.codes[index]]
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.values.__getitem__, self.codes.tolist())
@@ -37,8 +37,8 @@ class Gaps:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, place: int) -> Any:
-        return self.values[place]
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.values.tolist())
@@ -67,5 +67,5 @@ def by_value(cells: Any) -> Any:
     listed = list(cells)
     if set(map(type, listed)) != {str}:  # True, 1 and 1.0 are equal, and different values
         return listed
-    places = {value: place for place, value in enumerate(dict.fromkeys(listed))}
+    places = {value: index for index, value in enumerate(dict.fromkeys(listed))}
     return Distinct(list(places), np.fromiter(map(places.__getitem__, listed), np.int64, len(listed)))

@@ -68,23 +68,23 @@ class ColumnKind(ABC):
 
     name: ClassVar[str]
     stored: ClassVar[Stored] = "texts"
-    """What a fast reader of files may hand over in place of text: float64, nothing else, or days."""
+    """Form in which a fast reader of files may hand cells over: float64 numbers, text, or days."""
     whole: ClassVar[bool] = True
-    """Whether the column's own numbers are whole."""
+    """True if the column's own numbers are whole."""
     ratios: ClassVar[bool] = False
-    """Whether twice a number is twice as much of something, so that wide bounds are cut by factors."""
+    """True if twice a number is twice as much of something, so that wide bounds are cut by factors."""
     bounded: ClassVar[bool] = True
-    """Whether a declaration gives public bounds, low and high."""
+    """True if a declaration gives public bounds, low and high."""
     listing: ClassVar[bool] = False
-    """Whether a declaration lists the values, each of which becomes an input."""
+    """True if a declaration lists the values, each of which becomes an input."""
     formatted: ClassVar[bool] = False
-    """Whether a declaration may say by a format how cells are written."""
+    """True if a declaration may say by a format how cells are written."""
     any_text: ClassVar[bool] = False
-    """Whether cells of any text are of this kind, which is then tried after all others."""
+    """True if cells of any text are of this kind, which is then tried after all others."""
 
-    def prepared(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def prepared(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
         """The keys of a declaration with bounds and fill as numbers; as they are for most kinds."""
-        return given
+        return declared
 
     def require(self, column: DeclaredColumn) -> None:
         """Refuse a declaration that this kind cannot be read by; ValueError says what is wrong."""

@@ -210,7 +210,7 @@ def _ordinary(text: str, thousands: str) -> str:
 
 
 def is_amount(text: str) -> bool:
-    """Whether a text is a number with a sign of money or percent, or a negative one in brackets: $1,200, 12%, (3.5)."""
+    """Say whether a text is an amount: with a sign of money or percent, or negative in brackets: $1,200, 12%, (3.5)."""
     return _AMOUNT.fullmatch(text.strip()) is not None
 
 
@@ -246,7 +246,7 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
 
 
 def _may_be_thousands(cells: Collection[str]) -> bool:
-    """Whether points of numbers may part thousands: three digits behind each, and numbers below 1000 have none."""
+    """Say whether points may part thousands: three digits behind each point, and none in numbers below 1000."""
     pointed = [cell.strip() for cell in cells if "." in cell]
     others = [cell.strip() for cell in cells if "." not in cell]
     if not pointed or any(_grouped(".", ",").fullmatch(cell) is None for cell in pointed):

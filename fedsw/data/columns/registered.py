@@ -22,4 +22,4 @@ def _shipped() -> None:
 
 
 KINDS: Registry[ColumnKind] = Registry("kind", group="fedsw.kinds", shipped=_shipped)
-"""What `kind` of a column may name."""
+"""All kinds of columns by the name that a declaration's `kind` gives."""

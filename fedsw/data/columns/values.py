@@ -90,21 +90,21 @@ class Values:
     """Declared values, by which cells are found; `place` is -1 for a cell that is none of them."""
 
     def __init__(self, declared: Sequence[str], *, exact: bool = False) -> None:
-        self._places = {value: place for place, value in enumerate(declared)}
+        self._places = {value: index for index, value in enumerate(declared)}
         self._alike: dict[str, int] = {}
         self._opposite = not exact and _are_opposite(declared)
         if self._opposite:
-            truths = {value.lower() in TRUE: place for value, place in self._places.items()}
+            truths = {value.lower() in TRUE: index for value, index in self._places.items()}
             self._alike = {"true": truths[True], "1": truths[True], "false": truths[False], "0": truths[False]}
         if not exact:
-            self._alike |= {_alike(value, self._opposite): place for value, place in self._places.items()}
+            self._alike |= {_alike(value, self._opposite): index for value, index in self._places.items()}
 
     def place(self, cell: Any) -> int:
         """The number of the declared value that a cell is; -1 if it is none."""
         if (text := text_of(cell)) is None:
             return -1
-        place = self._places.get(text, -1)
-        return place if place >= 0 or not self._alike else self._alike.get(_alike(text, self._opposite), -1)
+        index = self._places.get(text, -1)
+        return index if index >= 0 or not self._alike else self._alike.get(_alike(text, self._opposite), -1)
 
 
 def _alike(text: str, truth: bool = False) -> str:
@@ -118,7 +118,7 @@ def _alike(text: str, truth: bool = False) -> str:
 
 
 def _are_opposite(declared: Sequence[str]) -> bool:
-    """Whether there are two values, a word for true and its opposite for false."""
+    """Say whether there are two values, a word for true and its opposite for false."""
     if len(declared) != 2:
         return False
     words = [value.lower() for value in declared]
@@ -144,7 +144,7 @@ def different(values: Iterable[str]) -> list[str]:
 
 
 def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
-    """Whether a cell is one of some values that stand for a missing one; "" stands for an empty cell, None and NaN."""
+    """Return a test of cells: does one stand for a missing value? The marker "" stands for an empty cell, None, NaN."""
     known = {*values, *map(_alike, values)}
 
     def is_one(cell: Any) -> bool:
@@ -162,7 +162,7 @@ _ROW_NUMBERS = re.compile(
 
 
 def numbers_rows(column: str) -> bool | None:
-    """Whether a column's name says that it numbers the rows, as "Unnamed: 0" and "__index_level_0__" do.
+    """Say whether a column's name means that it numbers the rows, as "Unnamed: 0" and "__index_level_0__" do.
 
     None for "row" and "index", which may be called so for that.
     """

@@ -55,8 +55,8 @@ def clipped_sum(
     """
     if runs is not None and (sum(runs) != tape.records or min(runs, default=0) < 0):
         raise ValueError(f"runs hold {sum(runs)} records, and the tape {tape.records}; every record is in one run.")
-    found = _sums(tape, terms, safety, [tape.records] if runs is None else runs)
-    return found[0] if runs is None else found
+    sums = _sums(tape, terms, safety, [tape.records] if runs is None else runs)
+    return sums[0] if runs is None else sums
 
 
 def _sums(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: Sequence[int]) -> Tensor:
@@ -94,7 +94,7 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: S
 
 
 def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:
-    """What each record may weigh in all terms, (n,): bound * ||q_i|| summed, with half the margin of the clips."""
+    """Largest norm that each record may add in all terms (n,): bound * ||q_i|| summed, with half the clips' margin."""
     room = math.sqrt((Safety() if safety is None else safety).shrink)
     most = norms.nan_to_num(nan=0.0, posinf=0.0).mul_(bounds / room)
     return most.nan_to_num_(nan=0.0, posinf=math.inf).sum(0)  # no cotangent weighs nothing, even without a bound

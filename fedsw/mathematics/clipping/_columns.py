@@ -21,7 +21,7 @@ _FORMED_FLOATS = 2**24
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """What D columns of a block's outputs send to its calls, those that any column reaches."""
+    """D columns of a block's outputs, pulled back to the calls that at least one of them reaches."""
 
     records: int
     count: int
@@ -31,13 +31,13 @@ class OutputColumns:
     def gram(self, columns: slice) -> Tensor:
         """Gram matrices (n, d, d), float64, of some of the columns: sums over the calls."""
         wanted = range(self.count)[columns]
-        parts = [call.gram(wanted) for call in self.calls if any(each in call.reached for each in wanted)]
+        parts = [call.gram(wanted) for call in self.calls if any(column in call.reached for column in wanted)]
         if not parts:
             return torch.zeros((self.records, len(wanted), len(wanted)), dtype=torch.float64, device=self.device)
         return functools.reduce(Tensor.add_, parts)
 
     def parts(self, weights: Tensor) -> list[RecordTerm]:
-        """What every call adds for J^T weights of every record: weights (n, D), float64."""
+        """Contributions of every call to J^T weights, record by record: weights (n, D), float64."""
         return [call.part(weights) for call in self.calls]
 
 
@@ -48,10 +48,10 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
     """
     pulled = [block.backprops(row) for row in rows]
     room = max(_FORMED_FLOATS, block.floats)
-    found: list[_Formed | _Factored] = []
+    calls: list[_Formed | _Factored] = []
     for number, call in enumerate(block.calls):
         reached = [column for column, deltas in enumerate(pulled) if deltas[number] is not None]
-        deltas = [each for column in reached if (each := pulled[column][number]) is not None]
+        deltas = [delta for column in reached if (delta := pulled[column][number]) is not None]
         for column in reached:
             pulled[column][number] = None  # freed as soon as its call has used it
         if not reached:
@@ -60,10 +60,10 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
         floats = deltas[0].shape[0] * call.entries * (len(deltas) + 2)
         if _forms(call, deltas, way, room=room - floats):
             room -= floats if call.rule.factored is not None else 0
-            found.append(_Formed.of(call, reached, deltas))
+            calls.append(_Formed.of(call, reached, deltas))
         else:
-            found.append(_Factored.of(call, reached, deltas))
-    return OutputColumns(block.records, len(rows), found, block.outputs[0].device)
+            calls.append(_Factored.of(call, reached, deltas))
+    return OutputColumns(block.records, len(rows), calls, block.outputs[0].device)
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class _Factored:
     def of(call: Call, reached: Sequence[int], deltas: Sequence[Tensor]) -> _Factored:
         rule = call.rule.factored
         assert rule is not None
-        given = in_range(call.input)
-        shared = rule.shared(call.layer, given)
+        inputs = in_range(call.input)
+        shared = rule.shared(call.layer, inputs)
         unweighed = torch.ones(len(deltas[0]), dtype=torch.float64, device=deltas[0].device)
-        single = Products.of(call, rule, given, shared, deltas[0], unweighed) if len(deltas) == 1 else None
-        return _Factored(call, rule, reached, deltas, given, shared, single)
+        single = Products.of(call, rule, inputs, shared, deltas[0], unweighed) if len(deltas) == 1 else None
+        return _Factored(call, rule, reached, deltas, inputs, shared, single)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
         if self.single is not None and list(wanted) == list(self.reached):
@@ -101,8 +101,8 @@ class _Factored:
         units = units.to(self.deltas[0].dtype)
         shape = (-1, *[1] * (self.deltas[0].dim() - 1))
         delta = self.deltas[0] * units[:, 0].reshape(shape)
-        for number, each in enumerate(self.deltas[1:], 1):
-            delta.addcmul_(each, units[:, number].reshape(shape))
+        for number, other in enumerate(self.deltas[1:], 1):
+            delta.addcmul_(other, units[:, number].reshape(shape))
         return Products.of(self.call, self.rule, self.input, self.shared, delta, scale)
 
 
@@ -120,35 +120,37 @@ class _Formed:
         assert formed is not None
         a, d = call.input, len(deltas)
         floats = formed.floats(call.layer, a, deltas[0], d)
-        kept: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for part in tiles(a.shape[0], floats, a.device):
-            rows = formed.rows(call.layer, a[part], [each[part] for each in deltas])
-            for name, own in rows.items():
-                if name not in kept:
-                    dtype = torch.float64 if d == 1 else own[0].dtype
-                    kept[name] = torch.empty((d, a.shape[0], own[0].shape[1]), dtype=dtype, device=a.device)
-                for row, store in zip(own, kept[name], strict=True):
+            rows = formed.rows(call.layer, a[part], [delta[part] for delta in deltas])
+            for name, entries in rows.items():
+                if name not in values:
+                    dtype = torch.float64 if d == 1 else entries[0].dtype
+                    values[name] = torch.empty((d, a.shape[0], entries[0].shape[1]), dtype=dtype, device=a.device)
+                for row, store in zip(entries, values[name], strict=True):
                     store[part] = row
-        return _Formed(call, reached, kept)
+        return _Formed(call, reached, values)
 
     def gram(self, wanted: Sequence[int]) -> Tensor:
-        grams = [inner_products(_those_of(wanted, self.reached, list(each))) for each in self.values.values()]
+        grams = [inner_products(_those_of(wanted, self.reached, list(entries))) for entries in self.values.values()]
         return functools.reduce(Tensor.add_, grams)
 
     def part(self, weights: Tensor) -> RecordTerm:
         if len(self.reached) == 1:
             scale = in_range(weights[:, self.reached[0]])
-            return Numbers(self.call, {name: _stored(each[0]) for name, each in self.values.items()}, scale)
+            return Numbers(self.call, {name: _stored(entries[0]) for name, entries in self.values.items()}, scale)
         units, scale = _units(_taken(weights, self.reached))
         return Numbers(
-            self.call, {name: _stored(_combined(each, units)) for name, each in self.values.items()}, in_range(scale)
+            self.call,
+            {name: _stored(_combined(entries, units)) for name, entries in self.values.items()},
+            in_range(scale),
         )
 
 
 def _those_of(wanted: Sequence[int], reached: Sequence[int], values: Sequence[Tensor]) -> list[Tensor]:
     """The wanted columns, of the values of those that were reached; zeros for the others."""
     known = dict(zip(reached, values, strict=True))
-    return [known[each] if each in known else torch.zeros_like(values[0]) for each in wanted]
+    return [known[column] if column in known else torch.zeros_like(values[0]) for column in wanted]
 
 
 def _forms(call: Call, deltas: Sequence[Tensor], way: Way, *, room: int) -> bool:

@@ -112,10 +112,10 @@ class Products:
     scale: Tensor
 
     @staticmethod
-    def of(call: Call, rule: Factored, given: Tensor, shared: Tensor | None, delta: Tensor, scale: Tensor) -> Products:
+    def of(call: Call, rule: Factored, inputs: Tensor, shared: Tensor | None, delta: Tensor, scale: Tensor) -> Products:
         """The factors of a call: its input as it was measured, and a backprop (n, ...) as it arrived."""
         delta = in_range(delta)
-        return Products(call, rule, given, delta, rule.measured(call.layer, given, [delta], shared), in_range(scale))
+        return Products(call, rule, inputs, delta, rule.measured(call.layer, inputs, [delta], shared), in_range(scale))
 
     def squares(self) -> Tensor:
         """At least the squared norm (n,) of what a record adds, up to the scale; not finite if it is not.
@@ -129,7 +129,7 @@ class Products:
         return squares
 
     def rows(self, rows: slice) -> Products:
-        """What some of the records add."""
+        """The same of some of the records."""
         return replace(
             self, input=self.input[rows], delta=self.delta[rows], gram=self.gram[rows], scale=self.scale[rows]
         )
@@ -158,22 +158,25 @@ class Numbers:
 
     def squares(self) -> Tensor:
         """As `Products.squares`, (n,): sums of squares, in which nothing cancels."""
-        total, *others = [squared_norms(each) for each in self.values.values()]
+        total, *others = [squared_norms(entries) for entries in self.values.values()]
         for other in others:
             total.add_(other)
         return total
 
     def rows(self, rows: slice) -> Numbers:
-        """What some of the records add."""
-        return Numbers(self.call, {name: each[rows] for name, each in self.values.items()}, self.scale[rows])
+        """The same of some of the records."""
+        return Numbers(self.call, {name: entries[rows] for name, entries in self.values.items()}, self.scale[rows])
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:
         """As `Products.summed`, factors (n,)."""
-        return {name: factors @ each.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0) for name, each in self.values.items()}
+        return {
+            name: factors @ entries.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for name, entries in self.values.items()
+        }
 
 
 RecordTerm = Products | Numbers
-"""What every record adds to a sum by one call of a layer: some numbers, times its scale."""
+"""Contribution of every record to a sum, through one call of a layer: some numbers, times the record's scale."""
 
 
 def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
@@ -210,7 +213,7 @@ def in_range(values: Tensor) -> Tensor:
 
 
 def _lost(a: Tensor, delta: Tensor) -> float:
-    """What rounding can hide of the squared norm of a record's part, relative to its squared reach."""
+    """Bound on what rounding can hide of a record's squared norm, relative to its squared reach."""
     sizes = a.shape[1:].numel() + delta.shape[1:].numel()
     return _LOST_IN_NORM * sizes + (_LOST_IN_SUM * delta.numel()) ** 2
 
@@ -250,10 +253,10 @@ class Total:
 
 def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:
     """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
-    found, end = [], 0
+    pieces, end = [], 0
     for run, length in enumerate(runs):
         start, end = end, end + length
         first, last = max(start, block.start), min(end, block.stop)
         if first < last:
-            found.append((run, slice(first - block.start, last - block.start)))
-    return found
+            pieces.append((run, slice(first - block.start, last - block.start)))
+    return pieces

@@ -56,13 +56,13 @@ def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
     with full_precision(tensors[0].device), torch.enable_grad():
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
-            given = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
+            arguments = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
             with listening(module, part.stop - start) as calls:
-                returned = module(*given)
+                returned = module(*arguments)
             form = form or OutputForm.of(returned)
             outputs = form.tensors(returned, part.stop - start)
             sources = {call.edge.node: call.source for call in calls}
-            live = [each for each in outputs if each.requires_grad]
+            live = [output for output in outputs if output.requires_grad]
             refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
@@ -97,7 +97,9 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
                 handles.append(layer.register_forward_hook(_hook(title, notes), prepend=True))
             elif isinstance(layer, SEQUENTIAL):
                 handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
-            if type(layer) is nn.MultiheadAttention and any(each.requires_grad for each in layer.parameters()):
+            if type(layer) is nn.MultiheadAttention and any(
+                parameter.requires_grad for parameter in layer.parameters()
+            ):
                 vars(layer)["forward"] = _attention(title, layer, notes)
                 replaced.append(layer)
             elif applies(layer):
@@ -155,8 +157,8 @@ def _hook(title: str, notes: Notes) -> Any:
         if not isinstance(a, Tensor):
             raise UnsupportedModule(f"{title} got its input by keyword; pass it by position.")
         if not isinstance(output, Tensor):
-            found = type(output).__name__
-            raise UnsupportedModule(f"{title} returns a {found}; a layer with a rule returns one tensor.")
+            returned = type(output).__name__
+            raise UnsupportedModule(f"{title} returns a {returned}; a layer with a rule returns one tensor.")
         trained = any(parameter.requires_grad for parameter in layer.parameters())
         notes.take(title, layer, RULES[type(layer)], a, output, trained=trained)
 
@@ -192,7 +194,7 @@ _MOST = 16  # numbers in a window, each of which takes one pass over the output
 
 
 def applies(layer: nn.Module) -> bool:
-    """Whether the layer is a mean over small windows that do not overlap, as torch computes it."""
+    """Say whether the layer is a mean over small windows that do not overlap, as torch computes it."""
     return (
         type(layer) is nn.AvgPool2d
         and "forward" not in vars(layer)
@@ -205,7 +207,7 @@ def applies(layer: nn.Module) -> bool:
 
 
 def means(layer: nn.AvgPool2d, images: Tensor) -> Tensor:
-    """What the layer returns for images (n, C, H, W), up to the order of its sums; torch's own for anything else."""
+    """Output of the layer for images (n, C, H, W), up to the order of its sums; torch's own for anything else."""
     kernel = _pair(layer.kernel_size)
     if images.dim() != 4 or images.shape[2] < kernel[0] or images.shape[3] < kernel[1]:
         return nn.AvgPool2d.forward(layer, images)
@@ -232,9 +234,9 @@ class _Means(torch.autograd.Function):
         (gradient,) = gradients
         whole = all(size % k == 0 for size, k in zip(ctx.shape[2:], ctx.kernel, strict=True))
         pulled = (gradient.new_empty if whole else gradient.new_zeros)(ctx.shape)
-        own = gradient / math.prod(ctx.kernel)
+        share = gradient / math.prod(ctx.kernel)
         for tap in _taps(pulled, ctx.kernel):
-            tap.copy_(own)
+            tap.copy_(share)
         return pulled, None
 
 

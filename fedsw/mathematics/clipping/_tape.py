@@ -91,12 +91,14 @@ class Tape:
             rows = [[self._below(head, unit) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
             for block in self._blocks:
-                found = columns(block, [row for own in rows for row in own])
-                grams = [found.gram(slice(end - len(own), end)) for end, own in zip(ends, rows, strict=True)]
+                measured = columns(block, [row for head_rows in rows for row in head_rows])
+                grams = [
+                    measured.gram(slice(end - len(head_rows), end)) for end, head_rows in zip(ends, rows, strict=True)
+                ]
                 weights = torch.cat(list(clip(block.rows, grams)), dim=1)
                 keep = self._healthy(heads, grams, block.rows)
                 self._total.add(
-                    total, found.parts(weights), self._part(limits, block), keep, overlaps(runs, block.rows)
+                    total, measured.parts(weights), self._part(limits, block), keep, overlaps(runs, block.rows)
                 )
         return total
 
@@ -112,9 +114,9 @@ class Tape:
         with full_precision(self.device), torch.no_grad():
             ones = self._ones()
             for block in self._blocks:
-                found = columns(block, [ones])
-                weights, keep = clip(block.rows, found.gram(slice(None)).reshape(-1))
-                parts = found.parts(weights.unsqueeze(1))
+                measured = columns(block, [ones])
+                weights, keep = clip(block.rows, measured.gram(slice(None)).reshape(-1))
+                parts = measured.parts(weights.unsqueeze(1))
                 self._total.add(total, parts, self._part(limits, block), keep, overlaps(runs, block.rows))
         return total
 
@@ -131,7 +133,7 @@ class Tape:
         return self.clipped_column(along, limits, runs)
 
     def _healthy(self, heads: Sequence[Tensor], grams: Sequence[Tensor], rows: slice) -> Tensor:
-        return finite([row_sums(each) for each in (*grams, *(head.detach()[rows] for head in heads))])
+        return finite([row_sums(values) for values in (*grams, *(head.detach()[rows] for head in heads))])
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
@@ -150,17 +152,17 @@ class Tape:
 
     def _columns_slopes(self, head: Tensor) -> Tensor:
         """Derivatives (n, d), float64, of the d columns of a head in the one column of the module."""
-        found = []
+        slopes = []
         for unit in units(head):
             (slope,) = torch.autograd.grad((head,), self._live, (unit,), retain_graph=True, allow_unused=True)
-            found.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
-        return torch.stack(found).to(torch.float64).T
+            slopes.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
+        return torch.stack(slopes).to(torch.float64).T
 
     def _below(self, head: Tensor, cotangents: Tensor) -> list[Tensor | None]:
         """Pull cotangents of a head back to the module's outputs; None where none arrives."""
         pulled = torch.autograd.grad((head,), self._live, (cotangents,), retain_graph=True, allow_unused=True)
-        found = {id(leaf): each for leaf, each in zip(self._live, pulled, strict=True)}
-        return [found.get(id(leaf)) for leaf in self._leaves]
+        by_leaf = {id(leaf): cotangent for leaf, cotangent in zip(self._live, pulled, strict=True)}
+        return [by_leaf.get(id(leaf)) for leaf in self._leaves]
 
     def _require_head(self, head: Tensor) -> None:
         require_head(head, self.records, self._live, self._total.names)

@@ -210,10 +210,10 @@ class full_precision:
 def _hold() -> None:
     global _holders
     with _lock:
-        found = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
+        current = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
         if not _holders:
-            _callers[:] = found
-        for (backend, switch, exact), value in zip(_SWITCHES, found, strict=True):
+            _callers[:] = current
+        for (backend, switch, exact), value in zip(_SWITCHES, current, strict=True):
             if value != exact:
                 setattr(backend, switch, exact)
         _holders += 1

@@ -49,15 +49,15 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
         remember(module, inputs)
 
 
-def examine(model: nn.Module, given: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
+def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
     """Compare a batch with its records alone; changes the model's buffers if its forward does."""
-    tensors = [value for value in given if isinstance(value, Tensor)]
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
     n = next((len(value) for value in tensors), 0)
     if n < 2:
         raise ValueError(f"probing for mixed records takes at least 2 records; got {n}.")
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     states = _generator_states(tensors)
-    together = _measure(model, given, heads)
+    together = _measure(model, inputs, heads)
     if any(not torch.equal(*pair) for pair in zip(states, _generator_states(tensors), strict=True)):
         raise UnsupportedModule(
             "a forward pass draws random numbers (functional dropout, noise): cotangents would meet other outputs than "
@@ -72,7 +72,7 @@ def examine(model: nn.Module, given: Sequence[Any], heads: Heads | None, toleran
     if not all(bool(value.isfinite().all()) for value, _ in together):
         raise ValueError("the outputs of made-up records are not finite; give records that the module takes.")
     for i in range(n):
-        single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in given]
+        single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
         try:
             separate = _measure(model, single, heads), _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
@@ -90,7 +90,7 @@ def examine(model: nn.Module, given: Sequence[Any], heads: Heads | None, toleran
 
 
 def passed(module: nn.Module, inputs: Sequence[Any]) -> bool:
-    """Whether the module passed before, in these modes, on inputs of these shapes and types."""
+    """Say whether the module passed before, in these modes, on inputs of these shapes and types."""
     return _likeness(module, inputs) in _passed.get(module, ())
 
 
@@ -101,8 +101,8 @@ def remember(module: nn.Module, inputs: Sequence[Any]) -> None:
 
 def copied(module: nn.Module, *, double: bool) -> nn.Module:
     """A copy to try things on, without the graphs of earlier passes that the module may keep."""
-    kept = [value for child in module.modules() for value in vars(child).values() if isinstance(value, Tensor)]
-    memo: dict[int, Any] = {id(value): value.detach() for value in kept if value.grad_fn is not None}
+    tensors = [value for child in module.modules() for value in vars(child).values() if isinstance(value, Tensor)]
+    memo: dict[int, Any] = {id(value): value.detach() for value in tensors if value.grad_fn is not None}
     try:
         copy_ = copy.deepcopy(module, memo)
     except Exception as error:  # whatever the module holds
@@ -128,7 +128,7 @@ _MIXED = (
 
 
 def _likeness(module: nn.Module, inputs: Sequence[Any]) -> Hashable:
-    """What decides whether another rehearsal could come out differently: layers, modes, hooks, shapes and types."""
+    """Key of a rehearsal, equal where another one would come out the same: layers, modes, hooks, shapes and types."""
     layers = tuple(
         (id(child), type(child), child.training, len(child._forward_hooks), len(child._forward_pre_hooks))
         for child in module.modules()
@@ -164,8 +164,8 @@ def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | N
                 squares.append(None)
                 continue
             gradients = torch.autograd.grad(head.sum(), trained, retain_graph=True, allow_unused=True)
-            found = [each.double().square().sum() for each in gradients if each is not None]
-            squares.append(sum(found, head.new_zeros(())))
+            parts = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+            squares.append(sum(parts, head.new_zeros(())))
     return squares
 
 
@@ -210,7 +210,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
 
 
 def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | None:
-    """What is wrong with a module on made-up records like the inputs; None if nothing, or if it passed before."""
+    """Fault of a module on made-up records like the inputs; None without a fault, or if it passed before."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     if not tensors or any(value.dim() == 0 for value in tensors) or passed(module, inputs):
         return None
@@ -218,11 +218,11 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
     reason: Exception | None = None
     with unmoved_generators(tensors):
         generator = torch.Generator().manual_seed(0)
-        for given in _made_up(module, inputs, generator):
+        for made in _made_up(module, inputs, generator):
             for double in (True, False):  # a forward that casts to float32 itself takes no float64
                 model = moved(copied(module, double=double), generator)
                 try:
-                    examine(model, [_cast(value, double) for value in given], None, EXACT if double else ROUNDED)
+                    examine(model, [_cast(value, double) for value in made], None, EXACT if double else ROUNDED)
                 except UnsupportedModule as fault:
                     return fault
                 except Exception as fault:  # the user's code on values that it may not be made for
@@ -238,7 +238,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
 
 
 def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
-    """Whether a function that a layer was given, code of one's own or a second input decides what a forward does."""
+    """Say whether a forward pass depends on code of a user's own, a function given to a layer, or a second input."""
     if sum(isinstance(value, Tensor) for value in inputs) > 1:
         return True
     return any(
@@ -256,9 +256,9 @@ def _made_up(module: nn.Module, inputs: Sequence[Any], generator: torch.Generato
     for careful in (False, True):
         for rows in (3, 2):
             for _ in range(_TRIES):
-                given = [_like(value, rows, min(tables, default=2), generator, careful=careful) for value in inputs]
-                if _distinct([value for value in given if isinstance(value, Tensor)]):
-                    yield given
+                made = [_like(value, rows, min(tables, default=2), generator, careful=careful) for value in inputs]
+                if _distinct([value for value in made if isinstance(value, Tensor)]):
+                    yield made
                     break
 
 

@@ -1,4 +1,4 @@
-"""What a module may return, and what cannot be clipped record by record: found before data is seen, refused by name."""
+"""Checks of a module before data is seen: what cannot be clipped record by record is refused, by name."""
 
 from __future__ import annotations
 
@@ -68,32 +68,32 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
     Source: docs/guarantees/clipping.md.
     """
     owners: dict[int, str] = {}
-    found: dict[str, nn.Parameter] = {}
+    parameters: dict[str, nn.Parameter] = {}
     for name, child in module.named_modules():
-        own = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
+        held = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
         reason = (
             _mixing(child)
             or _stateful(child)
             or _attention(child)
-            or _parameters(child, own)
+            or _parameters(child, held)
             or _second_batch(child)
             or _view(child)
         )
         if reason is not None:
             raise UnsupportedModule(f"{describe(name, child)} {reason}.")
-        for key, parameter in own.items():
+        for key, parameter in held.items():
             path = f"{name}.{key}" if name else key
             owner = owners.setdefault(id(parameter), path)
             if owner == path:
-                found[path] = parameter
+                parameters[path] = parameter
             elif parameter.requires_grad:
                 raise UnsupportedModule(
                     f"parameters {owner!r} and {path!r} are one tensor: its per-sample "
                     "gradient has cross terms that a layer-by-layer norm misses. Give each layer its own "
                     f"parameter, {_FREEZE}."
                 )
-    _refuse_shared_memory(found)
-    return found
+    _refuse_shared_memory(parameters)
+    return parameters
 
 
 def describe(name: str, module: nn.Module) -> str:
@@ -157,7 +157,9 @@ def _stateful(module: nn.Module) -> str | None:
 
 
 def _attention(module: nn.Module) -> str | None:
-    if type(module) is not nn.MultiheadAttention or not any(each.requires_grad for each in module.parameters()):
+    if type(module) is not nn.MultiheadAttention or not any(
+        parameter.requires_grad for parameter in module.parameters()
+    ):
         return None
     return attention.refusal(module)
 
@@ -170,16 +172,16 @@ def _names(module: nn.Module) -> tuple[str, ...]:
 
 
 def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
-    own = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
-    if not own:
+    trained = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
+    if not trained:
         return None
-    names = ", ".join(repr(key) for key in own)
+    names = ", ".join(repr(key) for key in trained)
     if not _names(module):
         return f"holds {names}, and its per-sample gradient has no rule; {_remedy(module)}, {_FREEZE}"
-    if set(own) - set(_names(module)):
+    if set(trained) - set(_names(module)):
         plain = type(module).__name__
         return f"computes its weight from {names} (weight norm, pruning, ...); use a plain {plain}"
-    for key, parameter in own.items():
+    for key, parameter in trained.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             return f"has {key!r} in {parameter.dtype}, too coarse for a norm; call .float() on it"
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -219,8 +221,8 @@ def _refuse_shared_memory(parameters: Mapping[str, Tensor]) -> None:
         placed.setdefault(storage, []).append((start, start + reach * value.element_size(), name, value.requires_grad))
     for views in placed.values():
         views.sort()
-        for place, (_, end, first, trained) in enumerate(views):
-            for start, _, second, also in views[place + 1 :]:
+        for index, (_, end, first, trained) in enumerate(views):
+            for start, _, second, also in views[index + 1 :]:
                 if start >= end:
                     break
                 if trained or also:
@@ -288,7 +290,7 @@ def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Ma
     if head.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
     reached = list(leaves([head], {})) if head.requires_grad else []
-    if not any(each is leaf for each in reached for leaf in live):
+    if not any(tensor is leaf for tensor in reached for leaf in live):
         raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
     refuse_strays(reached, names)
 
@@ -297,12 +299,12 @@ def units(head: Tensor) -> list[Tensor]:
     """The cotangents that select each column of a head (n, ...), for every record; each of the head's shape."""
     if head.shape[1:].numel() == 1:
         return [torch.ones_like(head)]
-    found = []
+    cotangents = []
     for r in range(head.shape[1]):
         unit = torch.zeros_like(head)
         unit[:, r].fill_(1.0)
-        found.append(unit)
-    return found
+        cotangents.append(unit)
+    return cotangents
 
 
 def chained(slope: Tensor, squares: Tensor) -> Tensor:
@@ -327,7 +329,7 @@ class OutputForm:
             return OutputForm(single=True)
         named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
         parts = list(returned.values()) if named else returned if isinstance(returned, tuple) else []
-        if not parts or not all(isinstance(each, Tensor) for each in parts):
+        if not parts or not all(isinstance(part, Tensor) for part in parts):
             raise ValueError(
                 f"the module returned {type(returned).__name__}; it must return a tensor, a tuple of tensors, or a "
                 "dict of tensors by name."
@@ -336,12 +338,12 @@ class OutputForm:
 
     def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
         """The tensors (n, ...) of what the module returned for n records, in the order of this form."""
-        own = OutputForm.of(returned)
-        if own.single != self.single or (own.names is None) != (self.names is None):
+        form = OutputForm.of(returned)
+        if form.single != self.single or (form.names is None) != (self.names is None):
             raise UnsupportedModule("the module returned outputs of another form for some records than for others.")
-        if self.names is not None and set(own.names or ()) != set(self.names):
+        if self.names is not None and set(form.names or ()) != set(self.names):
             raise UnsupportedModule(
-                f"the module returned outputs {sorted(own.names or ())} for some records and {sorted(self.names)} for "
+                f"the module returned outputs {sorted(form.names or ())} for some records and {sorted(self.names)} for "
                 "others. Return the same names always."
             )
         parts = self.parts(returned)

@@ -66,12 +66,12 @@ def sort_rows(rows: Tensor) -> Tensor:
     return _by_rows(functools.partial(np.sort, axis=-1), rows)
 
 
-def means_by_rank(own: Ranked, other: Tensor, ties: Ties) -> Tensor:
-    """Slot means (k, n) that the ranks of own (k, n) see in the sorted rows of other (k, m)."""
-    n, m = own.values.shape[-1], other.shape[-1]
+def means_by_rank(sample: Ranked, other: Tensor, ties: Ties) -> Tensor:
+    """Slot means (k, n) that the ranks of a sample (k, n) see in the sorted rows of the other one (k, m)."""
+    n, m = sample.values.shape[-1], other.shape[-1]
     if ties == "stable":
         return means_of_slots(n, other)
-    integral, (first, end) = _integral_at_slots(other, n), blocks(own.values)
+    integral, (first, end) = _integral_at_slots(other, n), blocks(sample.values)
     block = integral.gather(-1, end).sub_(integral.gather(-1, first))
     return block.mul_(n / m).div_(end.sub_(first))
 
@@ -82,7 +82,7 @@ def means_of_slots(n: int, other: Tensor) -> Tensor:
 
 
 def _by_rows(function: Callable[[NDArray[Any]], NDArray[Any]], rows: Tensor) -> Tensor:
-    """What a numpy function makes of rows (k, n), some of them on each thread; numpy holds no lock meanwhile."""
+    """Apply a numpy function to rows (k, n), some of them on each thread; numpy holds no lock meanwhile."""
     array = rows.detach().numpy()
     made = np.empty(array.shape, function(array[:0]).dtype)
     parts = max(1, min(_threads(), len(array), array.size // _WORTH_A_THREAD))
@@ -121,7 +121,7 @@ def share_out(work: Callable[[slice], None], parts: Sequence[slice], most: int =
     try:
         some()
     finally:
-        for fault in [each.exception() for each in helping]:
+        for fault in [helper.exception() for helper in helping]:
             if fault is not None:
                 raise fault
 

@@ -32,16 +32,16 @@ class FairMaps:
     def __call__(self, scores: Array, groups: NDArray[np.int64], generator: np.random.Generator) -> Array:
         """Fair scores (n,) of scores (n,) and groups (n,); what is random in them is for fairness, not for privacy."""
         middles = (self.edges[:-1] + self.edges[1:]) / 2
-        own = bins_of(scores, self.edges)
-        rising = self.maps.cumsum(axis=2)[groups, own]
+        bins = bins_of(scores, self.edges)
+        rising = self.maps.cumsum(axis=2)[groups, bins]
         draws = generator.random((len(scores), 1)) * rising[:, -1:]
         return np.asarray(middles[(draws >= rising).sum(axis=1)])
 
 
 def bins_of(scores: Array, edges: Array) -> NDArray[np.int64]:
     """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin."""
-    place = np.searchsorted(edges, np.asarray(scores, dtype=np.float64), side="right") - 1
-    return np.asarray(np.clip(place, 0, len(edges) - 2), dtype=np.int64)
+    index = np.searchsorted(edges, np.asarray(scores, dtype=np.float64), side="right") - 1
+    return np.asarray(np.clip(index, 0, len(edges) - 2), dtype=np.int64)
 
 
 def distributions_of(counts: Array) -> tuple[Array, Array]:

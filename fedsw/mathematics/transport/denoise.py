@@ -64,8 +64,8 @@ def wavelet_denoise(
     coefficients = pywt.wavedecn(padded, wavelet, mode="periodization", level=levels, axes=axes)
     for level, bands in enumerate(coefficients[1:]):
         for name, band in bands.items():
-            asked = thresholds[level] * deviation if thresholds else _thresholds(band, deviation)
-            bands[name] = np.sign(band) * np.maximum(np.abs(band) - asked, 0.0)
+            cut = thresholds[level] * deviation if thresholds else _thresholds(band, deviation)
+            bands[name] = np.sign(band) * np.maximum(np.abs(band) - cut, 0.0)
     smooth: NDArray[np.float64] = pywt.waverecn(coefficients, wavelet, mode="periodization", axes=axes)
     corner = (slice(None), *(slice(0, side) for _ in axes))
     return torch.from_numpy(np.ascontiguousarray(smooth[corner]).reshape(n, p))
@@ -81,8 +81,8 @@ def image_side(features: int) -> int:
 
 def cosine_matrix(side: int) -> Tensor:
     """Matrix (side, side) of the orthonormal cosine transform (DCT-II), float64: its inverse is its transpose."""
-    place = torch.arange(side, dtype=torch.float64)
-    angles = math.pi / side * (place + 0.5) * place.unsqueeze(1)
+    index = torch.arange(side, dtype=torch.float64)
+    angles = math.pi / side * (index + 0.5) * index.unsqueeze(1)
     matrix = torch.cos(angles) * math.sqrt(2 / side)
     matrix[0] = math.sqrt(1 / side)
     return matrix

@@ -192,7 +192,7 @@ class EntropicMatching:
 
     @property
     def converged(self) -> bool:
-        """Whether every plan met the tolerance."""
+        """True if every plan met the tolerance."""
         return self.marginal_error <= self.tolerance
 
 
@@ -246,9 +246,9 @@ def sinkhorn_divergence(generated: Tensor, released: Tensor, **solved: Any) -> E
     Like W_p it fits the released law, noise included; shapes and arguments are as there. Source: Feydy et al. 2019.
     """
     pairs = ((generated, released), (generated, generated), (released, released))
-    both, own, other = [entropic_loss(x, y, **solved) for x, y in pairs]
-    error = max(both.marginal_error, own.marginal_error, other.marginal_error)
-    return EntropicMatching(both.loss - (own.loss + other.loss) / 2, error, both.tolerance)
+    both, of_generated, of_released = [entropic_loss(x, y, **solved) for x, y in pairs]
+    error = max(both.marginal_error, of_generated.marginal_error, of_released.marginal_error)
+    return EntropicMatching(both.loss - (of_generated.loss + of_released.loss) / 2, error, both.tolerance)
 
 
 def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:

@@ -19,7 +19,7 @@ _UNIT = 1e-6
 
 @dataclass(frozen=True)
 class Slices:
-    """What a client released: directions, noisy projections, and the standard deviation of the noise.
+    """Random slices that a client released: directions, noisy projections, standard deviation of the noise.
 
     Directions (p, k) are unit columns; projections (n, k) are each record's noisy coordinates along them. Whatever is
     computed from them is post-processing. The constructor also checks releases that arrive from elsewhere: ValueError.
@@ -138,11 +138,11 @@ def noised_swd(
     value, cotangents = points.new_zeros(()), torch.zeros_like(points)
     for pool in _pools(releases):
         theta = pool.directions.to(points)
-        own = points @ theta
+        projected = points @ theta
         if dummy:
-            normals = stream.normals(own.numel())
-            own = own + pool.sigma * torch.from_numpy(normals).reshape(own.shape).to(own)
-        losses, slopes = (_w1 if order == 1 else _w2_squared)(own, pool.projections.to(points))
+            normals = stream.normals(projected.numel())
+            projected = projected + pool.sigma * torch.from_numpy(normals).reshape(projected.shape).to(projected)
+        losses, slopes = (_w1 if order == 1 else _w2_squared)(projected, pool.projections.to(points))
         weight = len(pool) / total / pool.count
         value = value + weight * losses.sum()
         cotangents += weight * slopes @ theta.T
@@ -167,34 +167,34 @@ def _pools(releases: Sequence[Slices]) -> list[Slices]:
     ]
 
 
-def _w2_squared(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """W2^2 of every column, (k,), and its derivative in the own values (m, k); other is (n, k)."""
-    means = slot_means(own, other)
-    gaps = own - means
+def _w2_squared(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """W2^2 of every column, (k,), and its derivative in the sample's values (m, k); the other sample is (n, k)."""
+    means = slot_means(sample, other)
+    gaps = sample - means
     within = (other.square().mean(dim=0) - means.square().mean(dim=0)).clamp(min=0)
-    return gaps.square().mean(dim=0) + within, gaps * (2 / own.shape[0])
+    return gaps.square().mean(dim=0) + within, gaps * (2 / sample.shape[0])
 
 
-def _w1(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """W1 of every column, (k,), and its derivative in the own values (m, k); other is (n, k)."""
-    size = max(1, DEFAULT_MEMORY_LIMIT // (_BYTES_PER_SAMPLE * (own.shape[0] + other.shape[0])))
+def _w1(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """W1 of every column, (k,), and its derivative in the sample's values (m, k); the other sample is (n, k)."""
+    size = max(1, DEFAULT_MEMORY_LIMIT // (_BYTES_PER_SAMPLE * (sample.shape[0] + other.shape[0])))
     parts = [
-        _w1_of_rows(own[:, start : start + size].T.contiguous(), other[:, start : start + size].T.contiguous())
-        for start in range(0, own.shape[1], size)
+        _w1_of_rows(sample[:, start : start + size].T.contiguous(), other[:, start : start + size].T.contiguous())
+        for start in range(0, sample.shape[1], size)
     ]
     return torch.cat([values for values, _ in parts]), torch.cat([slopes for _, slopes in parts]).T
 
 
-def _w1_of_rows(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def _w1_of_rows(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """The same for rows (k, m) and (k, n), exact for any sizes: the integral of |F - G| over the merged sample."""
     # The derivative in rank i is the part of its slot where the other quantile function lies below, less that above.
-    m, n = own.shape[1], other.shape[1]
-    u, order = torch.sort(own, dim=-1, stable=True)
+    m, n = sample.shape[1], other.shape[1]
+    u, order = torch.sort(sample, dim=-1, stable=True)
     v = torch.sort(other, dim=-1).values
     merged = torch.sort(torch.cat([u, v], dim=-1), dim=-1).values
     gaps = (torch.searchsorted(u, merged, right=True) * n - torch.searchsorted(v, merged, right=True) * m).abs()
     values = (gaps[:, :-1].to(torch.float64) * merged.diff(dim=-1)).sum(dim=-1) / (m * n)
-    rank = torch.arange(m, device=own.device)
+    rank = torch.arange(m, device=sample.device)
     below = (torch.searchsorted(v, u) * m - rank * n).clamp(0, n)
     above = ((rank + 1) * n - torch.searchsorted(v, u, right=True) * m).clamp(0, n)
     slopes = (below - above).to(torch.float64) / (m * n)

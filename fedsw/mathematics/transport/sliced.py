@@ -113,22 +113,22 @@ def project(outputs: Tensor, radius: float) -> Tensor:
 
 
 def slot_means(
-    own: Tensor, other: Tensor, *, ties: Ties = "shared", memory_limit: int = DEFAULT_MEMORY_LIMIT
+    sample: Tensor, other: Tensor, *, ties: Ties = "shared", memory_limit: int = DEFAULT_MEMORY_LIMIT
 ) -> Tensor:
-    """Mean of the other sample's quantile function over the slot of every own value, column by column.
+    """Mean of the other sample's quantile function over the slot of every value of a sample, column by column.
 
-    The i-th smallest of n own values sees n times the integral over [(i-1)/n, i/n] of the other sample's
+    The i-th smallest of n values sees n times the integral over [(i-1)/n, i/n] of the other sample's
     quantile function. With equal sizes that is the other sample's i-th smallest value; with unequal sizes it
     is the mean of `other` under that row of the optimal one-dimensional plan, which is never formed.
 
-    Own values are (n, k), a column a direction, and so are the slot means, float64; others are (m, k). "shared" gives
-    tied own values the mean of their slots; "stable" gives them slots in row order, which keeps the sensitivities only
+    Values are (n, k), a column a direction, and so are the slot means, float64; the others are (m, k). "shared" gives
+    tied values the mean of their slots; "stable" gives them slots in row order, which keeps the sensitivities only
     if that order does not depend on the data. Columns are treated in chunks that stay below so many bytes.
 
     Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
     """
-    _require_same_width(own, other)
-    left, right = _as_rows(own.detach().T), _as_rows(other.detach().T)
+    _require_same_width(sample, other)
+    left, right = _as_rows(sample.detach().T), _as_rows(other.detach().T)
     means = torch.empty_like(left)
 
     def fill(part: slice) -> None:
@@ -140,7 +140,12 @@ def slot_means(
 
 
 def cotangents(
-    own: Tensor, other: Tensor, directions: Tensor, *, ties: Ties = "shared", memory_limit: int = DEFAULT_MEMORY_LIMIT
+    sample: Tensor,
+    other: Tensor,
+    directions: Tensor,
+    *,
+    ties: Ties = "shared",
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the sliced W2^2 between two samples with respect to each of their points.
 
@@ -157,8 +162,8 @@ def cotangents(
 
     Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
     """
-    theta = _unit_columns(own, other, directions)
-    u_all, v_all = _as_rows(own.detach().T), _as_rows(other.detach().T)
+    theta = _unit_columns(sample, other, directions)
+    u_all, v_all = _as_rows(sample.detach().T), _as_rows(other.detach().T)
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)
     for part in _parts(k, memory_limit // (2 * 8 * (n + m))):  # half of the limit is for what is kept of all blocks
@@ -180,7 +185,7 @@ def cotangents(
 
 
 def sliced_w2(
-    own: Tensor,
+    sample: Tensor,
     other: Tensor,
     directions: Tensor,
     *,
@@ -192,12 +197,12 @@ def sliced_w2(
     Outputs are (n, d) and (m, d), directions (d, k) unit columns. The scalar, float64, is accurate to about 1e-15 times
     the largest squared norm; projected and sorted in float32, which takes half the time, its root to 1e-7 of the norm.
     """
-    theta = _unit_columns(own, other, directions)
-    n, m, k = len(own), len(other), theta.shape[1]
-    total = torch.zeros((), dtype=torch.float64, device=own.device)
+    theta = _unit_columns(sample, other, directions)
+    n, m, k = len(sample), len(other), theta.shape[1]
+    total = torch.zeros((), dtype=torch.float64, device=sample.device)
     for part in _parts(k, memory_limit // (_BYTES_PER_SAMPLE * (n + m))):
         turned = theta[:, part].T.to(dtype)  # ties do not matter to the value: a matrix product may untie points here
-        u, v = (sort_rows(_turned(side.detach(), turned)) for side in (own, other))
+        u, v = (sort_rows(_turned(side.detach(), turned)) for side in (sample, other))
         if n == m:
             total += u.sub_(v).square_().sum(dtype=torch.float64) / n
         else:
@@ -259,12 +264,12 @@ def _halves(values: Tensor, top: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return high, (values - high).add_(fine).sub_(fine)
 
 
-def _unit_columns(own: Tensor, other: Tensor, directions: Tensor) -> Tensor:
-    _require_same_width(own, other)
-    if directions.ndim != 2 or directions.shape[0] != own.shape[1]:
+def _unit_columns(sample: Tensor, other: Tensor, directions: Tensor) -> Tensor:
+    _require_same_width(sample, other)
+    if directions.ndim != 2 or directions.shape[0] != sample.shape[1]:
         raise ValueError(
-            f"directions have shape {tuple(directions.shape)} for outputs of dimension {own.shape[1]}: "
-            f"expected ({own.shape[1]}, k)."
+            f"directions have shape {tuple(directions.shape)} for outputs of dimension {sample.shape[1]}: "
+            f"expected ({sample.shape[1]}, k)."
         )
     return directions.detach().to(torch.float64)
 
@@ -291,14 +296,14 @@ def _parts(k: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
 
-def _require_same_width(own: Tensor, other: Tensor) -> None:
-    if own.ndim != 2 or other.ndim != 2 or own.shape[1] != other.shape[1]:
+def _require_same_width(sample: Tensor, other: Tensor) -> None:
+    if sample.ndim != 2 or other.ndim != 2 or sample.shape[1] != other.shape[1]:
         raise ValueError(
-            f"samples have shapes {tuple(own.shape)} and {tuple(other.shape)}: expected (n, d) and (m, d)."
+            f"samples have shapes {tuple(sample.shape)} and {tuple(other.shape)}: expected (n, d) and (m, d)."
         )
-    if own.shape[0] == 0 or other.shape[0] == 0:
+    if sample.shape[0] == 0 or other.shape[0] == 0:
         raise ValueError(
-            f"a sample is empty (sizes {own.shape[0]} and {other.shape[0]}): a Wasserstein distance needs at "
+            f"a sample is empty (sizes {sample.shape[0]} and {other.shape[0]}): a Wasserstein distance needs at "
             "least one record on each side. Raise the batch fraction or drop the empty group."
         )
 

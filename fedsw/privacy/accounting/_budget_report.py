@@ -54,8 +54,8 @@ def budget_report(
 
     Source: docs/guarantees/accounting.md.
     """
-    given = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
-    missing = [name for name, value in given.items() if value is None]
+    numbers = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
+    missing = [name for name, value in numbers.items() if value is None]
     if len(missing) != 1:
         raise ValueError(
             f"give exactly two of noise_multiplier, epsilon and steps; {3 - len(missing)} were given, "

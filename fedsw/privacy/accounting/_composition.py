@@ -112,7 +112,7 @@ class Composition:
         return max((self._refine(side, delta)[0] for side in self._sides), default=0.0)
 
     def beyond(self, delta: float) -> str | None:
-        """Why no epsilon can be vouched for at delta although there is noise; None if one can."""
+        """Reason why no epsilon can be vouched for at delta although there is noise; None if one can."""
         aside, count = round_off(self._counts, self._device), sum(self._counts.values())
         if self._noiseless or not count or aside < delta:
             return None
@@ -149,7 +149,7 @@ class Composition:
         return max((self._finest_delta(side, epsilon) for side in self._sides), default=0.0)
 
     def within(self, epsilon: float, delta: float) -> bool:
-        """Whether one reading shows (epsilon, delta)-DP, so that :meth:`epsilon` is no more; False leaves it open."""
+        """True if one reading shows (epsilon, delta)-DP, so that :meth:`epsilon` is no more; False leaves it open."""
         check_delta(delta)
         if math.isinf(epsilon) or self._noiseless:
             return math.isinf(epsilon)
@@ -235,10 +235,10 @@ def epsilon(steps: StepCounts, delta: float, *, device: torch.device | str = "cp
     DeltaTooSmall if round-off uses delta up, naming how much of it; ValueError if delta is not in [1e-10, 1).
     """
     composition = Composition(steps, device=device)
-    found = composition.epsilon(delta)
-    if math.isinf(found) and (reason := composition.beyond(delta)):
+    value = composition.epsilon(delta)
+    if math.isinf(value) and (reason := composition.beyond(delta)):
         raise DeltaTooSmall(reason)
-    return found
+    return value
 
 
 def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a run has spent, on disk before anything it pays for is released."""
+"""The ledger of a run: every charge is on disk before anything that it pays for is released."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Plan(Protocol):
 
 
 class Limiter(Protocol):
-    """Whose agreement a ledger needs beside its own budget: the account of the data set."""
+    """Whoever must agree to a charge beside the ledger's own budget: the account of the data set."""
 
     def admit(self, taken: Mapping[str, Mapping[Step, int]]) -> None:
         """Agree to what each group has taken, the next release included, or raise before anything is written."""
@@ -332,7 +332,7 @@ class Ledger:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of its file."""
         return self._journal.path
 
     @property
@@ -342,12 +342,12 @@ class Ledger:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be used: false once it is closed."""
+        """False once it is closed."""
         return self._journal.is_open
 
     @property
     def guarantee(self) -> bool:
-        """Whether the accountant's epsilon is proven to be an upper bound for the ledger's noise."""
+        """True if the accountant's epsilon is proven to be an upper bound for the ledger's noise."""
         return is_proven(self.accountant, self.mechanism)
 
     def entries(self) -> list[Entry]:
@@ -371,7 +371,7 @@ class Ledger:
             return self._journal.head
 
     def passes(self, head: Head) -> bool:
-        """Whether a row is one of this account's: false for an older copy, and for one that went on otherwise."""
+        """Say whether a row is in this ledger: False for an older copy, and for one that went on otherwise."""
         with self._mutex:
             return self._journal.passes(head)
 
@@ -426,7 +426,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Spending:
-    """What one ledger is charged; see :meth:`Ledger.spend`."""
+    """One charge of one ledger; see :meth:`Ledger.spend`."""
 
     ledger: Ledger
     round: int
@@ -445,30 +445,34 @@ def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
     Returns, for each, in their order, epsilon or what `spend` raises (OSError where the disk failed). ValueError if a
     ledger is named twice; nothing is then written.
     """
-    if len({id(each.ledger) for each in spendings}) < len(spendings):
+    if len({id(spending.ledger) for spending in spendings}) < len(spendings):
         raise ValueError("a ledger is named twice; one release is charged to each at a time")
-    found: list[float | Exception] = []
-    for each in spendings:
+    outcomes: list[float | Exception] = []
+    for spending in spendings:
         try:
-            found.append(each.ledger._charge(each.round, each.attempt, each.charges, each.sigma, synced=False))
+            outcomes.append(
+                spending.ledger._charge(
+                    spending.round, spending.attempt, spending.charges, spending.sigma, synced=False
+                )
+            )
         except Exception as fault:
-            found.append(fault)
-    written = [place for place, spent in enumerate(found) if not isinstance(spent, Exception)]
-    synced = files.sync_all([spendings[place].ledger._journal.log for place in written])
-    for place, lost in zip(written, synced, strict=True):
+            outcomes.append(fault)
+    written = [index for index, spent in enumerate(outcomes) if not isinstance(spent, Exception)]
+    synced = files.sync_all([spendings[index].ledger._journal.log for index in written])
+    for index, lost in zip(written, synced, strict=True):
         if lost is not None:
-            spendings[place].ledger.close()  # its file is read again before anything more is charged to it
-            found[place] = lost
-    limited = [p for p in written if not isinstance(found[p], Exception) and spendings[p].ledger.limiter is not None]
+            spendings[index].ledger.close()  # its file is read again before anything more is charged to it
+            outcomes[index] = lost
+    limited = [p for p in written if not isinstance(outcomes[p], Exception) and spendings[p].ledger.limiter is not None]
     with ThreadPoolExecutor(min(files.AT_ONCE, len(limited)) or 1) as waiting:
-        refusals = waiting.map(_refusal, [spendings[place].ledger for place in limited])
-        for place, refusal in zip(limited, refusals, strict=True):
-            found[place] = refusal or found[place]
-    return found
+        refusals = waiting.map(_refusal, [spendings[index].ledger for index in limited])
+        for index, refusal in zip(limited, refusals, strict=True):
+            outcomes[index] = refusal or outcomes[index]
+    return outcomes
 
 
 def _refusal(ledger: Ledger) -> Exception | None:
-    """Why whoever limits a ledger lets nothing be released for its last row; None if they do."""
+    """The limiter's fault if it lets nothing be released for the ledger's last row; None if it agrees."""
     try:
         ledger._announce()
     except Exception as fault:

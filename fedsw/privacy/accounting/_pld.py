@@ -195,19 +195,19 @@ class Spread:
 
 def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
     """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`)."""
-    each = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
-    each += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
+    rounding = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
+    rounding += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
-    return round_off_factor(device) * (1e-12 + TAIL + each + left_out)
+    return round_off_factor(device) * (1e-12 + TAIL + rounding + left_out)
 
 
 def _profile_error(step: Step) -> float:
-    """Of a step's profile; that of a low-noise step grows with the rounding of its losses, which are near mu^2 / 2."""
+    """Error of a step's profile; with little noise it grows with the rounding of losses, which are near mu^2 / 2."""
     return step.sampling_rate * max(1.0, step.typical_mu / 64) * 2.0**-49
 
 
 class _Running(Generic[_T]):
-    """What each step adds to a running sum, remembering the last few steps."""
+    """Summands of a running sum over steps, computed once for each of the last few different steps."""
 
     def __init__(self, of_step: Callable[[Step], _T]) -> None:
         self._of_step = of_step
@@ -237,7 +237,7 @@ class _Transform:
         self._spectrum, self._argument = spectrum, spectrum.real[:0]
 
     def argument(self, count: int) -> Tensor:
-        """Of the first frequencies."""
+        """Arguments of the first ``count`` frequencies."""
         if len(self._argument) < count:
             self._argument = self._spectrum[:count].angle()
         return self._argument[:count]

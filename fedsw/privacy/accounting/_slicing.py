@@ -47,7 +47,7 @@ class Slicing:
 
     @property
     def fixed(self) -> bool:
-        """Whether B is k/d for certain: a line, or full orthonormal blocks."""
+        """True if B is k/d for certain: features on a line, or full orthonormal blocks."""
         return self.d == 1 or (self.scheme == "orthogonal" and self.k % self.d == 0)
 
     @property

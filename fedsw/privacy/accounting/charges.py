@@ -1,4 +1,4 @@
-"""What a release costs each group: as given, as a row on disk and as a step; and what releases cost together."""
+"""Charges of a release, one a group: as given, as a row on disk and as a step; and the cost of all releases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedsw.privacy.relations import REPLACE_ONE, Sampling
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release costs one group: the sampling rate of its records, and how far one of them moves the sum.
+    """Charge of one release to one group: the sampling rate of its records, and how far one of them moves the sum.
 
     The rate p is in [0, 1], 0 where no record of the group was sampled. The sensitivity is the full Delta >= 0 of the
     released sum, in the units of sigma; for slices the diameter of the features, before slicing. See `Step`.
@@ -99,7 +99,7 @@ def as_steps(charges: Sequence[Charge], sigma: float, groups: Sequence[str]) -> 
 
 
 def as_row(round_: int, attempt: int, charges: Sequence[Charge], sigma: float) -> dict[str, Any]:
-    """What is kept of one release; ValueError if the round or the attempt is negative."""
+    """Row of one release for a ledger's file; ValueError if the round or the attempt is negative."""
     if index(round_) < 0 or index(attempt) < 0:
         raise ValueError(f"round is {round_} and attempt {attempt}; both must be >= 0.")
     return {
@@ -149,7 +149,7 @@ class _History:
         self._next: WeakValueDictionary[_Steps, _History] = WeakValueDictionary()
 
     def after(self, steps: _Steps) -> _History:
-        """The history that one more release makes of this one."""
+        """The history that follows this one after one more release."""
         following = self._next.get(steps)
         if following is None:
             following = self._next[steps] = _History()
@@ -160,13 +160,13 @@ _beginnings: WeakValueDictionary[tuple[tuple[str, ...], str, str], _History] = W
 
 
 def _pure(step: Step) -> Step:
-    """A release with Laplace noise as what it is, of pure epsilon, for a replacement."""
+    """A release with Laplace noise as a mechanism of pure epsilon, for a replacement."""
     replaced = step.mu if step.relation == REPLACE_ONE else 2 * step.mu
     return stated_step(Pure(replaced)) if replaced else step
 
 
 def _exact(step: Step) -> Step:
-    """A release with a noise that nothing is proven of: as one without."""
+    """A release with a noise that nothing is proven of, as one without noise."""
     return replace(step, mu=math.inf) if step.mu else step
 
 
@@ -174,9 +174,9 @@ _COUNTED_AS: Mapping[str, Callable[[Step], Step]] = {GAUSSIAN: lambda step: step
 
 
 def counted_as(mechanism: str) -> Callable[[Step], Step]:
-    """What a step with a noise is to who composes it with others; one of a user's own is taken for none.
+    """How to read a mechanism's steps where they are composed with others; a user's own noise counts as none.
 
-    An account of a data set takes nobody's word, so that such a release costs an infinite epsilon there.
+    An account of a data set takes nobody's word for a noise, so that such a release costs an infinite epsilon there.
     """
     return _COUNTED_AS.get(mechanism, _exact)
 
@@ -237,8 +237,8 @@ class Account:
         for group, composition in compositions.items():
             if group == self._worst or composition.within(most, delta):
                 continue
-            if (own := composition.epsilon(delta)) > most:
-                most, self._worst = own, group
+            if (epsilon := composition.epsilon(delta)) > most:
+                most, self._worst = epsilon, group
         return most
 
     def _composed(self) -> Mapping[str, Composition]:

@@ -1,4 +1,4 @@
-"""Epsilon of the same steps by each accountant, and whether it is a guarantee; open to a user's own.
+"""Epsilon of steps by each accountant, shipped or a user's own (`accountant`), and whether it is a guarantee.
 
 Their names and what is known of each without a computation are in `fedsw.privacy.accountants`.
 """
@@ -93,10 +93,10 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     without dp_accounting.
     """
     check_delta(delta)
-    own, counts = accountant_named(accountant), _reduced(steps)
-    if reason := _not_covered(own, counts):
+    chosen, counts = accountant_named(accountant), _reduced(steps)
+    if reason := _not_covered(chosen, counts):
         raise ValueError(f"accountant {accountant} is {reason}; choose pld.")
-    if own.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
+    if chosen.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
         raise ValueError(f"{accountant} bounds sampling without replacement; a Poisson step has no epsilon there.")
     counts = [(step, times) for step, times in counts if times and not step.costless]
     if len(relations := sorted({step.relation for step, _ in counts})) > 1:
@@ -105,34 +105,34 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
         return 0.0
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
-    assert own.epsilon is not None
-    stated = float(own.epsilon(counts, delta, **({"device": device} if accountant == "pld" else {})))
+    assert chosen.epsilon is not None
+    stated = float(chosen.epsilon(counts, delta, **({"device": device} if accountant == "pld" else {})))
     if not stated >= 0.0:
         raise ValueError(f"accountant {accountant} says epsilon = {stated}; an epsilon is at least 0, or infinite.")
     return stated
 
 
 def compare(steps: StepCounts, delta: float) -> list[dict[str, object]]:
-    """What every accountant made for such steps says of them: name, epsilon (None if it has none), guarantee, note."""
+    """Compare all accountants made for such steps: rows of name, epsilon (None if it has none), guarantee, note."""
     counts = _reduced(steps)
     other = "plain" if any(step.slicing for step, _ in counts) else "sliced"
     rows: list[dict[str, object]] = []
-    for name, each in ACCOUNTANTS.items():
-        if each.covers == other or GAUSSIAN not in each.takes:
+    for name, candidate in ACCOUNTANTS.items():
+        if candidate.covers == other or GAUSSIAN not in candidate.takes:
             continue
-        value, note = None, each.note
-        if each.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
+        value, note = None, candidate.note
+        if candidate.renyi and any(step.relation != REPLACE_ONE for step, _ in counts):
             note = "not for Poisson sampling"
-        elif reason := _not_covered(each, counts):
+        elif reason := _not_covered(candidate, counts):
             note = reason
-        elif each.renyi and importlib.util.find_spec("dp_accounting") is None:
+        elif candidate.renyi and importlib.util.find_spec("dp_accounting") is None:
             note = "dp_accounting is not installed (pip install '.[compare]' in fedsw's checkout); " + note
         else:
             try:
                 value = epsilon_by(name, counts, delta)
             except DeltaTooSmall as reason:
                 note = str(reason)
-        rows.append({"name": name, "epsilon": value, "guarantee": each.guarantee, "note": note})
+        rows.append({"name": name, "epsilon": value, "guarantee": candidate.guarantee, "note": note})
     return rows
 
 

@@ -54,9 +54,9 @@ class Head:
     digest: str
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any]) -> Head:
-        """What files keep of it; ValueError, LookupError or TypeError if it is not that."""
-        return cls(int(kept["sequence"]), str(kept["digest"]))
+    def of(cls, stored: Mapping[str, Any]) -> Head:
+        """The head that a file stores; ValueError, LookupError or TypeError for anything else."""
+        return cls(int(stored["sequence"]), str(stored["digest"]))
 
 
 class Journal:
@@ -142,19 +142,19 @@ class Journal:
         self.head = self._checked()[1]
 
     def passes(self, head: Head) -> bool:
-        """Whether the chain goes through a head: false for an older copy and for another file."""
+        """Say whether the chain goes through a head: False for an older copy and for another file."""
         if head.sequence == 0:
             return head.digest == self._origin
         return self._query("SELECT 1 FROM rows WHERE sequence = ? AND digest = ?", head.sequence, head.digest) != []
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be used: false once it is closed."""
+        """False once it is closed."""
         return self._database is not None
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened for reading only."""
+        """True if it was opened for reading only."""
         return self._lock is None
 
     def _checked(self) -> tuple[list[dict[str, Any]], Head]:
@@ -189,8 +189,10 @@ class Journal:
 
     def _require_schema(self) -> None:
         """Refuse a file with other tables, views or triggers than ours: their statements would run here."""
-        found = {str(name): statement for name, statement in self._query(_STATEMENTS)}
-        if other := sorted(name for name in found.keys() | _ours().keys() if found.get(name) != _ours().get(name)):
+        statements = {str(name): statement for name, statement in self._query(_STATEMENTS)}
+        if other := sorted(
+            name for name in statements.keys() | _ours().keys() if statements.get(name) != _ours().get(name)
+        ):
             raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")
 
     def _read_header(self) -> tuple[dict[str, Any], str]:

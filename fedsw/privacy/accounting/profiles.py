@@ -58,7 +58,7 @@ class Step:
 
     @property
     def costless(self) -> bool:
-        """Whether the step reveals nothing: no record is sampled, or none moves the release."""
+        """True if the step reveals nothing: no record is sampled, or none moves the release."""
         return self.sampling_rate == 0.0 or self.mu == 0.0
 
     @property
@@ -198,8 +198,8 @@ def _full_profile(step: Step) -> Curve:
     means, weights = (torch.from_numpy(part) for part in gaussian_mixture(step.slicing, step.mu))
 
     def mixed(epsilon: Tensor) -> Tensor:
-        each = gaussian_profile(epsilon[..., None], means.to(epsilon.device))
-        return each @ weights.to(epsilon.device)
+        profiles = gaussian_profile(epsilon[..., None], means.to(epsilon.device))
+        return profiles @ weights.to(epsilon.device)
 
     return mixed
 

@@ -82,8 +82,8 @@ def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
 def worst_curve(curves: Iterable[Renyi]) -> Renyi:
     """The divergences of a run whose settings are drawn at random, by a law that looks at no record: the largest."""
     divergences = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
-    orders = sorted(set.intersection(*(set(own) for own in divergences)))
-    return Renyi(tuple(orders), tuple(max(own[order] for own in divergences) for order in orders))
+    orders = sorted(set.intersection(*(set(by_order) for by_order in divergences)))
+    return Renyi(tuple(orders), tuple(max(by_order[order] for by_order in divergences) for order in orders))
 
 
 def selected(run: Renyi, law: Repetitions) -> Renyi:
@@ -97,8 +97,8 @@ def selected(run: Renyi, law: Repetitions) -> Renyi:
     """
     orders, divergences = np.array(run.orders), np.array(run.divergences)
     inside = float(((1 - 1 / orders) * divergences - math.log(law.gamma) / orders).min())
-    found = divergences + (1 + law.eta) * inside + math.log(law.mean) / (orders - 1)
-    return Renyi(run.orders, tuple(found.tolist()))
+    bound = divergences + (1 + law.eta) * inside + math.log(law.mean) / (orders - 1)
+    return Renyi(run.orders, tuple(bound.tolist()))
 
 
 @dataclass(frozen=True)
@@ -120,20 +120,20 @@ class Selection:
 
     @property
     def words(self) -> str:
-        """What the guarantee is of, beside the run's releases."""
+        """The selection in words, as the guarantee names it beside the run's releases."""
         return (
             f"the best of a random number of runs ({self.law.mean:.3g} on average, {max(1, len(self.among))} settings),"
             " of which nothing else is released, not even how many they were"
         )
 
     def covers(self, counts: Mapping[Step, int]) -> bool:
-        """Whether one of the candidates' plans pays for these steps of a group."""
-        own = [(step.reduced, times) for step, times in counts.items() if times and not step.costless]
-        if any(step.sampling != "without-replacement" or step.slicing or step.stated for step, _ in own):
+        """Say whether one of the candidates' plans covers these steps of a group."""
+        taken = [(step.reduced, times) for step, times in counts.items() if times and not step.costless]
+        if any(step.sampling != "without-replacement" or step.slicing or step.stated for step, _ in taken):
             return False
-        times = sum(count for _, count in own)
-        rate = max((step.sampling_rate for step, _ in own), default=0.0)
-        mu = max((step.mu for step, _ in own), default=0.0)
+        times = sum(count for _, count in taken)
+        rate = max((step.sampling_rate for step, _ in taken), default=0.0)
+        mu = max((step.mu for step, _ in taken), default=0.0)
         return any(times <= most and rate <= step.sampling_rate and mu <= step.mu for step, most in self.plans)
 
     def epsilon_of(self, counts: Mapping[Step, int]) -> float:
@@ -143,7 +143,7 @@ class Selection:
         return self.epsilon if self.covers(counts) else math.inf
 
     def as_dict(self) -> dict[str, Any]:
-        """What files keep of it."""
+        """Numbers and texts for a file, from which `of` makes it again."""
         return {
             "eta": self.law.eta,
             "gamma": self.law.gamma,
@@ -152,13 +152,13 @@ class Selection:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "settings": list(self.settings),
-            "among": [list(each) for each in self.among],
+            "among": [list(candidate) for candidate in self.among],
             "metric": self.metric,
         }
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Selection:
-        """What `as_dict` kept; ValueError, LookupError or TypeError if it is not that."""
+        """The selection that `as_dict` wrote; ValueError, LookupError or TypeError for anything else."""
         plans = ((Step(float(p["rate"]), float(p["mu"])), int(p["times"])) for p in stored["plans"])
         return cls(
             Repetitions(float(stored["eta"]), float(stored["gamma"])),
@@ -166,7 +166,7 @@ class Selection:
             float(stored["epsilon"]),
             float(stored["delta"]),
             tuple(stored["settings"]),
-            tuple(tuple(each) for each in stored["among"]),
+            tuple(tuple(candidate) for candidate in stored["among"]),
             str(stored["metric"]),
         )
 
@@ -191,14 +191,14 @@ def renyi_of(counts: Iterable[tuple[Step, int]]) -> Renyi:
     ValueError for Poisson or sliced steps, and for steps without noise.
     """
     steps = [(step, times) for step, times in counts if times and not step.costless]
-    found = []
+    curve = []
     for order in ORDERS:
         divergences = [times * renyi_divergence(step, order) for step, times in steps]
         if all(math.isfinite(divergence) for divergence in divergences):
-            found.append((order, sum(divergences)))
-    if not found:
+            curve.append((order, sum(divergences)))
+    if not curve:
         raise ValueError("these steps have no finite Renyi divergence: there is next to no noise; add some.")
-    return Renyi(tuple(order for order, _ in found), tuple(divergence for _, divergence in found))
+    return Renyi(tuple(order for order, _ in curve), tuple(divergence for _, divergence in curve))
 
 
 def renyi_of_best(law: Repetitions, plans: Iterable[tuple[Step, int]]) -> Renyi:

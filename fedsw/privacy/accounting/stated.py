@@ -137,8 +137,8 @@ def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
     left = np.clip(np.searchsorted(losses, at, side="right") - 1, 0, len(losses) - 2)
     width = np.expm1(losses[left + 1] - losses[left])
     weight = np.expm1(at - losses[left]) / width
-    found = values[left] + weight * (values[left + 1] - values[left])
-    return torch.from_numpy(found).to(epsilon)
+    between = values[left] + weight * (values[left + 1] - values[left])
+    return torch.from_numpy(between).to(epsilon)
 
 
 def log_factor(order: _Array) -> _Array:

@@ -191,7 +191,7 @@ def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
         "label": run.label,
         "kind": run.kind,
         "begun": run.begun,
-        "place": run.place,
+        "place": run.location,
         "settled": run.settled,
         "unprotected": run.unprotected,
         "releases": max(sum(part.values()) for part in run.cost.parts),

@@ -53,8 +53,8 @@ def layer_rule(
             raise ValueError(f"{kind.__name__} has a rule already; a layer of your own is a subclass, or another class")
 
         def rows(layer: Any, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-            found = [gradients(layer, a, delta) for delta in deltas]
-            return {name: [each[name].flatten(1) for each in found] for name in parameters if trains(layer, name)}
+            columns = [gradients(layer, a, delta) for delta in deltas]
+            return {name: [column[name].flatten(1) for column in columns] for name in parameters if trains(layer, name)}
 
         def floats(layer: Any, a: Tensor, delta: Tensor, d: int) -> int:
             entries = sum(int(getattr(layer, name).numel()) for name in parameters if trains(layer, name))
@@ -72,20 +72,20 @@ def require_exact(layer: nn.Module, inputs: Tensor) -> None:
 
     ValueError if the class has no formed rule, or a gradient differs, naming the parameter and by how much.
     """
-    own = RULES.get(type(layer))
-    if own is None or own.formed is None:
+    rule = RULES.get(type(layer))
+    if rule is None or rule.formed is None:
         raise ValueError(
             f"{type(layer).__name__} has no rule of formed gradients to compare; give the layer that a `layer_rule` is "
             "for, not a network around it"
         )
     output = layer(inputs)
     delta = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).reshape(output.shape).cos()
-    found = own.formed.rows(layer, inputs.detach(), [delta])
-    for name, (rows,) in found.items():
-        for place in range(len(inputs)):
-            alone = layer(inputs[place : place + 1])
-            (true,) = torch.autograd.grad(alone, [getattr(layer, name)], delta[place : place + 1])
-            off = float((rows[place] - true.flatten()).abs().max())
+    measured = rule.formed.rows(layer, inputs.detach(), [delta])
+    for name, (rows,) in measured.items():
+        for index in range(len(inputs)):
+            alone = layer(inputs[index : index + 1])
+            (true,) = torch.autograd.grad(alone, [getattr(layer, name)], delta[index : index + 1])
+            off = float((rows[index] - true.flatten()).abs().max())
             if not off <= _EXACT * (1.0 + float(true.abs().max())):
                 raise ValueError(f"the rule of {type(layer).__name__} is off by {off:.3g} in {name} of a record")
 

@@ -54,15 +54,15 @@ def projections(layer: nn.MultiheadAttention) -> tuple[Projection, Projection, P
 
     def part(which: int, apart: Tensor | None) -> Projection:
         start = which * width
-        own = slice(start, start + width)
+        rows = slice(start, start + width)
         places: dict[str, tuple[Tensor, int]] = {}
         if apart is not None:
             weight, places["weight"] = apart, (apart, 0)
         else:
-            weight, places["weight"] = packed[own], (packed, start * packed.shape[1])
+            weight, places["weight"] = packed[rows], (packed, start * packed.shape[1])
         if bias is not None:
             places["bias"] = (bias, start)
-        return Projection(weight, None if bias is None else bias[own], places)
+        return Projection(weight, None if bias is None else bias[rows], places)
 
     return part(0, layer.q_proj_weight), part(1, layer.k_proj_weight), part(2, layer.v_proj_weight)
 
@@ -90,8 +90,8 @@ def attended(
     if is_causal and attn_mask is None:
         raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")
     q, k, v = (
-        project(which, each).reshape(*each.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
-        for which, each in enumerate((query, key, value))
+        project(which, sequence).reshape(*sequence.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
+        for which, sequence in enumerate((query, key, value))
     )
     mask = _mask(attn_mask, key_padding_mask, q)
     weights = None
@@ -121,7 +121,7 @@ def refusal(layer: nn.MultiheadAttention) -> str | None:
 
 
 def _mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:
-    """What is added to the scores, in a shape that broadcasts to (n, heads, T, S); None for nothing."""
+    """Both masks as numbers to add to the scores, of a shape that broadcasts to (n, heads, T, S); None without any."""
     mask = None
     if attn_mask is not None:
         mask = _added(attn_mask, q)

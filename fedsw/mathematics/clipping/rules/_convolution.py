@@ -38,7 +38,7 @@ def _gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     if trains(layer, "weight") and n:
         gram = gram + _weight_gram(layer, a, deltas)
     if trains(layer, "bias"):
-        gram = gram + inner_products([each.flatten(2).sum(2, dtype=torch.float64) for each in deltas])
+        gram = gram + inner_products([delta.flatten(2).sum(2, dtype=torch.float64) for delta in deltas])
     return gram
 
 
@@ -49,11 +49,11 @@ def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Ten
     def part_gram(part: slice) -> Tensor:
         if layer.transposed:
             fixed = _sites(layer, a[part])
-            moving = [_windows(layer, _source(layer, a, each[part]), a) for each in deltas]
+            moving = [_windows(layer, _source(layer, a, delta[part]), a) for delta in deltas]
         else:
             fixed = _windows(layer, _source(layer, a[part], deltas[0]), deltas[0])
-            moving = [_sites(layer, each[part]) for each in deltas]
-        return outer_gram(fixed.mT, [each.mT for each in moving], kernel=kernel)
+            moving = [_sites(layer, delta[part]) for delta in deltas]
+        return outer_gram(fixed.mT, [delta.mT for delta in moving], kernel=kernel)
 
     return tiled(a.shape[0], floats * layer.groups, a.device, part_gram)
 
@@ -95,13 +95,13 @@ def _rows(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, 
     if trains(layer, "weight"):
         if layer.transposed:
             sites = _sites(layer, a)
-            pairs = [(sites, _windows(layer, _source(layer, a, each), a)) for each in deltas]
+            pairs = [(sites, _windows(layer, _source(layer, a, delta), a)) for delta in deltas]
         else:
             windows = _windows(layer, _source(layer, a, deltas[0]), deltas[0])
-            pairs = [(_sites(layer, each), windows) for each in deltas]
+            pairs = [(_sites(layer, delta), windows) for delta in deltas]
         rows["weight"] = [torch.matmul(sites, windows.mT).flatten(1) for sites, windows in pairs]
     if trains(layer, "bias"):
-        rows["bias"] = [each.flatten(2).sum(2) for each in deltas]
+        rows["bias"] = [delta.flatten(2).sum(2) for delta in deltas]
     return rows
 
 

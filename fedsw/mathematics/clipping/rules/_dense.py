@@ -70,7 +70,7 @@ def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     kernel, floats = outer_cost(a.shape[2], a.shape[3], deltas[0].shape[3], len(deltas))
 
     def part_gram(part: slice) -> Tensor:
-        return outer_gram(a[part], [each[part] for each in deltas], kernel=kernel)
+        return outer_gram(a[part], [delta[part] for delta in deltas], kernel=kernel)
 
     return tiled(a.shape[0], floats, a.device, part_gram)
 
@@ -78,11 +78,11 @@ def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """The weight's part of every record of a sequence, by its own product."""
     rows, inputs = {}, _sites(a)[:, 0]
-    varying = [_sites(each)[:, 0] for each in deltas]
+    varying = [_sites(delta)[:, 0] for delta in deltas]
     if trains(layer, "weight"):
-        rows["weight"] = [torch.bmm(each.mT, inputs).flatten(1) for each in varying]
+        rows["weight"] = [torch.bmm(delta.mT, inputs).flatten(1) for delta in varying]
     if trains(layer, "bias"):
-        rows["bias"] = [each.sum(1) for each in varying]
+        rows["bias"] = [delta.sum(1) for delta in varying]
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What a layer's rule is, and the products and costs that rules are made of."""
+"""The type of a layer's rule, and the products and costs that rules are made of."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def outer_gram(shared: Tensor, varying: Sequence[Tensor], *, kernel: bool) -> Te
     """
     d, (n, blocks, sites, wide) = len(varying), varying[0].shape
     s = shared.to(torch.float64)
-    v = torch.stack([each.to(torch.float64) for each in varying], dim=3)
+    v = torch.stack([column.to(torch.float64) for column in varying], dim=3)
     if kernel:
         flat = v.reshape(n, blocks, sites, d * wide)
         weighted = ((s @ s.mT) @ flat).reshape(v.shape)
@@ -100,7 +100,7 @@ _DOUBLE_COPIED = 25.0  # the same, for float64 windows
 
 
 def outer_cost(sites: int, shared: int, varying: int, d: int) -> tuple[bool, int]:
-    """Whether the site-by-site kernel is cheaper than the small Jacobian, and the floats it takes a record.
+    """Say whether the site-by-site kernel is cheaper than the small Jacobian, and how many floats a record takes.
 
     For J_r = sum over T sites of v_r(t) s(t)^T, with s in R^shared and v_r in R^varying, the kernel costs
     T^2 (shared + d varying) multiplications and the Jacobian T d varying shared.
@@ -111,7 +111,7 @@ def outer_cost(sites: int, shared: int, varying: int, d: int) -> tuple[bool, int
 
 
 def forming_is_cheaper(sites: int, shared: int, varying: int, d: int, *, copied: bool) -> bool:
-    """Whether J_1 ... J_d are formed once, measured and added sooner than they are measured and added by their factors.
+    """Say whether forming J_1 ... J_d once, to measure and add them, takes less time than working with their factors.
 
     Factors are multiplied three times in float64, for the Gram matrix of d columns, for that of what leaves and for the
     sum; formed rows once, in the model's precision, and what leaves is copied to float64.
@@ -194,7 +194,7 @@ class Rule:
 
 
 def trains(layer: Any, name: str) -> bool:
-    """Whether the layer has a parameter of this name that receives gradient."""
+    """Say whether the layer has a parameter of this name that receives gradient."""
     parameter = getattr(layer, name, None)
     return parameter is not None and bool(parameter.requires_grad)
 

@@ -33,18 +33,18 @@ class Bound:
     answers: Path | None = None
 
 
-def bind(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
+def bind(path: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
     """Write down beside a ledger, which need not exist, that it belongs to an account."""
-    files.new_folder(place.parent)
-    content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": place.name}
+    files.new_folder(path.parent)
+    content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": path.name}
     if account.within is not None:
         content["within"] = account.within.data
     if answers is not None:
         content["answers"] = str(answers.resolve())
-    files.replace(account_beside(place), json.dumps(content).encode())
+    files.replace(account_beside(path), json.dumps(content).encode())
 
 
-def bind_again(place: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
+def bind_again(path: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
     """Write down that a ledger belongs to an account as this run, and to no other: one ledger has one run.
 
     What another run set aside, whose ledger never began here, is given back.
@@ -52,31 +52,31 @@ def bind_again(place: Path, account: DatasetAccount, run: str, answers: Path | N
     Raises:
         ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
     """
-    before = bound_to(place)
+    before = bound_to(path)
     if before is not None and (before.run, before.account.path) != (run, account.path):
-        if before.answers is None and _begun(place):
+        if before.answers is None and _begun(path):
             raise ValueError(
-                f"{place} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
+                f"{path} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
                 f"{before.account.data!r}, and this is run {run[:12]!r} in that of {account.data!r}; give every run a "
                 "folder of its own"
             )
-        settle(place)
-    bind(place, account, run, answers)
+        settle(path)
+    bind(path, account, run, answers)
 
 
-def unbind(place: Path) -> None:
+def unbind(path: Path) -> None:
     """Forget that a ledger that was never begun belongs to an account."""
-    account_beside(place).unlink(missing_ok=True)
+    account_beside(path).unlink(missing_ok=True)
 
 
-def _begun(place: Path) -> bool:
-    return place.exists() or remembered(place) is not None
+def _begun(path: Path) -> bool:
+    return path.exists() or remembered(path) is not None
 
 
-def bound_to(place: Path) -> Bound | None:
+def bound_to(path: Path) -> Bound | None:
     """The account that a ledger belongs to; None if it belongs to none."""
     try:
-        content = json.loads(account_beside(place).read_text(encoding="utf-8"))
+        content = json.loads(account_beside(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     folder, within = Path(content["folder"]), content.get("within")
@@ -89,41 +89,41 @@ def bound_to(place: Path) -> Bound | None:
 
 def bound_in(folder: Path) -> list[Path]:
     """The ledgers of a folder that belong to an account, whether they were begun or not."""
-    found = []
+    ledgers = []
     for beside in sorted(folder.glob(f"?*{_BOUND}")):
         named = json.loads(beside.read_text(encoding="utf-8")).get("ledger")
-        found.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
-    return found
+        ledgers.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
+    return ledgers
 
 
-def settle(place: Path) -> bool:
+def settle(path: Path) -> bool:
     """Let a ledger's run count with what it spent, by the newest ledger; False if it belongs to no account."""
-    bound = bound_to(place)
+    bound = bound_to(path)
     if bound is None:
         return False
-    if bound.answers is not None or not _begun(place):
+    if bound.answers is not None or not _begun(path):
         if bound.run in bound.account.state().runs:
             released = bound.answers is not None and bound.answers.exists()
             bound.account.settle(bound.run, NO_NOISE if released else {}, None)
         elif bound.account.within is not None:  # it was refused, or its process ended, before it set anything aside
             bound.account.within.settle_among(bound.run)
         return True
-    head = remembered(place)
-    with Ledger.open(place) as ledger:
+    head = remembered(path)
+    with Ledger.open(path) as ledger:
         if head is not None:
-            ledger.require(head, memory_of(place).name)
+            ledger.require(head, memory_of(path).name)
         bound.account.settle(bound.run, cost_of_ledger(ledger), ledger)
     return True
 
 
-def require_same(named: DatasetAccount | None, kept: DatasetAccount | None, place: Path) -> None:
+def require_same(named: DatasetAccount | None, bound: DatasetAccount | None, path: Path) -> None:
     """Raise ValueError if an account other than the one that a place counts in (``kept``) is named, or none."""
-    if kept is None or (named is not None and named.path.resolve() == kept.path.resolve()):
+    if bound is None or (named is not None and named.path.resolve() == bound.path.resolve()):
         return
-    asked = "none was named" if named is None else f"{named.path} was named"
+    naming = "none was named" if named is None else f"{named.path} was named"
     raise ValueError(
-        f"{place} counts in the account of data set {kept.data!r}, {kept.path}, and {asked}: give account="
-        f"{kept.data!r} (or the Path of its file), or another place for releases that do not count there"
+        f"{path} counts in the account of data set {bound.data!r}, {bound.path}, and {naming}: give account="
+        f"{bound.data!r} (or the Path of its file), or another place for releases that do not count there"
     )
 
 

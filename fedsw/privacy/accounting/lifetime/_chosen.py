@@ -1,4 +1,4 @@
-"""What runs may cost together where each is chosen by what earlier ones released: filters, of which one must hold.
+"""Limit of the cost of runs of which each may be chosen by what earlier ones released: one of several filters holds.
 
 Source: docs/guarantees/ledger.md.
 """
@@ -37,7 +37,7 @@ FILTERS = 3
 
 @dataclass(frozen=True)
 class Share:
-    """What a run was let in with, and which part of its filter's delta that took; neither changes afterwards."""
+    """Cost that a run was admitted with, and the part of its filter's delta that this took; neither ever changes."""
 
     cost: Cost
     weight: float
@@ -45,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Use:
-    """What a run counts with, the shares that it was let in with, and whether the first of all shares is its own."""
+    """A run's part of a limit: its cost and the shares that it was admitted with; it `leads` if it has the first."""
 
     cost: Cost
     shares: tuple[Share, ...]
@@ -68,7 +68,7 @@ def in_order(costs: Iterable[Cost]) -> list[Use]:
 
 
 def lacking(cost: Cost, paid: Cost | None) -> Cost | None:
-    """What shares do not pay for of a run's cost, whichever of its groups a record is in; None if nothing."""
+    """Part of a run's cost that its shares do not pay for, whichever group a record is in; None if they pay for all."""
     if paid is None:
         return cost if cost.steps else None
     rest = worst_of(paid.lacks(part) for part in cost.parts)
@@ -84,7 +84,7 @@ class Limit:
     first: Cost | None = None
 
     def admits(self, uses: Iterable[Use]) -> bool:
-        """Whether runs keep to it, however each was chosen.
+        """Say whether all runs together keep to the limit, however each was chosen.
 
         Guarantee: whatever is released in runs that this admits, one after another, is (epsilon, delta)-private
         together, for the replacement of one record within its groups. Where the first share passes one of the filters
@@ -103,7 +103,7 @@ class Limit:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether runs of other kinds may be added to the first: it passes a filter."""
+        """True if runs of other kinds may be added to the first one: its share passes a filter."""
         return self.first is None or any(self._keeps(epsilon) for epsilon in self.filters(in_order([self.first])))
 
     @cached_property
@@ -131,7 +131,7 @@ class Limit:
         yield _sum_of(shares, delta) if least * delta >= SMALLEST_DELTA else math.inf
 
     def chosen(self, uses: Iterable[Use]) -> float:
-        """What runs take of the limit, however each was chosen: the least of the filters, or what is kept instead."""
+        """Epsilon of all runs, however each was chosen: the filters' least, or that of copies of the first step."""
         known, taken = self._led(uses)
         if not taken:
             return 0.0
@@ -210,7 +210,7 @@ def divergence(cost: Cost, order: float) -> float:
 
 
 def _beside(order: float, delta: float) -> float:
-    """What epsilon at delta is above the divergence (Canonne, Kamath, Steinke 2020, Proposition 12)."""
+    """Difference of epsilon at delta and the Renyi divergence (Canonne, Kamath, Steinke 2020, Proposition 12)."""
     return float(log_factor(np.array(order)) - math.log(delta)) / (order - 1)
 
 
@@ -247,8 +247,8 @@ def _of_slices(step: Step, slicing: Slicing, order: float) -> float:
     means, weights = gaussian_mixture(slicing, step.mu)
     bins = [np.array_split(part, min(_BINS, len(means))) for part in (means, weights)]
     logs = [  # a sum for each: differences of running sums would lose the smallest, or be 0
-        math.log(shares.sum()) + (order - 1) * renyi_divergence(Step(step.sampling_rate, float(own[-1])), order)
-        for own, shares in zip(*bins, strict=True)
+        math.log(shares.sum()) + (order - 1) * renyi_divergence(Step(step.sampling_rate, float(sizes[-1])), order)
+        for sizes, shares in zip(*bins, strict=True)
     ]
     cut = _cut_off(slicing, order * (order - 1) * step.mu * step.mu / 2)  # as if all were sampled
     return float(np.logaddexp.reduce([*logs, cut])) / (order - 1)

@@ -58,24 +58,24 @@ _LOOK_SECONDS = 0.02
 
 
 class LimitReached(BudgetExhausted, ValueError):
-    """What is planned does not fit below the limit of its data set; nothing was reserved or spent."""
+    """A plan that does not fit below the limit of its data set; nothing was reserved or spent."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What an account keeps of a run beside its steps: the experiment's name, what it does, where its files are.
+    """A run as an account lists it, beside its steps: the experiment's name, what it does, where its files are.
 
     `unprotected` says why its reader has no guarantee (a seed, no noise, metrics without noise); None if there is one.
     """
 
     label: str
     kind: str
-    place: str
+    location: str
     unprotected: str | None = None
 
 
 class DatasetAccount:
-    """What all runs on the records of one data set spent, in a file of its own; it is made at the first writing.
+    """Account of one data set: what all runs on its records spent, in one file, which is made at the first writing.
 
     The records are identified by the name that their owner gives them, which is public. Every writing is one
     transaction of one process at a time: what it looks at cannot change before it is on disk. The file holds no data.
@@ -101,7 +101,7 @@ class DatasetAccount:
         self.newest = NewestRows(folder, data)
 
     def state(self) -> State:
-        """What the file says, opened for reading only.
+        """Read the account's file, opened for reading only.
 
         LedgerReplaced if it is older than what is remembered beside it, or gone; LedgerDamaged if it is no account, or
         its rows do not follow from one another.
@@ -172,7 +172,7 @@ class DatasetAccount:
                 "run": run,
                 "label": about.label,
                 "doing": about.kind,
-                "place": about.place,
+                "place": about.location,
                 "unprotected": about.unprotected,
                 "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 **_as_row(wanted),
@@ -198,8 +198,8 @@ class DatasetAccount:
         if not ledger.exists():
             self.newest.require(run, None, known)
             return
-        with Ledger.open(ledger, read_only=True) as found:
-            self.newest.require(run, found, known)
+        with Ledger.open(ledger, read_only=True) as opened:
+            self.newest.require(run, opened, known)
 
     def settle(self, run: str, spent: Counts | Cost, ledger: Ledger | None) -> Head:
         """Let a run that has ended count with what it spent, and give back the rest of its reservation.
@@ -323,7 +323,7 @@ class DatasetAccount:
 
 
 class Reservation:
-    """What a run may release, by its data set's account; a ledger asks it before it charges (``asked``)."""
+    """A run's reservation in its data set's account, as a ledger's limiter; ``asked`` once the ledger has asked it."""
 
     def __init__(self, account: DatasetAccount, run: str) -> None:
         self.account, self.run, self.asked = account, run, False
@@ -341,11 +341,11 @@ class Reservation:
         if self._within is not None:
             self._within.admit(taken)
         for steps in taken.values():
-            own = counted(steps.items())
-            if not self._cost.lacks(own):
+            counts = counted(steps.items())
+            if not self._cost.lacks(counts):
                 continue
             self._cost = self.account.state().runs[self.run].cost  # as the run's other ledgers left it
-            if rest := self._cost.lacks(own):
+            if rest := self._cost.lacks(counts):
                 self.account.extend(self.run, rest)
                 self._cost = self._cost.and_more(rest)
 

@@ -28,7 +28,7 @@ from fedsw.privacy.accounting.stated import Pure, Renyi, Tabled, convex_below
 Counts = Mapping[Step, int]
 
 NO_NOISE: Counts = {Step(1.0, math.inf): 1}
-"""What a run without noise costs."""
+"""Cost of a run without noise: infinite."""
 
 _DIGITS = 10
 
@@ -60,17 +60,19 @@ def counted(steps: Iterable[tuple[Step, int]]) -> dict[Step, int]:
 
 
 def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
-    """Which of the spent steps no step of the reservation is left for; every step of it covers one at most.
+    """Spent steps that a reservation does not cover; each reserved step covers at most one.
 
     A step is covered by the least that does: one that costs little leaves what covers a larger one to that.
     """
     left = dict(reserved)
     rest: dict[Step, int] = {}
     for step, times in spent.items():
-        covering = [each for each in left if _covers(each, step)]
-        for each in sorted(covering, key=lambda each: (each != step, each.mu, each.sampling_rate)):
-            used = min(times, left[each])
-            left[each] -= used
+        covering = [candidate for candidate in left if _covers(candidate, step)]
+        for candidate in sorted(
+            covering, key=lambda candidate: (candidate != step, candidate.mu, candidate.sampling_rate)
+        ):
+            used = min(times, left[candidate])
+            left[candidate] -= used
             times -= used
         if times:
             rest[step] = times
@@ -84,7 +86,7 @@ def added(first: Counts, second: Counts) -> dict[Step, int]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes of one record: of each group the steps that no other group's cover, and steps that cover all."""
+    """Cost of a run to one record: `parts`, the steps of each group that no other covers; `steps`, which cover all."""
 
     steps: Counts
     parts: tuple[Counts, ...]
@@ -92,15 +94,15 @@ class Cost:
     @classmethod
     def of(cls, groups: Iterable[Counts]) -> Cost:
         """The cost of a run whose groups take these steps."""
-        found: list[Counts] = []
-        for own in groups:
-            if not any(not uncovered(own, other) for other in found):
-                found = [other for other in found if uncovered(other, own)] + [own]
-        return cls(worst_of(found), tuple(found) or ({},))
+        parts: list[Counts] = []
+        for group in groups:
+            if not any(not uncovered(group, other) for other in parts):
+                parts = [other for other in parts if uncovered(other, group)] + [group]
+        return cls(worst_of(parts), tuple(parts) or ({},))
 
-    def lacks(self, own: Counts) -> dict[Step, int]:
-        """What to add so that a group of these steps pays no more than the cost: nothing if a part covers it."""
-        return min((uncovered(own, part) for part in self.parts), key=lambda rest: sum(rest.values()))
+    def lacks(self, steps: Counts) -> dict[Step, int]:
+        """Steps missing from the cost for a group that takes these steps: none if a part covers them."""
+        return min((uncovered(steps, part) for part in self.parts), key=lambda rest: sum(rest.values()))
 
     def and_more(self, rest: Counts) -> Cost:
         """The cost with more steps, whichever group takes them."""
@@ -125,20 +127,20 @@ def planned(step: Step, times: int) -> dict[Step, int]:
 
 def worst_of(groups: Iterable[Counts]) -> dict[Step, int]:
     """Steps that cover those of every group of a run: those of one group that covers all others, if there is one."""
-    found = list(groups)
-    for own in found:
-        if not any(uncovered(other, own) for other in found):
-            return dict(own)
+    known = list(groups)
+    for steps in known:
+        if not any(uncovered(other, steps) for other in known):
+            return dict(steps)
     total: dict[Step, int] = {}
-    for own in found:
-        total = _joined(total, own)
+    for steps in known:
+        total = _joined(total, steps)
     return total
 
 
 def _joined(first: Counts, second: Counts) -> dict[Step, int]:
     """Steps that cover both: in pairs, the larger rate with the larger mu; the rest as it is."""
     joined: dict[Step, int] = {}
-    queues = [sorted(own.items(), key=lambda each: -each[0].mu) for own in (first, second)]
+    queues = [sorted(counts.items(), key=lambda entry: -entry[0].mu) for counts in (first, second)]
     while all(queues):
         (one, many), (other, more) = queues[0][0], queues[1][0]
         if (one.slicing, one.stated) != (other.slicing, other.stated):
@@ -154,7 +156,7 @@ def _joined(first: Counts, second: Counts) -> dict[Step, int]:
 
 
 def as_row(counts: Counts) -> list[dict[str, Any]]:
-    """What an account's file keeps of steps."""
+    """Rows of steps for an account's file, read again by `from_row`."""
     return [
         {
             "rate": step.sampling_rate,
@@ -167,16 +169,16 @@ def as_row(counts: Counts) -> list[dict[str, Any]]:
     ]
 
 
-def from_row(kept: Iterable[Mapping[str, Any]]) -> dict[Step, int]:
+def from_row(rows: Iterable[Mapping[str, Any]]) -> dict[Step, int]:
     """The steps that a file keeps."""
-    return {_step(each): int(each["times"]) for each in kept}
+    return {_step(row): int(row["times"]) for row in rows}
 
 
-def _step(kept: Mapping[str, Any]) -> Step:
-    stated = kept["stated"]
+def _step(row: Mapping[str, Any]) -> Step:
+    stated = row["stated"]
     if stated is None:
-        slicing = None if kept["slicing"] is None else Slicing(**kept["slicing"])
-        return Step(float(kept["rate"]), float(kept["mu"]), slicing=slicing)
+        slicing = None if row["slicing"] is None else Slicing(**row["slicing"])
+        return Step(float(row["rate"]), float(row["mu"]), slicing=slicing)
     if "orders" in stated:
         return stated_step(Renyi(tuple(stated["orders"]), tuple(stated["divergences"])))
     return stated_step(Pure(float(stated["epsilon"])))
@@ -216,8 +218,8 @@ def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
 @lru_cache(maxsize=256)
 def _one_of(parts: frozenset[frozenset[tuple[Step, int]]]) -> Step:
     read = [Composition(sorted(part, key=repr)).reading() for part in parts]
-    losses = _losses(max(_reach(each) for each in read))
-    bounds = torch.stack([each.deltas(losses) for each in read]).amax(0).numpy()
+    losses = _losses(max(_reach(curve) for curve in read))
+    bounds = torch.stack([curve.deltas(losses) for curve in read]).amax(0).numpy()
     left_out = float(bounds[-1])
     corners, values = convex_below(losses.numpy(), np.maximum(bounds - left_out, 0.0))
     return stated_step(Tabled(tuple(corners.tolist()), tuple(values.tolist()), left_out))
@@ -244,8 +246,8 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
     Guarantee: an upper bound; inf where a step has no noise, or round-off uses delta up (docs/guarantees/ledger.md).
     """
     total = Counter[Step]()
-    for own in steps:
-        total.update(own)
+    for counts in steps:
+        total.update(counts)
     return _epsilon(frozenset(total.items()), delta)
 
 
@@ -261,8 +263,8 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     taken = [cost for cost in costs if cost.steps]
     if len(taken) == 1:
         return max(composed_epsilon([part], delta) for part in taken[0].parts)
-    found = composed_epsilon((_by_group(cost) for cost in taken), delta)
-    return found if math.isfinite(found) else composed_epsilon((cost.steps for cost in taken), delta)
+    epsilon = composed_epsilon((_by_group(cost) for cost in taken), delta)
+    return epsilon if math.isfinite(epsilon) else composed_epsilon((cost.steps for cost in taken), delta)
 
 
 def _by_group(cost: Cost) -> Counts:
@@ -280,7 +282,7 @@ def cost_of_ledger(ledger: Ledger) -> Cost:
 
 
 def cost_beside_others(ledger: Ledger) -> Cost:
-    """What a run costs together with others: `cost_of_ledger`, or its selection where it is the best of several."""
+    """Cost of a run when composed with others: `cost_of_ledger`, or its selection if it is the best of several."""
     if ledger.selection is not None and ledger.released_rounds():
         return one_cost({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
     return cost_of_ledger(ledger)

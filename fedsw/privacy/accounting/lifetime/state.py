@@ -1,4 +1,4 @@
-"""What an account's rows say: its limit, and what every run counts with."""
+"""An account's state, as its rows leave it: its limit, and what every run counts with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TakenRun:
     run: str
     label: str
     kind: str
-    place: str
+    location: str
     begun: str
     unprotected: str | None
     steps: Counts
@@ -44,22 +44,22 @@ class TakenRun:
 
     @property
     def cost(self) -> Cost:
-        """What it counts with."""
+        """Steps that the account counts for the run, by its groups."""
         return Cost(self.steps, self.parts or (self.steps,))
 
     @property
     def use(self) -> Use:
-        """What it takes of a limit."""
+        """The run's part of a limit: its cost, with the shares that it was admitted with."""
         return Use(self.cost, self.shares, self.leads)
 
     @property
     def released_nothing(self) -> bool:
-        """Whether it ended before its first release, and gave everything back."""
+        """True if it ended before its first release, and gave everything back."""
         return self.settled and not self.steps
 
     @property
     def noisy(self) -> bool:
-        """Whether every release of it had noise."""
+        """True if every release of it had noise."""
         return not any(math.isinf(step.mu) for step in self.steps)
 
 
@@ -87,7 +87,7 @@ class State:
         return total_epsilon((run.cost for run in self.runs.values()), delta)
 
     def uses(self, *, without: str | None = None) -> list[Use]:
-        """What all runs take of a limit, or all but one."""
+        """Uses of a limit by all runs, or by all but one."""
         return [run.use for name, run in self.runs.items() if name != without]
 
     def after(self, row: Mapping[str, Any]) -> State:
@@ -98,9 +98,16 @@ class State:
         known = self.runs.get(name)
         steps, parts = from_row(row["steps"]), tuple(from_row(part) for part in row.get("parts", ()))
         if row["kind"] == "reserved":
-            about = {key: row[key] for key in ("label", "doing", "place", "begun", "unprotected")}
-            about["kind"] = about.pop("doing")
-            run = TakenRun(run=name, steps=steps, parts=parts, **about)
+            run = TakenRun(
+                run=name,
+                label=row["label"],
+                kind=row["doing"],
+                location=row["place"],
+                begun=row["begun"],
+                unprotected=row["unprotected"],
+                steps=steps,
+                parts=parts,
+            )
             if known is None or known.released_nothing:  # it begins here, after whatever was released meanwhile
                 return replace(self, runs={key: run for key, run in self.runs.items() if key != name})._with(run)
             run = replace(run, shares=known.shares, paid=known.paid, leads=known.leads)
@@ -120,7 +127,7 @@ class State:
         """The state with a run as it is now: what its shares do not pay for becomes one more of them."""
         if run.released_nothing:
             runs = {**self.runs, run.run: replace(run, shares=(), paid=None, leads=False)}
-            return replace(self, runs=runs, first=self.first if any(each.shares for each in runs.values()) else None)
+            return replace(self, runs=runs, first=self.first if any(known.shares for known in runs.values()) else None)
         rest = lacking(run.cost, run.paid)
         if rest is None:
             return replace(self, runs={**self.runs, run.run: run})
