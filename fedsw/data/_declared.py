@@ -100,7 +100,7 @@ def as_records(
             [0, 1]. The group's column may be among them. None: every other column, as it is.
         groups: the values of `group`, in the order of their numbers.
         classes: the values of `target`, in the order of their numbers.
-        edges: cut a numeric `group` here; see `fedsw.data.columns.Group`.
+        edges: cut a numeric `group` here; see `fedsw.data.columns.declared_kinds.Group`.
         unit: the column that says whose a record is, or an array (n,): all rows of a person are then one unit, a batch
             has one row of each of its units, and guarantees and sizes are those of units. None: each record is one.
         columns: a whole declaration in place of all of these; `DeclaredRecords.columns` of other records, say.

@@ -90,3 +90,46 @@ def test_nothing_is_installed_by_a_name_that_nobody_has_published():
         if by_name.search(match[0])
     ]
     assert found == []
+
+
+# Files and modules of the package
+
+_PATH = re.compile(r"`((?:fedsw|tests|simulations|benchmarks|clients|server(?!/nodes))/[\w./-]+)(?:::\w+)?`")
+_MODULE = re.compile(r"`fedsw((?:\.\w+)+)`")
+SOURCES = {name: text for name, text in TEXTS.items() if name.startswith("fedsw/")}
+
+
+def nowhere(text: str) -> list[str]:
+    """Paths and dotted names of the package, in backticks, that a text names and that are nowhere."""
+    paths = [path for path in _PATH.findall(text) if not (ROOT / path).exists()]
+    return sorted({*paths, *(f"fedsw{name}" for name in _MODULE.findall(text) if not _is_somewhere(f"fedsw{name}"))})
+
+
+@cache
+def _is_somewhere(name: str) -> bool:
+    """Say whether a dotted name is a module, a name that stands in one, or a group of entry points."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        stem = "/".join(parts[:end])
+        text = SOURCES.get(f"{stem}.py", SOURCES.get(f"{stem}/__init__.py"))
+        if text is not None:
+            if all(re.search(rf"\b{part}\b", text) for part in parts[end:]):
+                return True
+            break
+    return any(f'"{name}"' in text for text in SOURCES.values())
+
+
+def test_a_file_or_a_name_that_is_nowhere_is_found():
+    known = "`fedsw/privacy/release.py`, `tests/laws/`, `fedsw.privacy.release.Bounded`, `fedsw.trust`, `fedsw.run`"
+    assert nowhere(known) == []
+    assert nowhere("`fedsw/noise.py` and `fedsw.noise`, `tests/gone/`, `fedsw.privacy.release.Bound`") == [
+        "fedsw.noise",
+        "fedsw.privacy.release.Bound",
+        "fedsw/noise.py",
+        "tests/gone/",
+    ]
+
+
+def test_every_file_and_name_of_the_package_that_a_page_or_a_source_names_is_there():
+    named = {name: nowhere(text) for name, text in TEXTS.items() if name in PAGES or name in SOURCES}
+    assert {name: found for name, found in named.items() if found} == {}

@@ -137,7 +137,7 @@ class Columns(Declared):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of every input of the model; see `fedsw.data.columns.Feature.input_names`."""
+        """Name of every input of the model; see `declared_kinds.Feature.input_names`."""
         return tuple(name for feature in self.features for name in feature.input_names)
 
     @property

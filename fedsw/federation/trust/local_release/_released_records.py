@@ -49,7 +49,7 @@ def released_records(node: Node, request: ReleaseAsked, paid: Paid | None) -> Re
 
     Where a unit is declared, one row of each unit is released, drawn at random.
 
-    Guarantee: that of `fedsw.privacy.local_release.Release`, charged on disk before the noise is drawn (`release_due`).
+    Guarantee: that of `fedsw.privacy.local_release.RecordRelease`, charged on disk before it is noised (`release_due`).
     """
     assert paid is not None
     release = release_of(node.task.experiment, node.delta(request.records))
