@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -35,7 +36,7 @@ def linked(name: str) -> list[str]:
 
 def test_the_workflow_runs_each_stage_of_the_script_once_and_in_its_order():
     workflow = yaml.safe_load(text(".github/workflows/ci.yml"))
-    (job,) = workflow["jobs"].values()
+    job = workflow["jobs"]["stage"]
     stages = re.findall(r"^make (\S+)$", text(".ci/run"), flags=re.MULTILINE)
     assert job["strategy"]["matrix"]["stage"] == stages and set(stages) <= targets()
     assert [step["run"] for step in job["steps"] if "run" in step] == ["make ${{ matrix.stage }}"]
@@ -43,6 +44,54 @@ def test_the_workflow_runs_each_stage_of_the_script_once_and_in_its_order():
     (python,) = [step["with"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
     assert f">={python['python-version']}" == PROJECT["requires-python"] and python["cache"] == "pip"
     assert list(ROOT.glob(python["cache-dependency-path"]))
+
+
+def test_quick_tests_run_on_every_version_of_python_and_every_system_that_is_named():
+    job = yaml.safe_load(text(".github/workflows/ci.yml"))["jobs"]["version"]
+    matrix = job["strategy"]["matrix"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13"] and f">={matrix['python'][0]}" == PROJECT["requires-python"]
+    assert matrix["system"] == ["ubuntu-latest", "macos-latest"]
+    assert matrix["exclude"] == [{"system": "ubuntu-latest", "python": "3.11"}], "the stage `test` runs there"
+
+
+def test_a_release_is_built_checked_and_signed_in_this_order_and_says_that_it_has_never_run():
+    release = text(".github/workflows/release.yml")
+    workflow = yaml.safe_load(release)
+    assert "NEVER RUN" in release.split("name:")[0] and workflow["permissions"] == {"contents": "read"}
+    build, sign = workflow["jobs"].values()
+    commands = "".join(step.get("run", "") for step in build["steps"])
+    assert commands.index("-m build") < commands.index("twine check --strict") < commands.index("fedsw --version")
+    assert sign["needs"] == "build" and "attest" in "".join(step.get("uses", "") for step in sign["steps"])
+    assert sign["if"] == "github.ref_type == 'tag'"
+
+
+def test_folders_that_have_owners_are_there_and_newer_versions_are_proposed():
+    owned = [line.split()[0] for line in text(".github/CODEOWNERS").splitlines() if line and line[0] not in "#*"]
+    assert len(owned) > 5 and [name for name in owned if not (ROOT / name.strip("/")).exists()] == []
+    updates = yaml.safe_load(text(".github/dependabot.yml"))["updates"]
+    assert [entry["package-ecosystem"] for entry in updates] == ["pip", "github-actions"]
+
+
+def test_merges_and_long_subjects_are_refused(tmp_path):
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def checked():
+        return subprocess.run([ROOT / ".ci" / "commits", "main..HEAD"], cwd=tmp_path, capture_output=True, text=True)
+
+    git("init", "--quiet", "--initial-branch=main")
+    for subject, branch in (("One", "other"), ("x" * 72, "side")):
+        git("commit", "--quiet", "--allow-empty", "--message", subject)
+        git("checkout", "--quiet", "-b", branch)
+    assert checked().returncode == 0
+    git("checkout", "--quiet", "main")
+    git("checkout", "--quiet", "-b", "long")
+    git("commit", "--quiet", "--allow-empty", "--message", "x" * 73)
+    assert checked().returncode == 1 and "its subject has 73 letters, at most 72" in checked().stdout
+    git("merge", "--quiet", "--no-ff", "--message", "Together", "side")
+    assert "is a merge: rebase" in checked().stdout
 
 
 def test_the_workflow_publishes_the_site_where_make_docs_puts_it():
