@@ -30,6 +30,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/words.py
+	$(BIN)/python .ci/names.py
 
 # Speed and memory: docs/performance.md and the tables of docs/scale.md. PFL_PYTHON: an interpreter with Apple's pfl.
 bench: $(READY)
