@@ -17,9 +17,9 @@ import fedsw
 from fedsw._tools import files
 from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main as command
-from fedsw.runs.page.document import write_page
 from fedsw.runs.report.figures import compact
 from fedsw.runs.run_files import REPORT, find_run
+from fedsw.runs.write import write_page
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 MOST_BYTES = 150_000

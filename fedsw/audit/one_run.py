@@ -33,8 +33,8 @@ from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Step
 from fedsw.runs.observer import Observer, Outcome
+from fedsw.runs.progress import RunProgress
 from fedsw.runs.report.figures import colour, histogram_by_group, house_style, new_panels
-from fedsw.runs.report.progress import RunProgress
 from fedsw.runs.run_files import MODEL
 
 if TYPE_CHECKING:

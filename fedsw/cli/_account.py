@@ -33,7 +33,8 @@ def account_command(
     if context.invoked_subcommand is not None:
         return
     from fedsw.privacy.accounting.lifetime import accounts_in
-    from fedsw.runs.report.account_screens import account_record, accounts_view
+    from fedsw.runs.account_records import account_record
+    from fedsw.runs.report.account_screens import accounts_view
 
     folder = _folder(accounts)
     records = [account_record(one, delta) for one in accounts_in(folder)]
@@ -56,7 +57,8 @@ def show_command(
     Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
     is a record of client 0 in a simulation.
     """
-    from fedsw.runs.report.account_screens import together_record, together_view
+    from fedsw.runs.account_records import together_record
+    from fedsw.runs.report.account_screens import together_view
 
     selected = [_existing(name, accounts) for name in data]
     if len(selected) == 1:
@@ -101,7 +103,8 @@ def settle_command(
 
 
 def _show(shown: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
-    from fedsw.runs.report.account_screens import account_record, account_view
+    from fedsw.runs.account_records import account_record
+    from fedsw.runs.report.account_screens import account_view
 
     record = account_record(shown, delta)
     answer(record, lambda: account_view(record), as_json=as_json, highlight=True)

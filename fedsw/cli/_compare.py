@@ -202,7 +202,7 @@ def demo_command(
         run_demo,
         start_demo,
     )
-    from fedsw.runs.report.progress import RunProgress
+    from fedsw.runs.progress import RunProgress
     from fedsw.runs.report.screens import demo_table
 
     if resume is not None and (clients, rounds, seed) != (None, None, None):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedsw._tools.text import json_text
 from fedsw.cli._options import RunInterrupted, RunStopped, echo, of_system
 from fedsw.experiment.choices import modules_of
-from fedsw.runs.record import command_for, read_run
+from fedsw.runs.commands import command_for
+from fedsw.runs.progress import RunProgress
 from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
-from fedsw.runs.report.plots import draw_run
-from fedsw.runs.report.progress import RunProgress
 from fedsw.runs.report.screens import summary_panel
 from fedsw.runs.run_files import MODEL
+from fedsw.runs.view import read_run
+from fedsw.runs.write import draw_run
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -95,28 +96,15 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
     from fedsw.runs.recovery import require_remembered
 
     require_remembered(directory, missing_ok=True)
-    if as_json:
-        echo(json_text(run_summary(directory, coded=coded)))
-    elif quiet:
+    if quiet and not as_json:
         echo(directory)
+        return
+    view = read_run(directory)
+    view = facts.coded(view) if coded else view
+    if as_json:
+        echo(json_text(facts.plain(view)))
     else:
-        record = read_run(directory)
-        Screen().print(summary_panel(facts.coded(record) if coded else record))
-
-
-def run_summary(directory: Path, *, coded: bool = False) -> dict[str, Any]:
-    """The summary of a run with its directory and plots; what there is of one that has not ended."""
-    record = read_run(directory)
-    record = facts.coded(record) if coded else record
-    summary = record.summary or {
-        "name": record.experiment.name,
-        "status": "not finished",
-        "rounds": record.experiment.training.rounds,
-        "released_rounds": len(record.history),
-        "epsilon_spent": record.last.get("epsilon", 0.0),
-    }
-    plots = [str(path) for path in sorted((directory / "plots").glob("*.png"))]
-    return {**summary, "directory": str(directory), "plots": plots}
+        Screen().print(summary_panel(view))
 
 
 @contextmanager

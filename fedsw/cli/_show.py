@@ -30,9 +30,10 @@ from fedsw.cli._options import (
 from fedsw.runs.report.console import Screen, named_rows
 
 if TYPE_CHECKING:
-    from fedsw.runs.page.document import Document, WhatIfs
-    from fedsw.runs.report.account_screens import ClientStatus
-    from fedsw.runs.report.facts import Status
+    from fedsw.runs.client_status import ClientStatus
+    from fedsw.runs.page.document import Document
+    from fedsw.runs.page.what_ifs import WhatIfs
+    from fedsw.runs.status import Status
 
 
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
@@ -77,7 +78,7 @@ def show_command(
     if output is not None and what not in ("card", "shapes"):
         raise typer.BadParameter("--output is where a card or shapes are written: fedsw show RUN card -o FILE")
     if what == "client":
-        from fedsw.runs.report.account_screens import read_client_status
+        from fedsw.runs.client_status import read_client_status
 
         status = read_client_status(Path(run).expanduser())
         answer(status.as_dict(), lambda: named_rows(_client_rows(status)), as_json=as_json, highlight=True)
@@ -109,20 +110,21 @@ def show_command(
 
 def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: bool) -> None:
     from fedsw.experiment import ExperimentError
-    from fedsw.runs.record import read_run
+    from fedsw.runs.additive_shapes import read_shapes
     from fedsw.runs.report.figures import save
-    from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes, shapes_of
+    from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes
+    from fedsw.runs.view import read_run
 
-    record = read_run(directory)
-    shapes = shapes_of(record)
+    experiment = read_run(directory).experiment
+    shapes = read_shapes(directory, experiment)
     if not shapes:
         raise ExperimentError(
             f"{directory} has no shapes: a model of model.kind 'additive' has them, once it is released; this one is "
-            f"{record.experiment.model.kind!r}"
+            f"{experiment.model.kind!r}"
         )
     if output is not None:
         require_writable(output, force=force, read=files_of_run(directory))
-        figure = draw_shapes(record)
+        figure = draw_shapes(shapes, experiment.name)
         assert figure is not None
         _answer_path("shapes", save(figure, output), as_json=as_json)
         return
@@ -130,7 +132,7 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
-    from fedsw.runs.report.facts import read_status
+    from fedsw.runs.status import read_status
 
     if not watch:
         status = read_status(directory)
@@ -146,7 +148,8 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
 
 def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
     """A client's own side: each run, the last at the end, and ledgers of other runs."""
-    from fedsw.runs.report.account_screens import state_of, words_of_run
+    from fedsw.runs.client_status import state_of
+    from fedsw.runs.report.account_screens import words_of_run
 
     for run in status.runs:
         state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
@@ -167,7 +170,7 @@ def status_view(status: Status) -> RenderableType:
 
 def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     from fedsw.experiment.load import of_unit
-    from fedsw.runs.record import command_for
+    from fedsw.runs.commands import command_for
 
     state = Text(status.state, style=_STYLES[status.state])
     yield "state", Text.assemble(state, f"  {status.why}" if status.why else "")
@@ -194,7 +197,7 @@ def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:
-    from fedsw.runs.report.facts import read_status
+    from fedsw.runs.status import read_status
 
     while True:
         status = read_status(directory)
@@ -215,7 +218,8 @@ def _duration(seconds: float) -> str:
 def list_command(as_json: Json = False) -> None:
     """List the shipped experiments."""
     from fedsw.experiment.load import shipped_experiments
-    from fedsw.runs.report.screens import experiments_table, target_epsilon
+    from fedsw.runs.report.facts import target_epsilon
+    from fedsw.runs.report.screens import experiments_table
 
     experiments = shipped_experiments()
     listed = [
@@ -262,8 +266,8 @@ def report_command(
     --json` printed, as a file .json. A synthetic table has its page beside it.
     """
     from fedsw._tools import files
-    from fedsw.runs.page.document import write_entry, write_page
     from fedsw.runs.run_files import find_run
+    from fedsw.runs.write import write_entry, write_page
 
     if document_of := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or operator or what_ifs:
@@ -317,6 +321,6 @@ def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
     from fedsw.desk.planning.after_moments import sizes_of
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain
-    from fedsw.runs.page.document import WhatIfs
+    from fedsw.runs.page.what_ifs import WhatIfs
 
     return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))

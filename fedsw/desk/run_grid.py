@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fedsw._tools.files import fresh_folder
 from fedsw.experiment import Experiment
 from fedsw.runs.observer import Observer
-from fedsw.runs.report.progress import Display
+from fedsw.runs.progress import Display
 from fedsw.runs.run_files import CONFIG, SUMMARY, read_json
 
 SEEDS = ("data", "partition", "model", "slicing")

@@ -1,12 +1,15 @@
-"""The folder of a run: what is written to it, read from it, and gone on from.
+"""The folder of a run: what is written to it, read from it, gone on from, and shown of it.
 
-`run_files` names its files, `directory` makes it, `record` reads a finished one, `checkpoint` and `recovery` go on from
-one, `releases` are what left, `steps_taken` what was made of it, `accounts` and `participation` what it cost and whom.
-`observer` is the interface of who watches, `observers` the shipped ones, `telemetry` its logs. `evaluation` measures on
-held-out records; `report` and `page` show runs on a screen and in a page; `single` is a run on one machine.
+`run_files` names its files, `directory` writes them; `checkpoint` and `recovery` go on from them, `releases` are what
+left, `steps_taken` what was made of it; `accounts`, `client_status` and `participation` say what it cost whom.
+`view` reads a folder once, `status` how far a run is, `additive_shapes`, `account_records` and `group_names` parts of
+it; `report` makes words, figures and screens of a view, `page` pages, `write` files of these; `commands` go on with it.
+`observer` is the interface of who watches, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
+measures on held-out records; `single` is a run on one machine.
 """
 
 __all__ = [
-    "accounts", "checkpoint", "directory", "evaluation", "observer", "observers", "page", "participation", "record",
-    "recovery", "releases", "report", "run_files", "single", "steps_taken", "telemetry",
+    "account_records", "accounts", "additive_shapes", "checkpoint", "client_status", "commands", "directory",
+    "evaluation", "group_names", "observer", "observers", "page", "participation", "progress", "recovery", "releases",
+    "report", "run_files", "single", "status", "steps_taken", "telemetry", "view", "write",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from fedsw.privacy.accounting.lifetime import (
     cost_of_ledger,
 )
 from fedsw.privacy.accounting.meaning import Meaning
+from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.run_files import (
     ACCOUNT,
     CONFIG,
     LEDGER,
-    Names,
     client_ledgers,
     found_json,
     names_in,
@@ -35,8 +35,6 @@ from fedsw.runs.run_files import (
     require_plain_files,
     write_json,
 )
-
-_UNNAMED = Names()
 
 
 class Budgeted:
@@ -236,6 +234,28 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
         return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
 
 
+@dataclass(frozen=True)
+class Spending:
+    """The ledgers of a run: ``account`` as `read_ledger`, ``meanings`` as `spent_by`, ``cost`` as `cost_of_run`."""
+
+    account: dict[str, Any]
+    meanings: dict[str, Meaning]
+    cost: Cost
+
+
+def read_spending(directory: Path, *, noisy: bool) -> Spending | None:
+    """Replay the ledgers of a run; None before its first release. Without noise nothing means anything for a person.
+
+    Raises:
+        LedgerDamaged, LedgerReplaced: as `read_ledger`.
+    """
+    try:
+        account = read_ledger(directory)
+    except FileNotFoundError:
+        return None
+    return Spending(account, spent_by(directory) if noisy else {}, cost_of_run(directory))
+
+
 def cost_of_run(directory: Path) -> Cost:
     """Cost of a run's releases so far for a record: by its groups, or by client where clients have their own ledgers.
 
@@ -257,7 +277,7 @@ def _unit(directory: Path) -> str:
     return config.get("experiment", {}).get("data", {}).get("unit") or "record"
 
 
-def _read(path: Path, names: Names = _UNNAMED) -> dict[str, Any]:
+def _read(path: Path, names: Names = UNNAMED) -> dict[str, Any]:
     with Ledger.open(path, read_only=True) as ledger:
         return {
             "epsilon": ledger.replay(),

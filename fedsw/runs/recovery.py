@@ -18,8 +18,8 @@ from fedsw._tools.settings import FederationError
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting import Head, Ledger, LedgerReplaced
 from fedsw.runs.checkpoint import NAME, RELEASED, Checkpoint, CheckpointDamaged
+from fedsw.runs.commands import command_for, command_to_go_on
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import command_for, command_to_go_on
 from fedsw.runs.run_files import LEDGER, LOCK, SUMMARY, found_json
 from fedsw.runs.telemetry import event
 

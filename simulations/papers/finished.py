@@ -14,8 +14,8 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_dataset, load_public
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.record import RunRecord, read_run
 from fedsw.runs.run_files import MODEL
+from fedsw.runs.view import RunView, read_run
 
 _OWN = ("simulations.papers.public_maps",)
 
@@ -39,7 +39,7 @@ class Finished:
     directory: Path
 
     @functools.cached_property
-    def record(self) -> RunRecord:
+    def record(self) -> RunView:
         """Experiment, summary, lines of metrics, held-out outputs."""
         return read_run(self.directory)
 

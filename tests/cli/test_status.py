@@ -13,8 +13,8 @@ from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import read_run
-from fedsw.runs.report.facts import read_status
+from fedsw.runs.status import read_status
+from fedsw.runs.view import read_run
 from tests.federations import Federation, Saboteur, small
 
 

@@ -24,8 +24,8 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.privacy.local_release import RecordRelease, project_ball
 from fedsw.privacy.mechanisms import spacing
-from fedsw.runs.record import read_run
 from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.view import read_run
 from tests.federations import Saboteur
 
 SLICES = {

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from fedsw.runs.report.facts import read_status
 from fedsw.runs.run_files import round_seconds, total_seconds
+from fedsw.runs.status import read_status
 from fedsw.runs.telemetry import LOG
 from tests.federations import small
 

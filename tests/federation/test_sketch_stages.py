@@ -38,9 +38,9 @@ from fedsw.privacy.accounting.lifetime.composing import counted, uncovered
 from fedsw.privacy.mechanisms import noised
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.participation import begun
-from fedsw.runs.record import read_run
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.runs.report.facts import description
+from fedsw.runs.view import read_run
 from tests.audit.test_audit_recorded import change_ledger, change_lines, failed
 from tests.federation.clients.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, all_records, sketched

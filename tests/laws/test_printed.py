@@ -21,9 +21,9 @@ from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.federation.trust import round_plan as of_a_federation
 from fedsw.learning.tasks.task import Inputs
-from fedsw.runs.record import HeldOutOutputs, RunRecord
 from fedsw.runs.report.console import table_of
 from fedsw.runs.single.objective import Batch
+from fedsw.runs.view import HeldOutOutputs, RunView
 
 NUMBERS = st.integers(10**6, 10**9).map(lambda number: number / 1_000 + 1e-4)
 """Numbers of digits that no size, and no number of columns, has."""
@@ -121,7 +121,7 @@ def test_what_is_read_of_a_run_prints_how_it_ended_and_none_of_its_outputs(tmp_p
     values = np.full((3, 1), 0.123456)
     outputs = HeldOutOutputs(values, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64))
     summary = {"status": "failed: gone", "released_rounds": 2, "guarantee": {"statement": "(2, 1e-05)-DP"}}
-    record = RunRecord(
+    record = RunView(
         tmp_path, load_experiment(find_experiment("fair-classification"), []), summary, [{"round": 1}], outputs
     )
     for printed in forms(record):

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsw.learning.models import mlp
 from fedsw.mathematics.transport.sliced import directions
-from fedsw.runs.record import HeldOutOutputs
+from fedsw.runs.view import HeldOutOutputs
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.clipping import clipped_gradient, plain_gradient
 from simulations.papers.computed.counterexample import gradient_of_w1, gradient_of_w2_squared, neighbours, sensitivities

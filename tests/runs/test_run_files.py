@@ -14,9 +14,9 @@ import fedsw
 from fedsw.cli.app import main
 from fedsw.runs import run_files as files
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import read_run
-from fedsw.runs.report.facts import read_status
 from fedsw.runs.run_files import found_json, jsonable, read_json, read_lines, write_json
+from fedsw.runs.status import read_status
+from fedsw.runs.view import read_run
 from tests.federations import Federation, small
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedsw._tools.text import Short, measured, number, upward
 from fedsw.desk.compare.comparison_grid import read_grid
 from fedsw.desk.compare.table import epsilon_of, make_table, measured_cells, names_of, spread
-from fedsw.runs.page.document import Document, Listed, Page, Part, Section
-from fedsw.runs.page.pictures import picture
-from fedsw.runs.record import HeldOutOutputs, read_run
+from fedsw.runs.page.document import Document, Listed, Part, Section
+from fedsw.runs.page.picture import picture
+from fedsw.runs.page.render import Page
 from fedsw.runs.report.facts import Facts
 from fedsw.runs.report.figures import (
     MARKERS,
@@ -29,7 +29,8 @@ from fedsw.runs.report.figures import (
     new_panels,
     save,
 )
-from fedsw.runs.report.progress import metric_name
+from fedsw.runs.report.metric_names import metric_name
+from fedsw.runs.view import HeldOutOutputs, read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,11 +13,11 @@ from fedsw._tools.text import to_float, upward
 from fedsw.desk.run_grid import GridRun, finish
 from fedsw.experiment import FULL_EVALUATION, Experiment, load_experiment
 from fedsw.experiment.load import shipped
-from fedsw.runs.record import read_run
+from fedsw.runs.progress import RunProgress
 from fedsw.runs.report.figures import save
 from fedsw.runs.report.plots import draw_histogram_grid, draw_trade_off
-from fedsw.runs.report.progress import RunProgress
 from fedsw.runs.run_files import write_json
+from fedsw.runs.view import read_run
 
 ALPHAS = (0.0, 0.5, 0.75)
 EPSILONS = (math.inf, 3.0, 1.0)

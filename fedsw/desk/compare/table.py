@@ -23,10 +23,11 @@ from fedsw.desk.compare.comparison_grid import Cell, Grid, read_grid, read_resul
 from fedsw.desk.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment
 from fedsw.runs.evaluation.intervals import LEVEL, Interval, normal, standard_error, student
+from fedsw.runs.group_names import UNNAMED, Names, names_from
 from fedsw.runs.report.console import table_of
-from fedsw.runs.report.progress import metric_name, ordered_metrics
+from fedsw.runs.report.metric_names import metric_name, ordered_metrics
 from fedsw.runs.report.screens import bytes_of
-from fedsw.runs.run_files import UNNAMED, Names, names_from, names_in, write_json
+from fedsw.runs.run_files import names_in, write_json
 
 
 def table_view(table: Mapping[str, Any]) -> RenderableType:

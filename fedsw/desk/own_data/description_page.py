@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsw.desk.own_data.description import QUANTILES, SUFFIX, DescribedColumn, Description
 from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
-from fedsw.runs.page.pictures import picture
+from fedsw.runs.page.picture import picture
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
 if TYPE_CHECKING:

@@ -26,10 +26,11 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.evaluator import HeldOut, parts_of, worth_of
 from fedsw.runs.evaluation.intervals import Interval
 from fedsw.runs.evaluation.verdict import warnings_of
-from fedsw.runs.record import read_run
+from fedsw.runs.group_names import UNNAMED, Names, names_of
 from fedsw.runs.report.console import table_of
-from fedsw.runs.report.progress import group_table, measured_cell, metric_name, ordered_metrics
-from fedsw.runs.run_files import MODEL, UNNAMED, Names, names_of
+from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics
+from fedsw.runs.run_files import MODEL
+from fedsw.runs.view import read_run
 
 _NOTHING = (
     "{} kept no record out of training, so nothing is measured there: data.held_out_fraction of each of its groups and "

@@ -18,8 +18,9 @@ from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE
 from fedsw.desk.planning.run_plan import Forecast, Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.runs.page.document import Document, Listed, Section, WhatIfs
-from fedsw.runs.page.pictures import Picture, picture
+from fedsw.runs.page.document import Document, Listed, Section
+from fedsw.runs.page.picture import Picture, picture
+from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.console import named_rows, table_of
 from fedsw.runs.report.facts import Facts
 from fedsw.runs.report.figures import colour, house_style, new_panels, save

@@ -22,7 +22,7 @@ from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords, Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.runs.evaluation.quality import best_threshold
-from fedsw.runs.record import HeldOutOutputs
+from fedsw.runs.view import HeldOutOutputs
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from fedsw.desk.use.trained import AnsweringModel, TrainedModel
 from fedsw.experiment import ExperimentError
 from fedsw.learning.tasks.own_task import made_up_features
 from fedsw.runs.page.document import Code, Document, Listed, Part, Section
-from fedsw.runs.record import RunRecord, read_run
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report import facts
 from fedsw.runs.run_files import CARD
+from fedsw.runs.view import RunView, read_run
 
 Format = Literal["torchscript", "onnx"]
 
@@ -228,23 +228,23 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     Raises:
         ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
-    record = read_run(directory)
+    view = read_run(directory)
     require_remembered(directory, missing_ok=True)
-    if not record.summary:
+    if not view.summary:
         raise ValueError(
             f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
             "progress` shows how far it is"
         )
     target = directory / CARD if path is None else path
-    document = card(record)
+    document = card(view)
     files.replace(target, (document.page() if target.suffix == ".html" else document.markdown()).encode())
     return target
 
 
-def card(record: RunRecord) -> Document:
+def card(view: RunView) -> Document:
     """Write the card of a run that has ended."""
-    summary, experiment, directory = record.summary, record.experiment, record.directory
-    columns, clients, sizes = experiment.data.columns, summary.get("clients"), facts.sizes(record)
+    summary, experiment, directory = view.summary, view.experiment, view.directory
+    columns, clients, sizes = experiment.data.columns, summary.get("clients"), facts.sizes(view)
     constant = summary.get("constant_answers")
     answers = f"The constant is the best answer that looks at no input: {constant}. {facts.gain(summary)}"
     declared: list[Part] = []
@@ -261,9 +261,9 @@ def card(record: RunRecord) -> Document:
             facts.measured_on(summary),
         ],
         "What it is worth": [
-            Listed("The model beside a constant", facts.worth(summary, record.names)),
+            Listed("The model beside a constant", facts.worth(summary, view.names)),
             answers if constant else "",
-            Listed("By group, with intervals of 95 %", facts.by_group(summary, record.names)),
+            Listed("By group, with intervals of 95 %", facts.by_group(summary, view.names)),
         ],
         "Columns": declared,
         "Use": [
@@ -277,7 +277,7 @@ def card(record: RunRecord) -> Document:
     return Document(
         title=f"{experiment.name}: {experiment.title}" if experiment.title else experiment.name,
         verdict="",
-        begins=(facts.description(record),),
+        begins=(facts.description(view),),
         warnings=tuple(summary.get("warnings", ())),
         sections=tuple(Section.of(heading, content) for heading, content in parts.items()),
     )

@@ -23,8 +23,8 @@ from fedsw.federation.engines.records_at_hand import handed_again
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs, part
-from fedsw.runs.record import read_run
 from fedsw.runs.run_files import MODEL, find_run
+from fedsw.runs.view import read_run
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.records_at_hand import ModelObject, TaskObject

@@ -27,8 +27,9 @@ from fedsw.federation.deploy.certificates import (
 )
 from fedsw.federation.deploy.executor import REFUSAL
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
+from fedsw.runs.client_status import read_client_status
 from fedsw.runs.participation import Participation, participations
-from fedsw.runs.report.account_screens import read_client_status, words_of_run
+from fedsw.runs.report.account_screens import words_of_run
 
 
 class RunNotices:

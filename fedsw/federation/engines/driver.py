@@ -25,18 +25,19 @@ from fedsw.learning.tasks.needs import require_possible
 from fedsw.learning.tasks.own_task import task_of
 from fedsw.privacy.accounting.lifetime import account_named, accounts_folder, bound_in, settle
 from fedsw.privacy.accounting.selection import Selection
+from fedsw.runs.commands import ELSEWHERE, SERVED, command_for
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Metric
 from fedsw.runs.observer import NoObserver, Observer
-from fedsw.runs.record import ELSEWHERE, SERVED, command_for, read_run
+from fedsw.runs.progress import watching
 from fedsw.runs.recovery import require_free
-from fedsw.runs.report.progress import watching
 from fedsw.runs.run_files import LOCK, METRICS, MOMENTS_ALONE, SUMMARY, read_json, read_lines
+from fedsw.runs.view import read_whole_run
 
 if TYPE_CHECKING:
     from fedsw.federation.deploy.flower_processes import SuperLink
     from fedsw.federation.engines.records_at_hand import ModelObject, TaskObject
-    from fedsw.runs.page.document import Page
+    from fedsw.runs.page.render import Page
 
 _SUBMITTED = ("flwr", "deployed")
 """Engines whose server is another process, which reads what to run from the folder."""
@@ -56,9 +57,9 @@ class RunResult(Short):
 
     def page(self, *others: RunResult) -> Page:
         """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
-        from fedsw.runs.page.document import page
+        from fedsw.runs.page.run_page import page
 
-        return page([read_run(result.directory) for result in (self, *others)])
+        return page([read_whole_run(result.directory) for result in (self, *others)])
 
 
 def run(

@@ -44,9 +44,10 @@ from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.releases import Releases, of_stage
-from fedsw.runs.run_files import SKETCH, Names, names_of, total_seconds
+from fedsw.runs.run_files import SKETCH, total_seconds
 from fedsw.runs.steps_taken import Trainer, signal_to_noise
 
 __all__ = ["Job", "federate"]

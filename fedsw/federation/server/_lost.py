@@ -25,8 +25,8 @@ from fedsw.learning.moments.moments_budget import (
 )
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
 from fedsw.runs.accounts import Budgeted
+from fedsw.runs.commands import command_to_charge
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import command_to_charge
 from fedsw.runs.telemetry import event
 
 _log = logging.getLogger("fedsw.server")

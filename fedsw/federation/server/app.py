@@ -11,8 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
 from fedsw.federation.server._federation import Job, federate
+from fedsw.runs.commands import SERVICE
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import SERVICE
 
 _SIMULATION = "InMemoryGrid"
 """The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""

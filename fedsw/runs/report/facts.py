@@ -1,35 +1,19 @@
-"""A run as tables and sentences, for card and page; how far one that goes on has come."""
+"""A run as tables and sentences, for screens, cards and pages: functions of its view."""
 
 from __future__ import annotations
 
-import os
-import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from fedsw._tools.text import gained, measured, number, to_float, upward
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
-from fedsw.experiment import Experiment
-from fedsw.runs.record import RunRecord, read_run
-from fedsw.runs.report.progress import group_table, metric_name, ordered_metrics, scores
-from fedsw.runs.report.screens import noise_ratio, rounds_of
-from fedsw.runs.run_files import (
-    ATTEMPTS,
-    CONFIG,
-    LEDGER,
-    LOCK,
-    LOG,
-    METRICS,
-    PLAN,
-    UNNAMED,
-    Names,
-    found_json,
-    round_seconds,
-)
+from fedsw.experiment import Experiment, planned_releases, planned_stages
+from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
+from fedsw.runs.group_names import UNNAMED, Names
+from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, scores
+from fedsw.runs.view import RunView
 
 
 class Facts(NamedTuple):
@@ -44,16 +28,47 @@ class Facts(NamedTuple):
         return cls(tuple(headings), tuple(tuple(map(str, row)) for row in rows))
 
 
-def description(record: RunRecord) -> str:
+def description(view: RunView) -> str:
     """Describe in one or two sentences the model, its data and its training."""
-    experiment, summary = record.experiment, record.summary
-    ended = "" if record.completed else f" It did not complete: {summary.get('status')}."
+    experiment, summary = view.experiment, view.summary
+    ended = "" if view.completed else f" It did not complete: {summary.get('status')}."
     return (
         f"A {experiment.model.kind} model for {experiment.objective.task}, trained on {experiment.data.label} data of "
-        f"{summary.get('clients')} clients, {rounds_of(record)}, with "
+        f"{summary.get('clients')} clients, {rounds_of(view)}, with "
         f"weight α = {number(experiment.objective.alpha)} on the penalty {experiment.objective.penalty}. "
         f"{summary.get('date')}.{ended}"
     )
+
+
+def target_epsilon(experiment: Experiment) -> str:
+    """The ε asked for; a noise multiplier when ε follows from it."""
+    privacy = experiment.privacy
+    if not privacy.noisy:
+        return "∞"
+    if privacy.noise_multiplier is not None:
+        return f"σ/Δ = {number(privacy.noise_multiplier)}"
+    return upward(privacy.epsilon)
+
+
+def rounds_of(view: RunView) -> str:
+    """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
+    experiment, rounds = view.experiment, view.experiment.training.rounds
+    once, sketch = planned_releases(experiment) < rounds, experiment.privacy.sketch
+    over = int(view.last.get("round", 0)) if sketch else len(view.history)
+    gone = over if once else int(view.summary.get("released_rounds", over))
+    if sketch:  # whose generator makes steps
+        stages = planned_stages(experiment)
+        steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
+        return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
+    words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
+    return f"{words} on one release" if once else words
+
+
+def noise_ratio(guarantee: Mapping[str, Any]) -> str:
+    """Name of the ratio of a guarantee's noise to its sensitivity."""
+    mechanism = guarantee.get("mechanism")
+    by_name = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
+    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), by_name)
 
 
 _WORDS = {"proven": "proven", "stated": "stated by the user, of a penalty of their own; nothing proves it"}
@@ -81,10 +96,10 @@ def promise(summary: Mapping[str, Any]) -> Facts:
     )
 
 
-def sizes(record: RunRecord) -> Facts:
+def sizes(view: RunView) -> Facts:
     """Public numbers of private records by group; no rows where they are not public."""
-    groups = found_json(record.directory / PLAN).get("groups", {})
-    return Facts.of(("group", "records"), [(record.names.cell(name), f"{count:,}") for name, count in groups.items()])
+    groups = view.plan.get("groups", {})
+    return Facts.of(("group", "records"), [(view.names.cell(name), f"{count:,}") for name, count in groups.items()])
 
 
 def measured_on(summary: Mapping[str, Any]) -> str:
@@ -134,11 +149,11 @@ _POWERS = {"mean_squared_error": 2, "w2_squared": 2, "root_mean_squared_error": 
 """How errors and distances of a number grow with its unit."""
 
 
-def coded(record: RunRecord) -> RunRecord:
+def coded(view: RunView) -> RunView:
     """The same run with errors as training has them, of a number that its bounds map to [0, 1]."""
-    columns = record.experiment.data.columns
+    columns = view.experiment.data.columns
     if columns is None or columns.units is None:
-        return record
+        return view
     width = columns.units[1]
 
     def divided(value: Any, power: int) -> Any:
@@ -155,12 +170,12 @@ def coded(record: RunRecord) -> RunRecord:
 
     summary = {
         name: of(value) if isinstance(value, Mapping) and name.startswith(("held_out", "constant")) else value
-        for name, value in record.summary.items()
+        for name, value in view.summary.items()
     }
     if gain := summary.get("gain"):
         summary["gain"] = {name: value if name == "claim" else divided(value, 2) for name, value in gain.items()}
     summary["constant_answers"] = "always the mean"
-    return replace(record, summary=summary, names=replace(record.names, predicted=""))
+    return replace(view, summary=summary, names=replace(view.names, predicted=""))
 
 
 def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
@@ -201,123 +216,14 @@ def settings(experiment: Experiment) -> dict[str, Any]:
     return changed
 
 
-State = Literal["starting", "running", "stalled", "stopped", "finished"]
-
-_RECENT = 20  # rounds that the time of a round is the median of
-_SPARE_SECONDS = 30.0
-_TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
-_SIGNS = (ATTEMPTS, METRICS, LOG, LEDGER, f"{LEDGER}-wal", CONFIG, LOCK)
-
-
-@dataclass(frozen=True)
-class Status:
-    """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
-
-    A run is `running` while a process holds it and writes to its files; `stalled` if it holds it and wrote nothing for
-    longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
-    its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
-    their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
-    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself.
-    """
-
-    directory: str
-    name: str
-    state: State
-    why: str
-    round: int
-    rounds: int
-    epsilon_spent: float
-    epsilon: float
-    epsilon_by_client: dict[str, float]
-    snr: float | None
-    clients_alive: int | None
-    clients: int
-    bytes_up: int | None
-    bytes_down: int | None
-    seconds_per_round: float | None
-    seconds_left: float | None
-    seconds_since: float
-    unit: str = "record"
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; the times are in `operator_only`."""
-        numbers = asdict(self)
-        times = {name: numbers.pop(name) for name in _TIMES}
-        return {**numbers, "operator_only": times}
-
-
-def read_status(directory: Path) -> Status:
-    """How far the run in `directory` has come; reads only."""
-    from fedsw.runs.recovery import is_running
-
-    record = read_run(directory)
-    experiment, last = record.experiment, record.last
-    times = round_seconds(directory)[-_RECENT:]
-    pace = statistics.median(times) if times else None
-    touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
-    since = max(0.0, time.time() - max(touched))
-    patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
-    state, why = _state(record, held=is_running(directory), quiet=since > patience)
-    done, rounds = int(last.get("round", 0)), experiment.training.rounds
-    spent, by_client = _spent(directory, last)
-    return Status(
-        directory=str(directory),
-        name=experiment.name,
-        state=state,
-        why=why,
-        round=done,
-        rounds=rounds,
-        epsilon_spent=spent,
-        epsilon=_asked(record),
-        epsilon_by_client=by_client,
-        snr=to_float(last.get("snr")),
-        clients_alive=last.get("clients"),
-        clients=experiment.federation.clients,
-        bytes_up=last.get("bytes_up"),
-        bytes_down=last.get("bytes_down"),
-        seconds_per_round=pace,
-        seconds_left=None if pace is None or state != "running" else (rounds - done) * pace,
-        seconds_since=since,
-        unit=experiment.data.unit or "record",
-    )
-
-
-def _state(record: RunRecord, *, held: bool, quiet: bool) -> tuple[State, str]:
-    if held:
-        if quiet:
-            return "stalled", "nothing was written for longer than two time limits and ten rounds"
-        return ("running" if record.history else "starting"), ""
-    status = str(record.summary.get("status", ""))
-    if status == "completed":
-        return "finished", ""
-    if status:
-        return "stopped", status
-    if not (record.directory / LOCK).exists() and not quiet:
-        return "starting", ""
-    return "stopped", "its process ended without a word (killed, or its machine went down)"
-
-
-def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, float]]:
-    """Epsilon by the ledgers that are here; a round that was charged and not finished is in them."""
-    from fedsw.privacy.accounting import LedgerDamaged
-    from fedsw.runs.accounts import read_ledger
-
-    reported = {str(client): float(value) for client, value in last.get("epsilon_by_client", {}).items()}
-    try:
-        account = read_ledger(directory)
-    except FileNotFoundError:
-        return max((float(last.get("epsilon", 0.0)), *reported.values())), reported
-    except LedgerDamaged as fault:
-        raise ValueError(str(fault)) from None
-    charged = {} if "sequence" in account["head"] else account["epsilon_by_group"]
-    by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in charged.items()}}
-    return max((float(account["epsilon"]), *by_client.values())), by_client
-
-
-def _asked(record: RunRecord) -> float:
-    """The summary's epsilon; else that of the plan, which is written before the first round; else the settings'."""
-    privacy = record.experiment.privacy
-    stated = {**found_json(record.directory / PLAN), **record.summary}.get("epsilon")
-    if stated is not None:
-        return float(stated)
-    return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")
+def plain(view: RunView) -> dict[str, Any]:
+    """A run as plain values, for JSON: its summary, folder and plots; what there is of one that has not ended."""
+    summary = view.summary or {
+        "name": view.experiment.name,
+        "status": "not finished",
+        "rounds": view.experiment.training.rounds,
+        "released_rounds": len(view.history),
+        "epsilon_spent": view.last.get("epsilon", 0.0),
+    }
+    plots = [str(view.directory / "plots" / name) for name in view.plots]
+    return {**summary, "directory": str(view.directory), "plots": plots}

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools import files
-from fedsw.runs.record import RunRecord
-from fedsw.runs.run_files import Names
+from fedsw.runs.group_names import UNNAMED
+from fedsw.runs.view import RunView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,6 @@ _BINS = 40
 _PALETTE = 128
 _WHITE = 250
 _SMALLER = 0.95
-_UNNAMED = Names()
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -119,7 +118,7 @@ def histogram_by_group(
     *,
     limits: tuple[float, float] | None = None,
     sideways: bool = False,
-    name: Callable[[int], str] = _UNNAMED.group,
+    name: Callable[[int], str] = UNNAMED.group,
 ) -> None:
     """Overlaid histograms (densities, on shared bins) of outputs (n,), a colour for each group (n,), called `name`."""
     bins = np.linspace(*(limits or limits_of(values)), _BINS + 1)
@@ -162,13 +161,13 @@ _MOST_IMAGES = 30
 
 
 @house_style()
-def draw_samples(record: RunRecord) -> Figure | None:
+def draw_samples(view: RunView) -> Figure | None:
     """Generated samples: over held-out ones in the plane, or as images; None if the run has none."""
-    outputs = record.outputs
+    outputs = view.outputs
     if outputs is None:
         return None
     if "images" in outputs.extra:
-        return _autoencoder_images(record, outputs.extra)
+        return _autoencoder_images(view, outputs.extra)
     reference = outputs.extra.get("reference")
     if reference is None:
         return None
@@ -182,20 +181,20 @@ def draw_samples(record: RunRecord) -> Figure | None:
         draw_images(panels[1], outputs.values[:_MOST_IMAGES], "generated")
     else:
         return None
-    figure.suptitle(f"{record.experiment.name}: generated samples")
+    figure.suptitle(f"{view.experiment.name}: generated samples")
     return figure
 
 
 @house_style()
-def draw_latent(record: RunRecord) -> Figure | None:
+def draw_latent(view: RunView) -> Figure | None:
     """The first two coordinates of held-out latent codes or features, a colour for each class; one as a histogram."""
-    outputs = record.outputs
+    outputs = view.outputs
     if outputs is None:
         return None
     from matplotlib import colormaps
 
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
-    codes, names, one = outputs.values, record.names, outputs.values.shape[1] == 1
+    codes, names, one = outputs.values, view.names, outputs.values.shape[1] == 1
     for label in np.unique(outputs.target):
         points = codes[outputs.target == label]
         named = names.label(int(label)) if names.classes else str(label)
@@ -206,7 +205,7 @@ def draw_latent(record: RunRecord) -> Figure | None:
             axes.scatter(points[:_MOST_POINTS, 0], points[:_MOST_POINTS, 1], s=5, alpha=0.5, linewidths=0, **look)
     axes.set(xlabel="coordinate 1", ylabel="density" if one else "coordinate 2", aspect="auto" if one else "equal")
     axes.legend(markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(f"{record.experiment.name}: held-out codes by label")
+    figure.suptitle(f"{view.experiment.name}: held-out codes by label")
     return figure
 
 
@@ -238,7 +237,7 @@ def is_square(width: int) -> bool:
     return width >= 16 and math.isqrt(width) ** 2 == width
 
 
-def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) -> Figure | None:
+def _autoencoder_images(view: RunView, extra: Mapping[str, NDArray[Any]]) -> Figure | None:
     shown = {"images": "held out", "reconstructions": "reconstructed", "samples": "decoded from the prior"}
     rows = {title: extra[name][:_MOST_IMAGES] for name, title in shown.items() if name in extra}
     if not is_square(extra["images"].shape[1]):
@@ -246,5 +245,5 @@ def _autoencoder_images(record: RunRecord, extra: Mapping[str, NDArray[Any]]) ->
     figure, panels = new_panels(len(rows), 1, size=(6.4, 1.15 * len(rows) + 0.3))
     for axes, (title, images) in zip(panels, rows.items(), strict=True):
         draw_images(axes, images, title)
-    figure.suptitle(f"{record.experiment.name}: images")
+    figure.suptitle(f"{view.experiment.name}: images")
     return figure

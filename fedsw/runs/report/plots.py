@@ -1,10 +1,9 @@
-"""Figures of a run, drawn from its files alone: metrics and privacy over rounds, outputs by group."""
+"""Figures of a run's view: metrics and privacy over rounds, worth beside a constant, outputs by group; of several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import require_allowed_code, task_facts
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.task_kinds import Facts
-from fedsw.runs.record import HeldOutOutputs, RunRecord, read_run
+from fedsw.runs.group_names import Names
 from fedsw.runs.report.figures import (
+    LINES,
     colour,
     draw_latent,
     draw_samples,
@@ -26,10 +26,9 @@ from fedsw.runs.report.figures import (
     limits_of,
     marker,
     new_panels,
-    save,
 )
-from fedsw.runs.report.progress import metric_name, ordered_metrics
-from fedsw.runs.run_files import Names
+from fedsw.runs.report.metric_names import headline, metric_name, ordered_metrics, scores
+from fedsw.runs.view import HeldOutOutputs, RunView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,32 +40,20 @@ _MOST_PANELS = 12
 _MOST_POINTS = 2000
 
 
-def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]:
-    """Draw what a run's files allow into its plots/ folder; returns the files written.
-
-    Works for runs that stopped early or were resumed: a figure whose data are missing is left out. Modules that are
-    allowed may say which pictures a task of its own has.
-    """
-    record = read_run(directory)
-    drawn = {"metrics": draw_metrics(record), "privacy": draw_privacy(record)}
-    drawn |= {name: PICTURES.get(name).draw(record) for name in pictures_of(record, allow_modules)}
-    return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
-
-
-def pictures_of(record: RunRecord, allow_modules: Collection[str]) -> tuple[str, ...]:
+def pictures_of(view: RunView, allow_modules: Collection[str]) -> tuple[str, ...]:
     """The pictures of the run's task that there are; those of any task where it is somebody's own and not at hand."""
     try:
-        require_allowed_code(record.experiment, allow_modules, stored=record.directory)
-        named = task_facts(record.experiment.objective.task).figures
+        require_allowed_code(view.experiment, allow_modules, stored=view.directory)
+        named = task_facts(view.experiment.objective.task).figures
     except ExperimentError:
         named = Facts().figures
     return tuple(name for name in named if name in PICTURES)
 
 
 @house_style()
-def draw_metrics(record: RunRecord) -> Figure | None:
+def draw_metrics(view: RunView) -> Figure | None:
     """Held-out loss and metrics over the rounds, one panel each; training loss if the run recorded it."""
-    curves = _metric_curves(record)
+    curves = _metric_curves(view)
     if not curves:
         return None
     figure, panels = _grid(len(curves), size=(3.0, 2.2), more=(0.4, 0.5))
@@ -74,21 +61,21 @@ def draw_metrics(record: RunRecord) -> Figure | None:
         axes.plot(rounds, values, color=colour(0), marker="o" if len(rounds) < 60 else "", markersize=3)
         axes.set_title(title)
         axes.set_xlabel("round")
-    figure.suptitle(f"{record.experiment.name}: metrics over the rounds")
+    figure.suptitle(f"{view.experiment.name}: metrics over the rounds")
     return figure
 
 
 @house_style()
-def draw_privacy(record: RunRecord) -> Figure | None:
+def draw_privacy(view: RunView) -> Figure | None:
     """ε spent over the rounds with its budget, and the estimated signal-to-noise ratio; None without noise."""
-    spent = _curve(record.history, "epsilon")
+    spent = _curve(view.history, "epsilon")
     if not np.isfinite(spent[1]).any():
         return None
-    ratio = _curve(record.history, "snr")
+    ratio = _curve(view.history, "snr")
     columns = 2 if len(ratio[0]) else 1
     figure, panels = new_panels(1, columns, size=(3.6 * columns + 0.4, 3.0))
     panels[0].plot(*spent, color=colour(0), linewidth=2, label="spent")
-    budget = record.experiment.privacy.epsilon
+    budget = view.experiment.privacy.epsilon
     if budget is not None and np.isfinite(budget):
         panels[0].axhline(budget, color="0.3", linestyle="--", linewidth=1, label=f"budget {upward(budget, 6)}")
         panels[0].legend(loc="lower right")
@@ -100,20 +87,20 @@ def draw_privacy(record: RunRecord) -> Figure | None:
         panels[1].set(title="signal to noise, from the noisy gradient", xlabel="round")
         panels[1].set_ylim(bottom=0)
         panels[1].legend()
-    nominal = " (nominal: seeded run)" if record.experiment.seed is not None else ""
-    figure.suptitle(f"{record.experiment.name}: privacy over the rounds{nominal}")
+    nominal = " (nominal: seeded run)" if view.experiment.seed is not None else ""
+    figure.suptitle(f"{view.experiment.name}: privacy over the rounds{nominal}")
     return figure
 
 
 @house_style()
-def draw_outputs(record: RunRecord) -> Figure | None:
+def draw_outputs(view: RunView) -> Figure | None:
     """Held-out outputs by group, of each class apart for equality of odds: histograms, or a scatter with marginals."""
-    outputs = record.outputs
+    outputs = view.outputs
     if outputs is None or not len(outputs.values) or "reference" in outputs.extra:
         return None
     draw = _scatters if outputs.values.shape[1] == 2 else _histograms
-    figure = draw(outputs, _strata(record, outputs), record.names)
-    figure.suptitle(f"{record.experiment.name}: held-out outputs by group")
+    figure = draw(outputs, _strata(view, outputs), view.names)
+    figure.suptitle(f"{view.experiment.name}: held-out outputs by group")
     return figure
 
 
@@ -163,11 +150,76 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], HeldOutOutputs]
     return figure
 
 
+@house_style()
+def draw_worth(view: RunView) -> Figure | None:
+    """The model's first metric and each group's with intervals, beside a constant; None where nothing was measured."""
+    summary, name = view.summary, headline(view.summary)
+    if name is None:
+        return None
+    groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
+    rows = [("the model", *scores(summary)[name])]
+    rows += [(group, metrics.get(name), around.get(group, {}).get(name)) for group, metrics in groups.items()]
+    rows += [("a constant", *scores(summary, "constant").get(name, (None, None)))]
+    shown = [(label, value, interval) for label, known, interval in rows if (value := to_float(known)) is not None]
+    figure, (axes,) = new_panels(1, 1, size=(4.6, 0.7 + 0.32 * len(shown)))
+    for position, (label, value, interval) in enumerate(shown):
+        look: dict[str, Any] = {"color": colour(1 if label == "a constant" else 0)}
+        if interval is not None:
+            axes.plot(
+                [float(end) for end in interval],
+                [position, position],
+                linewidth=3,
+                alpha=0.6,
+                solid_capstyle="butt",
+                **look,
+            )
+        axes.plot(
+            [value], [position], marker=marker(1 if label == "a constant" else 0), markersize=7, linestyle="", **look
+        )
+    axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
+    axes.set(xlabel=metric_name(name, view.names), ylim=(len(shown) - 0.5, -0.5))
+    return figure
+
+
+@house_style()
+def draw_runs(named: Sequence[tuple[str, RunView]]) -> Figure | None:
+    """The first metric of several runs against epsilon, with intervals and constants; None where it is not one."""
+    metrics = {headline(view.summary) for _, view in named if view.summary} - {None}
+    if len(metrics) != 1:
+        return None
+    (name,) = metrics
+    figure, (axes,) = new_panels(1, 1, size=(5.6, 3.2))
+    constants: set[float | None] = set()
+    epsilons: set[float] = set()
+    for position, (label, view) in enumerate(named):
+        summary = view.summary
+        known, interval = scores(summary).get(str(name), (None, None))
+        value, epsilon = to_float(known), to_float(summary.get("epsilon"))
+        if value is None or epsilon is None:
+            continue
+        constants.add(to_float((summary.get("constant") or {}).get(name)))
+        ends = (value, value) if interval is None else tuple(map(float, interval))
+        look: dict[str, Any] = {"color": colour(position), "marker": marker(position), "label": label}
+        if np.isfinite(epsilon):
+            epsilons.add(epsilon)
+            above, below = max(0.0, ends[1] - value), max(0.0, value - ends[0])
+            axes.errorbar([epsilon], [value], yerr=[[below], [above]], linestyle="", capsize=3, markersize=7, **look)
+        else:
+            axes.axhline(value, color=colour(position), linestyle=LINES[1], label=f"{label}, ε = ∞")
+    for constant in filter(None, constants):
+        axes.axhline(constant, color="0.35", linestyle=":", label="a constant")
+    axes.set(xscale="log", xlabel="ε", ylabel=metric_name(str(name)))
+    axes.set_xticks(sorted(epsilons), [upward(epsilon) for epsilon in sorted(epsilons)])
+    axes.set_xticks([], minor=True)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A picture of a run: what draws it, None where its data are missing, and what a page says below it."""
 
-    draw: Callable[[RunRecord], Figure | None]
+    draw: Callable[[RunView], Figure | None]
     caption: str
 
 
@@ -188,11 +240,11 @@ def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -
     return figure, panels
 
 
-def _metric_curves(record: RunRecord) -> dict[str, Curve]:
-    history = record.history
+def _metric_curves(view: RunView) -> dict[str, Curve]:
+    history = view.history
     held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
     keys = [key for key in ordered_metrics(held_out[-1]) if key != "round"] if held_out else []
-    curves = {metric_name(key, record.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
+    curves = {metric_name(key, view.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
     training = _curve(history, "training_loss")
     return {**curves, "training loss (unsafe)": training} if len(training[0]) else curves
 
@@ -210,10 +262,10 @@ def _running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
 
 
-def _strata(record: RunRecord, outputs: HeldOutOutputs) -> dict[str, NDArray[np.bool_]]:
-    if "label" not in PENALTIES.get(record.experiment.objective.penalty).fixed or outputs.target.ndim != 1:
+def _strata(view: RunView, outputs: HeldOutOutputs) -> dict[str, NDArray[np.bool_]]:
+    if "label" not in PENALTIES.get(view.experiment.objective.penalty).fixed or outputs.target.ndim != 1:
         return {"": np.ones(len(outputs.values), dtype=bool)}
-    return {record.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
+    return {view.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
 
 
 def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:

@@ -13,24 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw._tools.text import gained, measured, number, to_float, upward
-from fedsw.experiment import Experiment, planned_releases, planned_stages
+from fedsw.experiment import Experiment
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.task_kinds import model_kind
-from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
-from fedsw.runs.record import RunRecord, command_for
+from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
-from fedsw.runs.report.progress import group_table, measured_cell, metric_name, ordered_metrics, scores
-from fedsw.runs.run_files import CARD, CONFIG, LEDGER, METRICS, MODEL, MOMENTS, OUTPUTS, SKETCH, SUMMARY, Names
+from fedsw.runs.report.facts import noise_ratio, rounds_of, target_epsilon
+from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics, scores
+from fedsw.runs.view import RunView
 
 _NARROW = 5
 """Columns that are named, of those whose bounds are too wide."""
-_FILES = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
 
 
-def summary_panel(record: RunRecord) -> RenderableType:
+def summary_panel(view: RunView) -> RenderableType:
     """Show a run: its training, guarantee and results; of one that has not ended what there is."""
-    rows = named_rows([*(_ended(record) if record.summary else _unfinished(record)), ("files", _files(record))])
-    title = ": ".join(part for part in (record.experiment.name, record.experiment.title) if part)
+    rows = named_rows([*(_ended(view) if view.summary else _unfinished(view)), ("files", _files(view))])
+    title = ": ".join(part for part in (view.experiment.name, view.experiment.title) if part)
     return Panel(rows, title=Text(title), title_align="left", box=box.ROUNDED)
 
 
@@ -95,16 +94,6 @@ def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> Renderable
     return Group(table, Text(caption, style="dim"))
 
 
-def target_epsilon(experiment: Experiment) -> str:
-    """The ε asked for; a noise multiplier when ε follows from it."""
-    privacy = experiment.privacy
-    if not privacy.noisy:
-        return "∞"
-    if privacy.noise_multiplier is not None:
-        return f"σ/Δ = {number(privacy.noise_multiplier)}"
-    return upward(privacy.epsilon)
-
-
 def _account(account: Mapping[str, Any]) -> str:
     runs, limit, spent = account["runs"], account["limit"], "no other run has counted"
     if runs != 1:
@@ -113,26 +102,26 @@ def _account(account: Mapping[str, Any]) -> str:
     return f"data set {account['data']}: {spent}, {most} (`fedsw account show {account['data']}`)"
 
 
-def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
-    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
+    summary, guarantee = view.summary, view.summary.get("guarantee") or {}
     if warnings := summary.get("warnings"):
         yield "WARNING", Text("\n".join(f"! {warning}" for warning in warnings), style="bold red")
-    yield "trained", Text(_trained(record))
-    if not record.completed:
-        yield "status", Text(f"{summary.get('status')}\n`{command_for(record.directory)}` goes on", style="yellow")
+    yield "trained", Text(_trained(view))
+    if not view.completed:
+        yield "status", Text(f"{summary.get('status')}\n`{view.go_on}` goes on", style="yellow")
     yield "cost", Text(_cost(summary))
     if statement := guarantee.get("statement"):
         yield "guarantee", Text(str(statement))
-    yield "privacy", _privacy(record)
+    yield "privacy", _privacy(view)
     if account := summary.get("account"):
         yield "account", Text(_account(account))
-    if record.experiment.privacy.noisy:
+    if view.experiment.privacy.noisy:
         yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
         yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
     if held_out := summary.get("held_out"):
-        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {}, record.names)
+        yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {}, view.names)
         if constant := summary.get("constant"):
-            yield "a constant", _constant(record, constant)
+            yield "a constant", _constant(view, constant)
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
@@ -140,7 +129,7 @@ def _ended(record: RunRecord) -> Iterable[tuple[str, RenderableType]]:
     if noise := summary.get("signal_to_noise"):
         yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
     if by_group := summary.get("held_out_by_group"):
-        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, record.names)
+        yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, view.names)
 
 
 def _moments(moments: Mapping[str, Any]) -> str:
@@ -161,39 +150,25 @@ def _moments(moments: Mapping[str, Any]) -> str:
     return words
 
 
-def _unfinished(record: RunRecord) -> Iterable[tuple[str, Text]]:
-    yield "status", Text(f"not finished; `{command_for(record.directory)}` goes on", style="yellow")
-    yield "released", Text(rounds_of(record))
-    if record.history:
-        yield "spent", Text(f"ε {upward(record.last.get('epsilon'))} of {target_epsilon(record.experiment)}")
-        if held_out := next((row["held_out"] for row in reversed(record.history) if row.get("held_out")), None):
-            yield "held out", _metrics(held_out, {}, record.names)
+def _unfinished(view: RunView) -> Iterable[tuple[str, Text]]:
+    yield "status", Text(f"not finished; `{view.go_on}` goes on", style="yellow")
+    yield "released", Text(rounds_of(view))
+    if view.history:
+        yield "spent", Text(f"ε {upward(view.last.get('epsilon'))} of {target_epsilon(view.experiment)}")
+        if held_out := next((row["held_out"] for row in reversed(view.history) if row.get("held_out")), None):
+            yield "held out", _metrics(held_out, {}, view.names)
 
 
-def _trained(record: RunRecord) -> str:
-    experiment, summary, model = record.experiment, record.summary, record.experiment.model
+def _trained(view: RunView) -> str:
+    experiment, summary, model = view.experiment, view.summary, view.experiment.model
     kind = " ".join([model.kind, *map(str, model.hidden)])
     if model_kind(model.kind).points:
         kind = f"{model.particles} particles"
     return (
         f"{kind} for {experiment.objective.task} with {experiment.objective.penalty}, "
         f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
-        f"{summary.get('clients')} clients, {rounds_of(record)}, engine {summary.get('engine')}"
+        f"{summary.get('clients')} clients, {rounds_of(view)}, engine {summary.get('engine')}"
     )
-
-
-def rounds_of(record: RunRecord) -> str:
-    """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
-    experiment, rounds = record.experiment, record.experiment.training.rounds
-    once, sketch = planned_releases(experiment) < rounds, experiment.privacy.sketch
-    over = int(record.last.get("round", 0)) if sketch else len(record.history)
-    gone = over if once else int(record.summary.get("released_rounds", over))
-    if sketch:  # whose generator makes steps
-        stages = planned_stages(experiment)
-        steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
-        return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
-    words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
-    return f"{words} on one release" if once else words
 
 
 def _cost(summary: Mapping[str, Any]) -> str:
@@ -202,19 +177,12 @@ def _cost(summary: Mapping[str, Any]) -> str:
     return f"{took}{up} up, {down} down"
 
 
-def noise_ratio(guarantee: Mapping[str, Any]) -> str:
-    """Name of the ratio of a guarantee's noise to its sensitivity."""
-    mechanism = guarantee.get("mechanism")
-    by_name = f"scale of {mechanism} noise/Δ" if mechanism else "scale of the noise/Δ"
-    return {GAUSSIAN: "noise multiplier σ/Δ", LAPLACE: "scale b/Δ"}.get(str(mechanism), by_name)
-
-
-def _privacy(record: RunRecord) -> Text:
-    summary, guarantee = record.summary, record.summary.get("guarantee") or {}
+def _privacy(view: RunView) -> Text:
+    summary, guarantee = view.summary, view.summary.get("guarantee") or {}
     text = Text(f"ε = {upward(summary.get('epsilon'), 4)} at δ = {upward(summary.get('delta'))}", style="bold")
-    if not record.completed:
+    if not view.completed:
         text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
-    if record.experiment.privacy.noisy:
+    if view.experiment.privacy.noisy:
         accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
         noise = noise_ratio(guarantee)
         details = [
@@ -226,7 +194,7 @@ def _privacy(record: RunRecord) -> Text:
         ]
         text.append(f" ({', '.join(details)})", style="not bold")
         if guarantee.get("word") == "stated":
-            penalty = record.experiment.objective.penalty
+            penalty = view.experiment.objective.penalty
             text.append(f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", style="red")
         if guarantee.get("accountant_is_guarantee") is False:
             text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
@@ -266,9 +234,9 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: 
     return text
 
 
-def _constant(record: RunRecord, constant: Mapping[str, Any]) -> Text:
+def _constant(view: RunView, constant: Mapping[str, Any]) -> Text:
     """Scores of a constant on the same records, and of the best threshold."""
-    summary, names = record.summary, record.names
+    summary, names = view.summary, view.names
     known = scores(summary, "constant")
     parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
@@ -308,11 +276,9 @@ def _groups(by_group: Mapping[str, Mapping[str, Any]], around: Mapping[str, Mapp
     return table_of(("group", *names), rows, pad_edge=False)
 
 
-def _files(record: RunRecord) -> Text:
-    present = [name for name in _FILES if (record.directory / name).is_file()]
-    drawn = sorted(path.name for path in (record.directory / "plots").glob("*.png"))
-    plots = f"\nplots/: {', '.join(drawn)}" if drawn else ""
-    return Text.assemble((f"{record.directory}/", "cyan"), f"\n{', '.join(present)}{plots}")
+def _files(view: RunView) -> Text:
+    plots = f"\nplots/: {', '.join(view.plots)}" if view.plots else ""
+    return Text.assemble((f"{view.directory}/", "cyan"), f"\n{', '.join(view.files)}{plots}")
 
 
 def bytes_of(count: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsw._tools.text import number, to_float, upward
-from fedsw.runs.report.progress import metric_name
+from fedsw.runs.report.metric_names import metric_name
 from simulations.papers.figure import Value
 
 _SYMBOLS = {"epsilon": "ε", "alpha": "α", "records": "n", "rounds": "T", "directions": "k"}

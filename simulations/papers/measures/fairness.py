@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.runs.record import HeldOutOutputs
+from fedsw.runs.view import HeldOutOutputs
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

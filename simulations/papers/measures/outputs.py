@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.runs.record import HeldOutOutputs
+from fedsw.runs.view import HeldOutOutputs
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 

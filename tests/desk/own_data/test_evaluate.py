@@ -23,7 +23,7 @@ from fedsw.federation.node._sample import held_back
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.learning.tasks.metrics import accuracy, predictions
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.report.progress import group_table, measured_cell
+from fedsw.runs.report.metric_names import group_table, measured_cell
 
 COLUMNS = {
     "features": [{"name": "x0"}, {"name": "x1"}],

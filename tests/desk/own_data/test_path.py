@@ -13,8 +13,8 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.data.downloads import find_data
-from fedsw.runs.record import read_run
 from fedsw.runs.run_files import find_run
+from fedsw.runs.view import read_run
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 QUICK = {

@@ -15,8 +15,8 @@ from fedsw.cli.app import main
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.own_data._positive import positive_of
 from fedsw.experiment import ExperimentError
-from fedsw.runs.report.progress import metric_name, ordered_metrics
-from fedsw.runs.run_files import Names
+from fedsw.runs.group_names import Names
+from fedsw.runs.report.metric_names import metric_name, ordered_metrics
 
 CLASSES = {"hired": ("hired", "rejected"), "verdict": ("reject", "refer", "accept")}
 

@@ -14,9 +14,10 @@ from fedsw.desk.use.export import export, write_card
 from fedsw.experiment import parse_experiment
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.record import read_run
-from fedsw.runs.report.shapes import draw_shapes, shapes_of
+from fedsw.runs.additive_shapes import read_shapes
+from fedsw.runs.report.shapes import draw_shapes
 from fedsw.runs.run_files import read_json
+from fedsw.runs.view import read_run
 from tests.desk.use.conftest import COLUMNS, INCOME, PAY, row, settings
 
 MISSING = {
@@ -79,7 +80,7 @@ def test_an_additive_model_is_trained_on_persons_with_missing_cells_and_answers_
     first = next(name for name in model.names())
     wanted = model.outputs(torch.tensor([[0.25, 1.0, 1.0, 0.0], [0.125, 0.0, 0.0, 1.0]]))[:, 0].numpy()
     assert np.allclose(model.predictions(path)[first], wanted, atol=1e-6)
-    shapes = {shape.column: shape for shape in shapes_of(read_run(found.directory))}
+    shapes = {shape.column: shape for shape in read_shapes(found.directory, read_run(found.directory).experiment)}
     assert [*shapes] == ["age", "work"] and shapes["work"].labels == ("a", "b")
     assert shapes["age"].places == (0, 50, 200, 400) and shapes["age"].labels[-1] == "age is missing"
     scores = torch.logit(model.outputs(torch.tensor([[x, 0.0, 1.0, 0.0] for x in (0.0, 0.125, 0.5, 1.0)])))
@@ -87,7 +88,7 @@ def test_an_additive_model_is_trained_on_persons_with_missing_cells_and_answers_
     if moved is not None:
         drawn = shapes["age"].values[:4, 0] - shapes["age"].values[0, 0]
         assert np.allclose(moved[:, 1], drawn, atol=1e-4) and (shapes["age"].band > 0).all()
-    assert draw_shapes(read_run(found.directory)) is not None
+    assert draw_shapes(list(shapes.values()), "own") is not None
     assert "additive" in write_card(found.directory, tmp_path / "card.md").read_text()
 
 

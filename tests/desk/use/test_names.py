@@ -10,9 +10,10 @@ from fedsw.cli.app import main
 from fedsw.data.columns.declaration import Columns
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.accounts import read_ledger
-from fedsw.runs.record import read_run
+from fedsw.runs.group_names import Names
 from fedsw.runs.report.plots import draw_outputs
-from fedsw.runs.run_files import Names, names_in
+from fedsw.runs.run_files import names_in
+from fedsw.runs.view import read_run
 
 from .conftest import COLUMNS, INCOME
 

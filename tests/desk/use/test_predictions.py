@@ -15,7 +15,7 @@ import fedsw
 from fedsw.cli.app import main
 from fedsw.data.formats import BadRecords
 from fedsw.experiment import ExperimentError
-from fedsw.runs.record import read_run
+from fedsw.runs.view import read_run
 
 from .conftest import INCOME, settings
 

@@ -203,7 +203,7 @@ def test_python_entries_run_no_code_of_a_stored_run(received, marker):
     from fedsw.audit.record import audit
     from fedsw.desk.own_data.evaluate import evaluate
     from fedsw.federation.engines.driver import resume
-    from fedsw.runs.report.plots import draw_run
+    from fedsw.runs.write import draw_run
     from simulations.papers.finished import Finished
 
     for use in (fedsw.load, resume, audit, lambda run: evaluate(run, None), lambda run: Finished(run).problem):

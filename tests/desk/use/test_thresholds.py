@@ -12,7 +12,7 @@ import fedsw
 from fedsw.data.formats import BadRecords
 from fedsw.desk.use._predictions import settle
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.runs.record import HeldOutOutputs
+from fedsw.runs.view import HeldOutOutputs
 
 NAMES = {"groups": ("female", "male"), "classes": ("low", "high")}
 EXPERIMENT = parse_experiment({"name": "own", "objective": {"task": "classification"}})

@@ -10,7 +10,7 @@ import pytest
 
 import fedsw
 from fedsw.cli.app import main
-from fedsw.runs.record import read_run
+from fedsw.runs.view import read_run
 from tests.desk.use.conftest import PAY, settings
 
 WIDTH = 10.0

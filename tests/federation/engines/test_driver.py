@@ -8,7 +8,7 @@ import pytest
 
 from fedsw.federation.engines.driver import run
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
-from fedsw.runs.record import read_run
+from fedsw.runs.view import read_run
 from tests.federations import small
 
 

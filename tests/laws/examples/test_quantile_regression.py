@@ -16,7 +16,7 @@ from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sources import Shape
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
-from fedsw.runs.report.plots import draw_run
+from fedsw.runs.write import draw_run
 from tests.federations import SMALL, Federation
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"

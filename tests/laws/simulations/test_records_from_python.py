@@ -28,8 +28,8 @@ from fedsw.federation.node.held_records import node_records
 from fedsw.federation.node.joining import join
 from fedsw.federation.server._federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.commands import command_for
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import command_for
 
 COLUMNS = {
     "features": [

@@ -17,10 +17,11 @@ from fedsw.cli._show import status_view
 from fedsw.federation.engines import Engine
 from fedsw.federation.engines.driver import resume
 from fedsw.federation.server.app import job_from
+from fedsw.runs.commands import command_for
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.record import command_for, read_run
-from fedsw.runs.report.facts import read_status
 from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.status import read_status
+from fedsw.runs.view import read_run
 from tests.federations import small
 
 

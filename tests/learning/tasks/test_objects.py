@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from fedsw.cli._execution import run_summary
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.own_objects import _held, held, in_this_process, load_object
 from fedsw.federation.engines.driver import resume, run
 from fedsw.learning.models import mlp
 from fedsw.privacy.accounting import Ledger
-from fedsw.runs.report.plots import draw_run
+from fedsw.runs.report import facts
+from fedsw.runs.view import read_run
+from fedsw.runs.write import draw_run
 from tests.federations import small
 from tests.learning.tasks import own
 
@@ -44,7 +45,7 @@ def test_nothing_is_held_after_the_run_and_its_folder_can_be_read(tmp_path):
     result = run(small(*SETTINGS), runs=tmp_path, task=own.Copy)
     assert not _held
     assert result.experiment.objective.task.startswith("object:")
-    assert run_summary(result.directory)["status"] == "completed"
+    assert facts.plain(read_run(result.directory))["status"] == "completed"
     assert {path.name for path in draw_run(result.directory)} >= {"metrics.png", "privacy.png", "outputs.png"}
     with pytest.raises(ExperimentError, match="an object that was handed to another run of Python"):
         load_object(result.experiment.objective.task, what="objective.task")

@@ -26,8 +26,9 @@ from fedsw.privacy.accounting.lifetime import (
     total_epsilon,
 )
 from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.runs.account_records import account_record
 from fedsw.runs.checkpoint import Checkpoints
-from fedsw.runs.report.account_screens import account_record, account_view, accounts_view
+from fedsw.runs.report.account_screens import account_view, accounts_view
 from fedsw.runs.single.sketching import plan_sketch, release_sketch
 from tests.federations import SMALL
 from tests.learning.sketches.test_sketch_release import CELLS, LAW, ROWS, SKETCHER, N

@@ -14,8 +14,9 @@ from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
 from fedsw.desk.planning.words import plan_document
 from fedsw.desk.use.export import write_card
-from fedsw.runs.page.document import WhatIfs, page
-from fedsw.runs.record import read_run
+from fedsw.runs.page.run_page import page
+from fedsw.runs.page.what_ifs import WhatIfs
+from fedsw.runs.view import read_whole_run
 from tests.browser import BROWSER, MISSING, opened
 from tests.desk.compare.comparing import table_of
 from tests.runs.report.test_documents import plan
@@ -71,7 +72,7 @@ def seen(text: str, place: Path, *, width: int) -> dict:
 
 @pytest.mark.parametrize("width", [500, 1200])
 def test_a_page_reads_in_a_browser(central, local, tmp_path, width):
-    text = page([read_run(central), read_run(local)], what_ifs=[WhatIfs.of_plan(PLAN)])
+    text = page([read_whole_run(central), read_whole_run(local)], what_ifs=[WhatIfs.of_plan(PLAN)])
     found = seen(text, tmp_path, width=width)
     assert found["faults"] == [] and found["loaded"] == 0
     assert len(found["figures"]) == text.count("<figure>") > 4 and min(found["figures"]) > 40
@@ -84,7 +85,7 @@ def test_a_page_reads_in_a_browser(central, local, tmp_path, width):
 def test_axe_finds_no_violation_on_a_page(central, distributed, tmp_path, scheme):
     path = tmp_path / "page.html"
     path.write_text(
-        page([read_run(central), read_run(distributed)], what_ifs=[WhatIfs.of_plan(PLAN)]), encoding="utf-8"
+        page([read_whole_run(central), read_whole_run(distributed)], what_ifs=[WhatIfs.of_plan(PLAN)]), encoding="utf-8"
     )
     with opened() as view:
         view.page.emulate_media(color_scheme=scheme)
@@ -116,7 +117,7 @@ def test_axe_finds_a_picture_without_words(tmp_path):
 
 
 def test_without_its_script_the_page_says_the_same(central):
-    text = page([read_run(central)])
+    text = page([read_whole_run(central)])
     table = re.search(r"<table data-sliders=\"rows\">.*?</table>", text, flags=re.DOTALL)[0]
     for sentence in re.findall(r'data-says="([^"]*)"', text):
         assert set(re.findall(r"[\d.]+ %", sentence)) <= set(

@@ -25,7 +25,7 @@ from fedsw.desk.use.export import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.page.document import Code, Document, Listed, Section, Strong
-from fedsw.runs.page.pictures import Picture
+from fedsw.runs.page.picture import Picture
 from fedsw.runs.report.facts import Facts
 from fedsw.runs.run_files import read_json
 from tests.desk.compare.comparing import table_of

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,13 +20,14 @@ from fedsw.privacy.accounting.lifetime import one_cost, total_epsilon
 from fedsw.privacy.accounting.selection import Repetitions, Selection
 from fedsw.runs.accounts import cost_of_run, spent_by
 from fedsw.runs.page import _content as content
-from fedsw.runs.page import pictures
-from fedsw.runs.page._content import shareable
-from fedsw.runs.page.document import WhatIfs, page
-from fedsw.runs.page.pictures import Picture, percent
-from fedsw.runs.record import read_run
+from fedsw.runs.page import _person, _side_by_side
+from fedsw.runs.page._person import percent
+from fedsw.runs.page.picture import Picture
+from fedsw.runs.page.run_page import page
+from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.plots import draw_metrics
 from fedsw.runs.run_files import LEDGER, read_json, read_lines
+from fedsw.runs.view import read_run, read_whole_run
 
 MOST_BYTES = 2_000_000
 
@@ -63,18 +65,18 @@ class Outline(HTMLParser):
 @functools.cache
 def drawn(*directories: Path) -> str:
     """The whole page of some runs."""
-    return page([read_run(each) for each in directories])
+    return page([read_whole_run(each) for each in directories])
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures out: they take most of the time."""
-    for where in (content, pictures):
+    for where in (content, _person, _side_by_side):
         monkeypatch.setattr(where, "picture", lambda figure, caption, **_: Picture(caption, Markup(""), 100))
 
 
 def outline(directory: Path, *, operator: bool = False) -> Outline:
-    return Outline(page([read_run(directory)], operator=operator))
+    return Outline(page([read_whole_run(directory)], operator=operator))
 
 
 @pytest.mark.parametrize("name", ["central", "local", "distributed"])
@@ -106,14 +108,14 @@ def test_every_figure_has_words_every_name_is_used_once_and_headings_follow_one_
 
 
 def test_nothing_shown_is_beyond_the_guarantee_but_for_the_operator(unsafe, quick):
-    public, own = (page([read_run(unsafe)], operator=operator) for operator in (False, True))
+    public, own = (page([read_whole_run(unsafe)], operator=operator) for operator in (False, True))
     assert all("training_loss" in row for row in read_lines(unsafe / "metrics.jsonl"))
-    assert not [row for row in shareable(read_run(unsafe)).history if "training_loss" in row]
+    assert not [row for row in read_run(unsafe).shareable().history if "training_loss" in row]
     assert "what was measured on private records" in own and "without noise is left out" in public
     assert "For the operator only" in own and "For the operator only" not in public
     titles = [
         {axes.get_title() for axes in draw_metrics(each).axes}
-        for each in (read_run(unsafe), shareable(read_run(unsafe)))
+        for each in (read_run(unsafe), read_run(unsafe).shareable())
     ]
     assert titles[0] - titles[1] == {"training loss (unsafe)"}
 
@@ -121,9 +123,7 @@ def test_nothing_shown_is_beyond_the_guarantee_but_for_the_operator(unsafe, quic
 def test_records_that_may_be_private_are_not_measured_on_a_page(central):
     record = read_run(central)
     data = record.experiment.data.model_copy(update={"held_out_overlap": "allow"})
-    shown = shareable(
-        record.__class__(**{**vars(record), "experiment": record.experiment.model_copy(update={"data": data})})
-    )
+    shown = replace(record, experiment=record.experiment.model_copy(update={"data": data})).shareable()
     assert shown.outputs is None and not [name for name in shown.summary if name.startswith(("held_out", "constant"))]
 
 
@@ -183,7 +183,7 @@ def test_what_strangers_wrote_is_text(central, tmp_path, quick):
     config = read_json(copy / "config.json")
     config["experiment"]["title"] = "<img src=x onerror=alert(2)>\x1b[31m\u202eevil"
     (copy / "config.json").write_text(json.dumps(config))
-    text = page([read_run(copy)])
+    text = page([read_whole_run(copy)])
     assert text.count("<script>") == 1 and "<img src=x" not in text and "\x1b" not in text and "\u202e" not in text
 
 

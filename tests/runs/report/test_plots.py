@@ -18,18 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedsw.learning.tasks.kinds._classification import Classification
-from fedsw.runs.page.pictures import picture
-from fedsw.runs.record import HeldOutOutputs, read_run
+from fedsw.runs.group_names import Names
+from fedsw.runs.page.picture import picture
 from fedsw.runs.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of, save
-from fedsw.runs.report.plots import (
-    draw_histogram_grid,
-    draw_metrics,
-    draw_outputs,
-    draw_privacy,
-    draw_run,
-    draw_trade_off,
-)
-from fedsw.runs.run_files import Names
+from fedsw.runs.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_trade_off
+from fedsw.runs.view import HeldOutOutputs, read_run
+from fedsw.runs.write import draw_run
 
 MakeRun = Callable[..., Path]
 PNG = b"\x89PNG"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.runs.page.document import entry, write_entry
-from fedsw.runs.record import read_run
+from fedsw.runs.page._registry_entry import entry
 from fedsw.runs.run_files import read_json
+from fedsw.runs.view import read_run
+from fedsw.runs.write import write_entry
 
 yaml = pytest.importorskip("yaml")
 jsonschema = pytest.importorskip("jsonschema")

@@ -18,11 +18,12 @@ from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of
-from fedsw.runs.record import read_run
+from fedsw.runs.progress import describe_round
 from fedsw.runs.report.console import table_of
-from fedsw.runs.report.progress import describe_round, ordered_metrics, short_metrics
+from fedsw.runs.report.metric_names import ordered_metrics, short_metrics
 from fedsw.runs.report.screens import demo_table, experiments_table, summary_panel
 from fedsw.runs.run_files import read_lines, write_json
+from fedsw.runs.view import read_run
 from tests.federations import small
 
 MakeRun = Callable[..., Path]

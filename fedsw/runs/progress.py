@@ -1,13 +1,11 @@
-"""Progress of a run on a terminal and in a notebook, and how its metrics are named and ordered."""
+"""Bars that show the progress of a run on a terminal and in a notebook: observers of the run."""
 
 from __future__ import annotations
 
 import html
 import importlib
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,127 +19,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsw._tools.text import BURIED, harmless, measured, number, to_float, upward
+from fedsw._tools.text import harmless, number, upward
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.runs.report.console import Screen
-from fedsw.runs.run_files import UNNAMED, Names, names_in
-
-_NAMES = {
-    "accuracy": "accuracy",
-    "sw2": "SW₂",
-    "sw2_to_prior": "SW₂ to prior",
-    "root_mean_squared_error": "error (RMS)",
-    "mean_squared_error": "squared error",
-    "disparate_impact": "DI",
-    "w2_squared": "W₂²",
-    "linear_probe_label": "label read off",
-    "linear_probe_group": "group read off",
-    "loss": "loss",
-    "selection_rate": "selected",
-    "true_positive_rate": "TPR",
-    "false_positive_rate": "FPR",
-    "auc": "AUC",
-    "calibration_error": "calibration error",
-    "mean_absolute_error": "absolute error",
-    "r2": "R²",
-    "demographic_parity_difference": "parity gap",
-    "equalized_odds_difference": "odds gap",
-    "ks": "KS",
-    "eo_0": "EO₀",
-    "eo_1": "EO₁",
-    "od_0": "OD₀",
-    "od_1": "OD₁",
-    "accuracy_generated": "accuracy",
-    "frechet_lenet": "Fréchet (LeNet)",
-}
-
-
-_OF_POSITIVE = {
-    "disparate_impact": "DI of {}",
-    "selection_rate": "rate of {}",
-    "true_positive_rate": "TPR of {}",
-    "false_positive_rate": "FPR of {}",
-}
-_OF_CLASS = {"disparate_impact": "DI of {}", "selection_rate": "rate of {}", "od": "OD, true {}"}
-_NUMBERED = re.compile(r"(disparate_impact|selection_rate|eo|od)_(\d+)")
-
-
-def metric_name(key: str, names: Names = UNNAMED) -> str:
-    """The name of a metric in tables and plots; one that is of a class says which, by its declared name.
-
-    Where none of more than two classes is positive, "worst" says that it is of the class that is worst off.
-    """
-    if names.predicted and key == "loss":
-        return "loss (coded)"
-    if not names.classes:
-        return _NAMES.get(key, key.replace("_", " "))
-    positive = None if names.positive is None else names.label(names.positive)
-    if key in _OF_POSITIVE and positive is not None:
-        return _OF_POSITIVE[key].format(positive)
-    if key == "disparate_impact":
-        return "worst DI"
-    numbered = _NUMBERED.fullmatch(key)
-    if numbered is None:
-        return _NAMES.get(key, key.replace("_", " "))
-    kind, label = numbered[1], names.label(int(numbered[2]))
-    if kind == "eo":
-        return f"worst EO, true {label}" if positive is None else f"EO of {positive}, true {label}"
-    return _OF_CLASS[kind].format(label)
-
-
-def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
-    """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole."""
-    numeric = [key for key, value in held_out.items() if to_float(value) is not None]
-    rank = {key: float(position) for position, key in enumerate(_NAMES)}
-
-    def order(key: str) -> float:
-        numbered = _NUMBERED.fullmatch(key)
-        of_all = rank.get(key if numbered is None else numbered[1], len(rank))
-        return rank.get(key, of_all if numbered is None else of_all + 0.5)
-
-    return sorted(numeric, key=order)
-
-
-def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
-    """Metrics of the model ("held_out") or of a "constant", by name, each with its interval."""
-    around = summary.get(f"{whose}_intervals") or {}
-    return {name: (value, around.get(name)) for name, value in (summary.get(whose) or {}).items()}
-
-
-def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
-    """A measured number for a narrow column, its interval in a line below; "not to be seen" where noise hides it."""
-    shown, _, rest = measured(value, interval).partition(" (")
-    shown = "not to be seen" if shown.endswith(BURIED) else shown
-    return f"{shown}\n{rest.removesuffix(')')}" if rest else shown
-
-
-def group_table(
-    numbers: Mapping[str, Mapping[str, Any]],
-    around: Mapping[str, Mapping[str, Any]],
-    cell: Callable[[Any, Sequence[Any] | None], str] = measured,
-    *,
-    called: Names = UNNAMED,
-) -> tuple[list[str], list[list[str]]]:
-    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says.
-
-    Metrics of a class say which, by the declared names (``called``).
-    """
-    names = list(dict.fromkeys(name for metrics in numbers.values() for name in metrics))
-
-    def text(name: str, value: Any, interval: Any) -> str:
-        whole = name == "count" and to_float(value) is not None
-        return f"{int(value):,}" if whole else cell(value, interval)
-
-    rows = [
-        [group, *(text(name, metrics.get(name), around.get(group, {}).get(name)) for name in names)]
-        for group, metrics in numbers.items()
-    ]
-    return [metric_name(name, called) for name in names], rows
-
-
-def short_metrics(held_out: Mapping[str, Any], names: Names = UNNAMED) -> str:
-    """The first two metrics in one short line: accuracy 0.79 · DI of hired 0.63."""
-    return " · ".join(f"{metric_name(key, names)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
+from fedsw.runs.report.metric_names import short_metrics
+from fedsw.runs.run_files import names_in
 
 
 class Display:

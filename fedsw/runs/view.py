@@ -1,80 +1,55 @@
-"""Read a run's folder, and name the command that goes on with a run that is not finished."""
+"""One view of a run: its folder read once, as plain data that screens, cards, pages and tables are made of.
+
+`read_run` reads what every part needs; `read_whole_run` replays the ledgers, too, and reads when rounds were released
+and the functions of an additive model. What is for the run's operator alone is marked, and `RunView.shareable` leaves
+it out.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.own_objects import is_held
+from fedsw.runs.commands import command_for
+from fedsw.runs.group_names import Names, names_of_plan
 from fedsw.runs.run_files import (
+    CARD,
     CONFIG,
+    LEDGER,
     LOG,
     METRICS,
+    MODEL,
+    MOMENTS,
     OUTPUTS,
+    PLAN,
+    SKETCH,
     SUMMARY,
-    Names,
     found_json,
-    names_in,
     read_json,
     read_lines,
     require_plain_files,
+    round_seconds,
 )
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SERVED = "served"
-"""Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
-SERVICE = "service"
-"""Clients on other machines, submitted with `flwr run` to a server that goes on serving."""
-ELSEWHERE = (SERVED, SERVICE)
+    from fedsw.runs.accounts import Spending
+    from fedsw.runs.additive_shapes import Shape
 
-
-def command_for(directory: Path) -> str:
-    """The command or call that resumes the run of a folder; its operator replaces the words in capitals."""
-    engine, source = _stored(directory)
-    if is_held(source):
-        return f"fedsw.resume(Path({str(directory)!r}), data=...)"
-    if engine == SERVED:
-        return f"fedsw server --certs DIR --resume {directory}"
-    if engine == SERVICE:
-        config = f"directory={json.dumps(str(directory.resolve()), ensure_ascii=False)} resume=true"
-        return f"FLWR_HOME=HOME flwr run APP fedsw --stream --run-config '{config}'"
-    return f"fedsw resume {directory}"
-
-
-def command_to_charge(directory: Path) -> str:
-    """The same for a folder that is older than what its run's clients answered, which is then charged."""
-    return _command_with(directory, "charge-lost")
-
-
-def command_to_go_on(directory: Path) -> str:
-    """The same for a folder whose checkpoint lacks rounds that were released, which are then released again."""
-    return _command_with(directory, "go-on")
-
-
-def _command_with(directory: Path, option: str) -> str:
-    engine, source = _stored(directory)
-    if is_held(source):
-        return f"{command_for(directory).removesuffix(')')}, {option.replace('-', '_')}=True)"
-    if engine == SERVICE:
-        return f"fedsw resume {directory} --{option}"
-    return f"{command_for(directory)} --{option}"
-
-
-def _stored(directory: Path) -> tuple[str, str]:
-    """Engine and data source by its config.json; empty if that cannot be read: resuming then explains the fault."""
-    try:
-        config = found_json(directory / CONFIG)
-        return str(config["engine"]), str(config["experiment"]["data"]["source"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return "", ""
+_SHOWN = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
+"""Files that a screen lists, as far as they are there."""
+OPERATORS = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
+"""Parts of a summary that are for the operator alone."""
+_MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
+"""Beginnings of the names of those parts of a summary that are measured on held-out records."""
+_FOR_OPERATOR: Mapping[str, bool] = {"releasable": False}
+"""Marks a field that is for the operator alone."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +67,16 @@ class HeldOutOutputs:
 
 
 @dataclass(frozen=True, repr=False)
-class RunRecord(Short):
-    """One run's directory: `history` has one dict a round.
+class RunView(Short):
+    """One run as its folder says: plain data, and no file is read for it any more.
 
-    `summary` is empty while the run goes on, and after a process that did not end in order: what an earlier one left
-    shows less than has been spent since. `names` are those of groups and classes.
+    ``history`` has one dict a round; ``summary`` is empty while the run goes on, and after a process that did not end
+    in order: what an earlier one left shows less than has been spent since. ``names`` are those of groups and classes,
+    ``plan`` what it promised before its first round, ``files`` and ``plots`` what its folder has to show.
+
+    ``whole`` views have more: ``spending`` by the ledgers (None before the first release), the functions of an additive
+    model (``shapes``), and the ``seconds`` of each round. The seconds and the command that goes on with the run
+    (``go_on``) are for its operator and not for publication.
     """
 
     directory: Path
@@ -105,6 +85,14 @@ class RunRecord(Short):
     history: list[dict[str, Any]] = field(default_factory=list)
     outputs: HeldOutOutputs | None = None
     names: Names = Names()
+    plan: dict[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    plots: tuple[str, ...] = ()
+    go_on: str = field(default="", metadata=_FOR_OPERATOR)
+    whole: bool = False
+    spending: Spending | None = None
+    shapes: tuple[Shape, ...] = ()
+    seconds: tuple[float, ...] = field(default=(), metadata=_FOR_OPERATOR)
 
     def _facts(self) -> Mapping[str, object]:
         return run_facts(self.experiment.name, self.directory, self.summary)
@@ -124,9 +112,26 @@ class RunRecord(Short):
         """True if every planned round was released."""
         return self.summary.get("status") == "completed"
 
+    def shareable(self) -> RunView:
+        """The same without what its guarantee does not cover, and without what is marked as its operator's.
 
-def read_run(directory: Path) -> RunRecord:
-    """Everything of a run that plots and reports need; no code that its experiment names is loaded.
+        Guarantee: what is left is computed from what the run released, and from public numbers. Training losses and
+        the operator's parts of the summary go; where held-out records may be private, everything measured on them.
+        """
+        private = self.experiment.data.shows_private_rows
+        hidden = {"training_loss", "held_out"} if private else {"training_loss"}
+        history = [{name: value for name, value in row.items() if name not in hidden} for row in self.history]
+        summary = {name: value for name, value in self.summary.items() if name not in OPERATORS}
+        if private:
+            summary = {name: value for name, value in summary.items() if not name.startswith(_MEASURED)}
+        marked = [part for part in fields(self) if part.metadata == _FOR_OPERATOR]
+        empty: dict[str, Any] = {part.name: part.default for part in marked if part.default is not MISSING}
+        outputs = None if private else self.outputs
+        return replace(self, history=history, summary=summary, outputs=outputs, **empty)
+
+
+def read_run(directory: Path) -> RunView:
+    """Read what a run's screen, card and pictures need; no code that its experiment names is loaded.
 
     To build its model or its task, `fedsw.experiment.choices.require_allowed_code` comes first.
 
@@ -138,14 +143,46 @@ def read_run(directory: Path) -> RunRecord:
     if config is None:
         raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
     experiment = parse_experiment(config.get("experiment", {}))
-    return RunRecord(
+    plan = found_json(directory / PLAN)
+    return RunView(
         directory,
         experiment,
         read_summary(directory / SUMMARY) if _ended_in_order(directory / LOG) else {},
         read_lines(directory / METRICS),
         _read_outputs(directory / OUTPUTS),
-        names_in(directory, experiment.data.columns),
+        names_of_plan(plan, experiment.data.columns),
+        plan,
+        tuple(name for name in _SHOWN if (directory / name).is_file()),
+        tuple(sorted(path.name for path in (directory / "plots").glob("*.png"))),
+        command_for(directory),
     )
+
+
+def read_whole_run(directory: Path) -> RunView:
+    """Read everything that a page says of a run: the same, its ledgers replayed, its rounds' times and its shapes.
+
+    Raises:
+        ValueError: as `read_run`.
+        LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledger`.
+    """
+    from fedsw.runs.accounts import read_spending
+    from fedsw.runs.additive_shapes import read_shapes
+
+    view = read_run(directory)
+    return replace(
+        view,
+        whole=True,
+        spending=read_spending(directory, noisy=view.experiment.privacy.noisy),
+        shapes=tuple(read_shapes(directory, view.experiment)),
+        seconds=tuple(round_seconds(directory)),
+    )
+
+
+def require_whole(view: RunView) -> RunView:
+    """Return a view that has its ledgers; ValueError for another one."""
+    if not view.whole:
+        raise ValueError(f"the view of {view.directory} lacks its ledgers: read it with `read_whole_run`")
+    return view
 
 
 _TEXTS = ("name", "status", "engine", "begun", "date", "measured_on")

@@ -1,0 +1,77 @@
+"""Names of groups and classes: as they are declared, as JSON holds them, and how a cell of both is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedsw.data.columns.declaration import Columns
+
+_CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Declared names of groups and classes, by their numbers; empty where nobody declared any.
+
+    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
+    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty.
+    """
+
+    groups: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    positive: int | None = None
+    predicted: str = ""
+
+    def group(self, number: int) -> str:
+        """The name of a group, "A=2" without one."""
+        return self.groups[number] if 0 <= number < len(self.groups) else f"A={number}"
+
+    def label(self, number: int) -> str:
+        """The name of a class, "Y=2" without one."""
+        return self.classes[number] if 0 <= number < len(self.classes) else f"Y={number}"
+
+    def cell(self, cell: str) -> str:
+        """The name of a stratum: "female" for "A=0", "high,female" for "Y=1,A=0"; others as they are."""
+        match = _CELL.fullmatch(cell)
+        if match is None:
+            return cell
+        label = "" if match[1] is None else f"{self.label(int(match[1]))},"
+        return label + self.group(int(match[2]))
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        numbers = {"positive": self.positive, "predicted": self.predicted}
+        return {"groups": list(self.groups), "classes": list(self.classes), **numbers}
+
+
+UNNAMED = Names()
+"""The names of a run whose groups and classes nobody named."""
+
+
+def names_of_plan(plan: Mapping[str, Any], columns: Columns | None = None) -> Names:
+    """The names that a run began with, by its plan.json; else those of declared columns; else none."""
+    if isinstance(names := plan.get("names"), Mapping):
+        return names_from(names)
+    return UNNAMED if columns is None else names_of(columns)
+
+
+def names_of(columns: Columns) -> Names:
+    """The names that are declared, and of what numbers are."""
+    predicted = "" if columns.units is None else columns.targets[0].name
+    return Names(columns.groups, columns.classes, columns.positive, predicted)
+
+
+def names_from(plain: Any) -> Names:
+    """The names that JSON holds, as `Names.plain` writes them; none if it holds something else."""
+    if not isinstance(plain, Mapping):
+        return UNNAMED
+    positive = plain.get("positive")
+    of = (positive if type(positive) is int else None, str(plain.get("predicted") or ""))
+    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), *of)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list) else ()

@@ -1,0 +1,50 @@
+"""The entry of a run for the OpenDP Deployments Registry, as YAML, with questions where only a person knows."""
+
+from __future__ import annotations
+
+import math
+
+from fedsw._tools.text import to_float
+from fedsw.runs.page.render import render
+from fedsw.runs.report import facts
+from fedsw.runs.view import RunView
+
+
+def entry(view: RunView) -> str:
+    """The entry of a run that has ended and has a guarantee, with every text quoted as JSON is, which YAML reads."""
+    summary, experiment = view.summary, view.experiment
+    _require_promise(view, to_float(summary.get("epsilon_of_reader")))
+    columns = experiment.data.columns
+    return render(
+        "registry.yaml",
+        experiment=experiment,
+        summary=summary,
+        guarantee=summary["guarantee"],
+        model=experiment.privacy.model,
+        description=facts.description(view),
+        measured_on=facts.measured_on(summary),
+        columns=[] if columns is None else [row[0] for row in facts.declared(columns).rows],
+        epsilon=_yaml(float(summary["epsilon"])),
+        delta=_yaml(float(summary["delta"])),
+    )
+
+
+def _require_promise(view: RunView, epsilon: float | None) -> None:
+    summary, directory = view.summary, view.directory
+    if not summary:
+        raise ValueError(f"{directory} has not ended; `fedsw show {directory} progress` shows how far it is")
+    reasons = {
+        "it has no guarantee, or shows metrics of private records": epsilon is None or math.isinf(epsilon),
+        "its epsilon is nominal: a seed makes its noise reproducible": bool(summary.get("nominal")),
+        "its bound is stated by the user and not proven": summary["guarantee"].get("word") == "stated",
+        "its accountant gives no guarantee": summary["guarantee"].get("accountant_is_guarantee") is False,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"{directory} is not for a registry of deployments: {reason}")
+
+
+def _yaml(value: float) -> str:
+    """A number that every reader of YAML takes for one: 1.0e-06."""
+    mantissa, mark, exponent = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{mark}{exponent}"

@@ -1,0 +1,133 @@
+"""Progress of a run that goes on or stopped: how far it has come, by its files and its lock."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedsw._tools.text import to_float
+from fedsw.privacy.accounting import LedgerDamaged
+from fedsw.runs.accounts import read_ledger
+from fedsw.runs.recovery import is_running
+from fedsw.runs.run_files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, round_seconds
+from fedsw.runs.view import RunView, read_run
+
+State = Literal["starting", "running", "stalled", "stopped", "finished"]
+
+_RECENT = 20  # rounds that the time of a round is the median of
+_SPARE_SECONDS = 30.0
+_TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
+_SIGNS = (ATTEMPTS, METRICS, LOG, LEDGER, f"{LEDGER}-wal", CONFIG, LOCK)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
+
+    A run is `running` while a process holds it and writes to its files; `stalled` if it holds it and wrote nothing for
+    longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
+    its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
+    their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
+    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself.
+    """
+
+    directory: str
+    name: str
+    state: State
+    why: str
+    round: int
+    rounds: int
+    epsilon_spent: float
+    epsilon: float
+    epsilon_by_client: dict[str, float]
+    snr: float | None
+    clients_alive: int | None
+    clients: int
+    bytes_up: int | None
+    bytes_down: int | None
+    seconds_per_round: float | None
+    seconds_left: float | None
+    seconds_since: float
+    unit: str = "record"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; the times are in `operator_only`."""
+        numbers = asdict(self)
+        times = {name: numbers.pop(name) for name in _TIMES}
+        return {**numbers, "operator_only": times}
+
+
+def read_status(directory: Path) -> Status:
+    """How far the run in `directory` has come; reads only."""
+    view = read_run(directory)
+    experiment, last = view.experiment, view.last
+    times = round_seconds(directory)[-_RECENT:]
+    pace = statistics.median(times) if times else None
+    touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
+    since = max(0.0, time.time() - max(touched))
+    patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
+    state, why = _state(view, held=is_running(directory), quiet=since > patience)
+    done, rounds = int(last.get("round", 0)), experiment.training.rounds
+    spent, by_client = _spent(directory, last)
+    return Status(
+        directory=str(directory),
+        name=experiment.name,
+        state=state,
+        why=why,
+        round=done,
+        rounds=rounds,
+        epsilon_spent=spent,
+        epsilon=_promised(view),
+        epsilon_by_client=by_client,
+        snr=to_float(last.get("snr")),
+        clients_alive=last.get("clients"),
+        clients=experiment.federation.clients,
+        bytes_up=last.get("bytes_up"),
+        bytes_down=last.get("bytes_down"),
+        seconds_per_round=pace,
+        seconds_left=None if pace is None or state != "running" else (rounds - done) * pace,
+        seconds_since=since,
+        unit=experiment.data.unit or "record",
+    )
+
+
+def _state(view: RunView, *, held: bool, quiet: bool) -> tuple[State, str]:
+    if held:
+        if quiet:
+            return "stalled", "nothing was written for longer than two time limits and ten rounds"
+        return ("running" if view.history else "starting"), ""
+    status = str(view.summary.get("status", ""))
+    if status == "completed":
+        return "finished", ""
+    if status:
+        return "stopped", status
+    if not (view.directory / LOCK).exists() and not quiet:
+        return "starting", ""
+    return "stopped", "its process ended without a word (killed, or its machine went down)"
+
+
+def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, float]]:
+    """Epsilon by the ledgers that are here; a round that was charged and not finished is in them."""
+    reported = {str(client): float(value) for client, value in last.get("epsilon_by_client", {}).items()}
+    try:
+        account = read_ledger(directory)
+    except FileNotFoundError:
+        return max((float(last.get("epsilon", 0.0)), *reported.values())), reported
+    except LedgerDamaged as fault:
+        raise ValueError(str(fault)) from None
+    charged = {} if "sequence" in account["head"] else account["epsilon_by_group"]
+    by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in charged.items()}}
+    return max((float(account["epsilon"]), *by_client.values())), by_client
+
+
+def _promised(view: RunView) -> float:
+    """The summary's epsilon; else that of the plan, which is written before the first round; else the settings'."""
+    privacy = view.experiment.privacy
+    stated = {**view.plan, **view.summary}.get("epsilon")
+    if stated is not None:
+        return float(stated)
+    return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")

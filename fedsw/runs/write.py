@@ -1,0 +1,53 @@
+"""Write what is made of runs: their page, their entry for a registry, their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from fedsw._tools import files
+from fedsw.runs.page._registry_entry import entry
+from fedsw.runs.page.run_page import page
+from fedsw.runs.page.what_ifs import WhatIfs
+from fedsw.runs.report.figures import save
+from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
+from fedsw.runs.run_files import REGISTRY, REPORT
+from fedsw.runs.view import read_run, read_whole_run
+
+
+def write_page(
+    directories: Sequence[Path],
+    path: Path | None = None,
+    *,
+    operator: bool = False,
+    what_ifs: Sequence[WhatIfs | None] = (),
+) -> Path:
+    """Write the page of one run or several; returns where: by default into the first one's folder.
+
+    Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
+    shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
+    What-ifs of the runs, in their order, are shown. ValueError if one is no run.
+    """
+    views = [read_whole_run(directory) for directory in directories]
+    target = directories[0] / REPORT if path is None else path
+    files.replace(target, page(views, operator=operator, what_ifs=what_ifs).encode(), durable=False)
+    return target
+
+
+def write_entry(directory: Path, path: Path | None = None) -> Path:
+    """Write a run's entry as YAML, by default into its folder; returns where."""
+    target = directory / REGISTRY if path is None else path
+    files.replace(target, entry(read_run(directory)).encode(), durable=False)
+    return target
+
+
+def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]:
+    """Draw what a run's files allow into its plots/ folder; returns the files written.
+
+    Works for runs that stopped early or were resumed: a figure whose data are missing is left out. Modules that are
+    allowed may say which pictures a task of its own has.
+    """
+    view = read_run(directory)
+    drawn = {"metrics": draw_metrics(view), "privacy": draw_privacy(view)}
+    drawn |= {name: PICTURES.get(name).draw(view) for name in pictures_of(view, allow_modules)}
+    return [save(figure, directory / "plots" / f"{name}.png") for name, figure in drawn.items() if figure is not None]
