@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.federation.deploy import _apps as apps
+from fedsw.federation import _flower
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 
 TESTS = [
     "tests/federation/engines/test_inprocess.py",
-    "tests/federation/engines/test_flower_names.py",
+    "tests/federation/test_flower.py",
     "tests/federation/engines/test_warm_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
     "tests/federation/engines/test_warm_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
@@ -36,7 +36,7 @@ def test_the_warm_processes_know_every_flower_that_may_be_installed():
     found = re.fullmatch(r">=1\.(\d+),<1\.(\d+)", allowed())
     assert found is not None
     versions = tuple(f"1.{minor}" for minor in range(int(found[1]), int(found[2])))
-    assert versions == apps.TESTED
+    assert versions == _flower.TESTED
 
 
 @pytest.mark.slow

@@ -13,15 +13,12 @@ Uvicorn's own limits are used where it has them; the others are here. Loaded by 
 from __future__ import annotations
 
 import asyncio
-import binascii
-import datetime
 import math
 import os
 import resource
 import socket
 import threading
 import time
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -137,13 +134,16 @@ class Patience(H11Protocol):
 
 
 class BoundedRequests:
-    """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others."""
+    """Middleware, the outermost: refuses requests by their headers, and bounds the bodies of the others.
+
+    `known` says of a request's scope whether an admitted node signed its headers.
+    """
 
     most, most_of_others = MOST_BYTES, MOST_BYTES_OF_OTHERS
     seconds, seconds_of_others = PART_SECONDS, SECONDS_OF_OTHERS
 
-    def __init__(self, app: Any, known: Callable[[Any], bool] | None = None) -> None:
-        self._app, self._known = app, known or signed_by_a_node
+    def __init__(self, app: Any, known: Callable[[Any], bool]) -> None:
+        self._app, self._known = app, known
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Pass on, or refuse: 401, 413, 431, or 408 where a part of the body does not come."""
@@ -217,30 +217,6 @@ class _Body:
                 return {"type": "http.disconnect"}
             self._whole = not event.get("more_body", False)
         return event
-
-
-def signed_by_a_node(scope: Any) -> bool:
-    """True if a request's headers carry a fresh signature by an admitted node's key; its body is not read."""
-    from fastapi import Request
-    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-    from flwr.superlink.dependencies.linkstate import get_linkstate
-
-    request = Request(scope)
-    try:
-        key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-        signature = b64decode(request.headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-        stamp = request.headers[TIMESTAMP_HEADER]
-        age = (now() - datetime.datetime.fromisoformat(stamp)).total_seconds()
-        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
-            return False
-        if get_linkstate(request).get_node_id_by_public_key(key) is None:
-            return False
-        return bool(verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature))
-    except (KeyError, ValueError, TypeError, binascii.Error):
-        return False
 
 
 async def respond(send: Send, status: int, body: bytes, kind: str = "text/plain") -> None:

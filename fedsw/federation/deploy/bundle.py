@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsw._tools.text import installed_version
+from fedsw.federation import _flower
 
 OWN = "own"
 """The word that stands for the hash of the installed fedsw's own bundle."""
@@ -83,9 +84,7 @@ def bundle_hash() -> str:
     The archive depends on the versions of fedsw and Flower and on zlib's compression, and on nothing else: its files
     are sorted and carry a fixed date.
     """
-    from flwr.cli.build import build_fab_from_files
-
-    content, _ = build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
+    content, _ = _flower.build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
     return hashlib.sha256(content).hexdigest()
 
 

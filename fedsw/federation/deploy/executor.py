@@ -3,9 +3,9 @@
     python -P executor.py --superlink HOST:PORT --root-certificates CA --auth-supernode-private-key KEY
                                --node-config "partition-id=0 num-partitions=5"
 
-Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. With
-superlink.py this is the only code that uses Flower's private interfaces; both refuse any other Flower. It runs by
-path and imports neither the apps nor fedsw: both come with the bundle's entries, in a process of their own.
+Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. What it uses of
+Flower's private interfaces is in ../_flower.py; it refuses any other Flower. It runs by path and imports neither the
+apps nor fedsw: both come with the bundle's entries, in a process of their own.
 
 What the SuperLink says of a bundle is not believed: the node computes the SHA-256 of the bytes it received. A node
 whose configuration has `bundle`, a hash, answers for every other bundle with a refusal, before it unpacks anything.
@@ -27,7 +27,6 @@ import argparse
 import contextlib
 import email.utils
 import hashlib
-import importlib
 import importlib.util
 import os
 import signal
@@ -64,39 +63,35 @@ def _beside(name: str) -> Any:
 
 
 _APPS = _beside("apps")
+_FLOWER = _APPS.FLOWER
 
 
 def main(arguments: list[str]) -> None:
     """Be a node, of the Flower that this module was tested with."""
-    if why := _APPS.refusal("SuperNode"):
+    if why := _FLOWER.refusal("SuperNode"):
         raise SystemExit(why)
     serve(arguments)
 
 
 def serve(arguments: list[str]) -> None:
     """Connect, and answer messages until a signal comes or the SuperLink no longer knows this node."""
+    import httpx
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.common.config import parse_config_args
-    from flwr.supercore import log
 
-    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
     parser = argparse.ArgumentParser("executor.py")
     for name in ("--superlink", "--root-certificates", "--auth-supernode-private-key", "--node-config"):
         parser.add_argument(name, required=True)
     options = parser.parse_args(arguments)
     key: Any = load_ssh_private_key(Path(options.auth_supernode_private_key).read_bytes(), None)
     signal.signal(signal.SIGTERM, _end)
-    import httpx
 
-    activate, beat = connection.FleetHttpClient.ActivateNode, connection.FleetHttpClient.SendNodeHeartbeat
-
-    def activated(client: Any, request: Any) -> Any:
+    def activated(activate: Any, client: Any, request: Any) -> Any:
         try:
             return activate(client, request)
         except httpx.HTTPStatusError as refused:
             leave(words_of_refusal(refused.response))
 
-    def beaten(client: Any, request: Any) -> Any:
+    def beaten(beat: Any, client: Any, request: Any) -> Any:
         """Once more where a signature is refused: it may be from before this process was stopped for a while."""
         try:
             return beat(client, request)
@@ -106,25 +101,14 @@ def serve(arguments: list[str]) -> None:
             time.sleep(_PAUSE_SECONDS)
             return beat(client, request)
 
-    connection.FleetHttpClient.ActivateNode = activated
-    connection.FleetHttpClient.SendNodeHeartbeat = beaten
-    enter, clients = connection.FleetHttpClient.__enter__, list[Any]()
-
-    def remembered(client: Any) -> Any:
-        clients.append(client)  # the connection below keeps its client to itself
-        return enter(client)
-
-    connection.FleetHttpClient.__enter__ = remembered
-    heartbeat: Any = importlib.import_module("flwr.supercore.heartbeat")
-    patience = importlib.import_module("flwr.common.constant").HEARTBEAT_PATIENCE  # a lease in heartbeats
-    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = connection.HEARTBEAT_DEFAULT_INTERVAL = LEASE_SECONDS / patience
     worker = Worker()
     worker.wait_until_ready()
-    with connection.http_request_response(
-        options.superlink, False, options.root_certificates, (key, key.public_key())
-    ) as (node_id, _, _, get_run, get_fab, *_):
-        log(INFO, "SuperNode ID: %s", node_id)
-        node = Node(clients[-1], node_id, parse_config_args([options.node_config]), get_run, get_fab, worker)
+    with _FLOWER.node_connection(
+        options.superlink, options.root_certificates, key, lease=LEASE_SECONDS, activate=activated, beat=beaten
+    ) as (client, node_id, get_run, get_fab):
+        _FLOWER.log(INFO, "SuperNode ID: %s", node_id)
+        config = _FLOWER.parse_config_args([options.node_config])
+        node = Node(client, node_id, config, get_run, get_fab, worker)
         try:
             node.run()
         finally:
@@ -154,9 +138,8 @@ class Node:
     def run(self) -> None:
         """Serve without end; SystemExit if the SuperLink does not know this node any more, or is not a warm one."""
         import httpx
-        from flwr.common.constant import ErrorCode
-        from flwr.supercore import log
 
+        log, codes = _FLOWER.log, _FLOWER.ErrorCode
         refused_before = 0
         away = ""  # what the SuperLink's absence was last said to be: a server that stays away is said once
         while True:
@@ -181,7 +164,7 @@ class Node:
             except Unreadable as fault:
                 log(ERROR, "%s", fault)
                 if fault.header is not None:
-                    self._decline(fault.header, ErrorCode.UNKNOWN, str(fault))
+                    self._decline(fault.header, codes.UNKNOWN, str(fault))
             except Exception as fault:  # no answer of a SuperLink: a server that is mended serves this node again
                 why = f"the SuperLink's answer is unreadable: {type(fault).__name__}"
             if why and why != away:
@@ -204,57 +187,46 @@ class Node:
 
     def _take(self) -> Any | None:
         """The next message, whole; None if there is none for a while."""
-        from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-        from flwr.proto.node_pb2 import Node as NodeProto
-        from flwr.supercore.inflatable.inflatable_object import get_object_id
-
-        request = PullMessagesRequest(node=NodeProto(node_id=self._id))
-        header, *objects = _APPS.call(self._client, "/v1/fleet/take", [request.SerializeToString()])
-        response = PullMessagesResponse.FromString(header)
+        request = _FLOWER.PullMessagesRequest(node=_FLOWER.Node(node_id=self._id))
+        header, *objects = _FLOWER.call(self._client, "/v1/fleet/take", [request.SerializeToString()])
+        response = _FLOWER.PullMessagesResponse.FromString(header)
         if not response.messages_list:
             return None
-        return self._opened(response, {get_object_id(content): content for content in objects})
+        return self._opened(response, {_FLOWER.get_object_id(content): content for content in objects})
 
     def _opened(self, response: Any, contents: dict[str, bytes]) -> Any:
         """The message that came, if it is the server's to this node, as its header says."""
         from flwr.app import RecordDict
-        from flwr.app.message import make_message
-        from flwr.common.constant import SUPERLINK_NODE_ID
 
-        header = None
+        header, make = None, _FLOWER.make_message
         try:
-            metadata = _APPS.header_of(response.messages_list[0], response.message_object_trees[0])
-            if (metadata.src_node_id, metadata.dst_node_id) != (SUPERLINK_NODE_ID, self._id):
+            metadata = _FLOWER.header_of(response.messages_list[0], response.message_object_trees[0])
+            if (metadata.src_node_id, metadata.dst_node_id) != (_FLOWER.SUPERLINK_NODE_ID, self._id):
                 raise ValueError("it is not the server's to this node")
-            header = make_message(metadata, content=RecordDict())
-            return make_message(metadata, content=_APPS.inflated(metadata, contents).content)
+            header = make(metadata, content=RecordDict())
+            return make(metadata, content=_FLOWER.inflated(metadata, contents).content)
         except Exception as fault:
-            raise Unreadable(f"a request that came is not answered: {_APPS.words_of(fault)}", header) from fault
+            raise Unreadable(f"a request that came is not answered: {_FLOWER.words_of(fault)}", header) from fault
 
     def _give(self, reply: Any, seconds: float) -> None:
-        from flwr.proto.fleet_pb2 import PushMessagesRequest
-        from flwr.proto.node_pb2 import Node as NodeProto
-
-        headers, trees, objects = _APPS.packed([reply])
-        request = PushMessagesRequest(
-            node=NodeProto(node_id=self._id),
+        headers, trees, objects = _FLOWER.packed([reply])
+        request = _FLOWER.PushMessagesRequest(
+            node=_FLOWER.Node(node_id=self._id),
             messages_list=headers,
             message_object_trees=trees,
             clientapp_runtime_list=[seconds],
         )
-        _APPS.call(self._client, "/v1/fleet/give", [request.SerializeToString(), *objects])
+        _FLOWER.call(self._client, "/v1/fleet/give", [request.SerializeToString(), *objects])
 
     def _answer(self, message: Any) -> None:
         from flwr.app import Context, RecordDict
-        from flwr.common.constant import ErrorCode
-        from flwr.supercore import log
 
         began, run_id = time.monotonic(), message.metadata.run_id
         try:
             run, fab, run_config = self._run(run_id)
         except BundleRefused as refused:
-            log(ERROR, "%s", refused)
-            self._decline(message, ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(refused), time.monotonic() - began)
+            _FLOWER.log(ERROR, "%s", refused)
+            self._decline(message, _FLOWER.ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(refused), time.monotonic() - began)
             return
         context = Context(
             run_id=run_id,
@@ -275,22 +247,19 @@ class Node:
     def _decline(self, message: Any, code: int, why: str, seconds: float = 0.0) -> None:
         """Send the server the reason why its request is not answered; a failure to send is logged."""
         from flwr.app import Error, Message
-        from flwr.supercore import log
 
         try:
             self._give(Message(Error(code, why), reply_to=message), seconds)
         except Exception as fault:
-            log(ERROR, "%s: %s", type(fault).__name__, fault)
+            _FLOWER.log(ERROR, "%s: %s", type(fault).__name__, fault)
 
     def _run(self, run_id: int) -> tuple[Any, Any, dict[str, Any]]:
         """A run with its bundle and settings."""
-        from flwr.common.config import get_fused_config_from_fab
-
         if run_id not in self._runs:
             run = self._get_run(run_id)
             fab = self._get_fab(run.fab_hash, run_id)
             require_bundle(fab.content, fab.hash_str, self._demanded)
-            self._runs[run_id] = (run, fab, get_fused_config_from_fab(fab.content, run))
+            self._runs[run_id] = (run, fab, _FLOWER.get_fused_config_from_fab(fab.content, run))
             _forget_oldest(self._runs)
         return self._runs[run_id]
 
@@ -390,7 +359,6 @@ class Worker:
     def answer(self, message: Any, context: Any, deadline: float) -> tuple[Any, Any]:
         """The app's reply, or an error reply, with the state to keep; a worker that takes too long is killed."""
         from flwr.app import Error, Message
-        from flwr.common.constant import ErrorCode
 
         why = f"the client's process died (message {message.metadata.message_type})"
         try:
@@ -407,7 +375,7 @@ class Worker:
         except (EOFError, OSError):
             pass
         self.end()
-        return Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message), context.state
+        return Message(Error(_FLOWER.ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message), context.state
 
     def end(self) -> None:
         """Kill the process, whatever it does, wait for it, and remove what it unpacked."""

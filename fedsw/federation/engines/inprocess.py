@@ -1,4 +1,4 @@
-"""Engines of one machine, on Flower's semi-public names: in process, and Flower's simulation engine on Ray."""
+"""Engines of one machine: in process, and Flower's simulation engine on Ray."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
+from fedsw.federation import _flower
 from fedsw.federation import _wire as wire
 from fedsw.federation._origin import Carrier
 from fedsw.federation._wire import SERVER_NODE
 from fedsw.federation.messages import unmade
 from fedsw.federation.node.simulated import simulating
 
-_Any = TypeVar("_Any")
-
 
 def identify(run_id: int) -> None:
-    """Say which run and node messages made in this process belong to (the server's)."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, 1
+    """Say which run the server's messages made in this process belong to."""
+    _flower.identify(run_id, SERVER_NODE)
 
 
 def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
@@ -39,33 +36,11 @@ def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Contex
     return Context(run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={})
 
 
-def number(message: Message, message_id: str) -> None:
-    """Give a message its id, as Flower's own grids do."""
-    message.metadata.__dict__["_message_id"] = message_id
-
-
 def delivered(message: Message) -> Message:
     """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
-    body, parts = _twin(message.content), unmade(message.content)
-    shallow = {key: _shallow(record) for key, record in message.content.items()} if parts is None else parts.twin()
-    body.__dict__["_data"] = shallow
-    letter = _twin(message)
-    letter.__dict__["_content"] = body
+    parts = unmade(message.content)
+    letter: Message = _flower.copied(message, None if parts is None else parts.twin())
     return letter
-
-
-def _shallow(record: Any) -> Any:
-    """A record of the same items; they were checked when the original took them."""
-    copied = _twin(record)
-    copied.__dict__["_data"] = record.__dict__["_data"].copy()
-    return copied
-
-
-def _twin(original: _Any) -> _Any:
-    """Another object of the same fields (`copy.copy` takes the long way of pickling)."""
-    twin = object.__new__(type(original))
-    twin.__dict__.update(original.__dict__)
-    return twin
 
 
 _FIRST_NODE = 1000
@@ -85,7 +60,7 @@ class InProcessGrid(Carrier):
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self.run = client_app, Run.create_empty(run_id=self.run_id)
+        self._app, self.run = client_app, _flower.Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
@@ -108,7 +83,7 @@ class InProcessGrid(Carrier):
             self._replies = {i: reply for i, reply in self._replies.items() if now < reply.until}
             for message in messages:
                 ids.append(secrets.token_hex(16))
-                number(message, ids[-1])
+                _flower.number(message, ids[-1])
                 self._queue.append(_Sent(message, now + message.metadata.ttl))
             if self._worker is None:
                 self._worker = _Worker(self)
@@ -178,7 +153,7 @@ class _Worker:
                 self.since = None
                 if grid._closed or time.monotonic() >= sent.until:
                     continue
-                number(reply, "r" + sent.message.metadata.message_id)
+                _flower.number(reply, "r" + sent.message.metadata.message_id)
                 grid._replies[sent.message.metadata.message_id] = _Sent(reply, sent.until)
                 if not grid._queue:
                     grid._state.notify_all()
@@ -225,16 +200,14 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
     CPUs as its machines have; every machine needs the same fedsw at the same place.
     """
     import ray
-    from flwr.simulation.run_simulation import _run_simulation
-    from flwr.supercore.telemetry import EventType
 
     own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
     try:
-        _run_simulation(
+        _flower._run_simulation(
             num_supernodes=nodes,
             client_app=client_app,
             server_app=server_app,
-            exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            exit_event=_flower.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)},
                 "init_args": own_machine,

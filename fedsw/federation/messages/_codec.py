@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, g
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw._tools.text import shown
+from fedsw.federation import _flower
 from fedsw.federation import _wire as wire
 from fedsw.federation.messages._arrays import bytes_in
 from fedsw.federation.messages._fields import PUBLIC, Field, Get, Limits, Malformed, Reals, Record
@@ -118,7 +119,7 @@ class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
 
 def unmade(content: RecordDict) -> Unmade | None:
     """The parts of a message made in this process; None once somebody has looked at its records."""
-    held = vars(content)["_data"]
+    held = _flower.records_in(content)
     return held if isinstance(held, Unmade) and "data" not in vars(held) else None
 
 
@@ -150,7 +151,7 @@ def encode(message: Message, terms: Terms) -> RecordDict:
         put = field.put(value, terms)
         parts[field.record] = put if isinstance(put, ArrayRecord) else {**parts.get(field.record, {}), **put}
     content = RecordDict()
-    vars(content)["_data"] = Unmade(parts, message.nonce)
+    _flower.put_records(content, Unmade(parts, message.nonce))
     return content
 
 

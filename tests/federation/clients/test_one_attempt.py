@@ -16,7 +16,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedsw.experiment import Experiment
-from fedsw.federation import messages
+from fedsw.federation import _flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
@@ -74,7 +74,7 @@ class Stock:
         """Why a process of its own answers nothing; None if it answers."""
         inprocess.identify(self.run)
         message = Message(messages.encode(asked, Terms.of(self.task)), 1234, exchange.kind, ttl=60.0)
-        inprocess.number(message, "m")
+        _flower.number(message, "m")
         context = copy.deepcopy(self.context)
         reply = client_app(message, context)
         if kept:

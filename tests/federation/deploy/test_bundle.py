@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.experiment import ExperimentError
+from fedsw.federation import _flower
 from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
 from fedsw.federation.deploy.executor import BundleRefused, Node, require_bundle
 from fedsw.federation.deploy.flower_processes import NodeSettings, supernode_command
@@ -85,7 +86,7 @@ class Sent:
         node._give = lambda reply, seconds: replies.append(reply)  # type: ignore[method-assign]
         inprocess.identify(1)
         message = Message(RecordDict({"ask": ConfigRecord({})}), 12, "query.tell", ttl=120.0)
-        inprocess.number(message, "m")
+        _flower.number(message, "m")
         try:
             node._answer(message)
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedsw.federation import messages
+from fedsw.federation import _flower, messages
 from fedsw.federation.client import app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
@@ -93,7 +93,7 @@ class Sites:
     def _ask(self, exchange, site: int, content, terms: Terms):
         inprocess.identify(self.run_id)
         asked = Message(messages.encode(content, terms), 100 + site, exchange.kind, ttl=60.0)
-        inprocess.number(asked, f"m{next(_RUNS)}")
+        _flower.number(asked, f"m{next(_RUNS)}")
         reply = app(asked, self.contexts[site])
         if not reply.has_content():
             raise Refused(reply.error.reason)

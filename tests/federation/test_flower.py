@@ -1,0 +1,133 @@
+"""Flower's insides that fedsw stands on are in one file: an upgrade that moves a name fails here first."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedsw.federation import _flower
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(_flower.__file__).resolve()
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+HIDDEN = {"_message_id", "_error", "_data", "_content"}
+"""Fields of Flower's objects, by which `vars(...)` and `__dict__` would reach them."""
+ASKED = {"_unary_unary", "_runtime_client", "_get_superexec_command", "TaskIdentity"}
+SOURCES = sorted(path.resolve() for folder in ("clients", "server", "fedsw") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", [*_flower.MODULES, *(name for names in _flower.NAMES.values() for name in names)])
+def test_every_name_is_where_it_is_looked_for_and_is_used(name: str) -> None:
+    assert getattr(_flower, name) is not None
+    use = re.compile(rf"\b(_names|_flower|_?FLOWER)\.{name}\b")
+    assert any(use.search(path.read_text(encoding="utf-8")) for path in SOURCES), f"nothing uses {name}: leave it out"
+
+
+def test_a_name_is_in_the_table_once_and_another_one_is_refused() -> None:
+    names = [*_flower.MODULES, *(name for names in _flower.NAMES.values() for name in names)]
+    assert len(names) == len(set(names)) and not set(_flower.NAMES) & PUBLIC
+    with pytest.raises(AttributeError, match="'Simulation' is no name of Flower.*NAMES"):
+        _ = _flower.Simulation
+
+
+def test_what_is_replaced_is_there() -> None:
+    assert callable(_flower.superlink_program._get_superexec_command) and callable(_flower.extensions.get_middleware)
+    assert callable(_flower.fleet_handlers.push_messages) and callable(_flower.fleet_handlers.activate_node)
+    client = _flower.node_requests.FleetHttpClient
+    assert callable(client.ActivateNode) and callable(client.SendNodeHeartbeat) and callable(client.__enter__)
+    assert _flower.heartbeat.HEARTBEAT_DEFAULT_INTERVAL == _flower.node_requests.HEARTBEAT_DEFAULT_INTERVAL
+    assert (
+        _flower.subprocess_executor.subprocess.Popen
+        and _flower.HttpGrid.push_messages
+        and _flower.HttpGrid.pull_messages
+    )
+    assert hasattr(_flower.EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
+    assert _flower.Run.create_empty(run_id=5).run_id == 5
+
+
+def test_hidden_fields_are_those_that_flower_reads() -> None:
+    from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+    from fedsw.federation.engines import inprocess
+
+    inprocess.identify(5)
+    message = Message(RecordDict({"config": ConfigRecord({"x": 1})}), 7, "train.x", ttl=1.0)
+    _flower.number(message, "42")
+    assert message.metadata.message_id == "42" and message.metadata.run_id == 5
+    assert inprocess.delivered(message).metadata is message.metadata
+    twin = _flower.copied(message)
+    twin.content["config"]["x"] = 2
+    assert message.content["config"]["x"] == 1 and _flower.records_in(message.content) is not _flower.records_in(
+        twin.content
+    )
+    _flower.put_records(message.content, {"other": ConfigRecord({})})
+    assert list(message.content) == ["other"] and _flower.error_of(message) is None
+    assert _flower.error_of(Message(Error(2, "why"), reply_to=message)).reason == "why"
+
+
+def test_clients_of_the_simulation_engine_are_known_by_their_grid() -> None:
+    from fedsw.federation.server import app
+
+    assert import_module("flwr.simulation.run_simulation").InMemoryGrid.__name__ == app._SIMULATION
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"],
+)
+def test_flower_is_set_not_to_phone_home(name: str) -> None:
+    from fedsw.federation import OFFLINE
+
+    assert os.environ[name] == OFFLINE[name]
+
+
+def insides(source: str) -> Iterator[str]:
+    """What a file touches that is not public in Flower."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "flwr")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr" and not node.level:
+            yield from () if node.module in PUBLIC else (str(node.module),)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            module = re.fullmatch(r"flwr(\.\w+)+", node.value) is not None and node.value not in PUBLIC
+            yield from (node.value,) if module or node.value in HIDDEN else ()
+        elif isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            yield from (name,) if name in ASKED else ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import flwr",
+        "import flwr.supercore.run as run",
+        "def f():\n    from flwr.common.constant import ErrorCode",
+        "from flwr import app",
+        "x = importlib.import_module('flwr.supercore.heartbeat')",
+        "vars(content)['_data']",
+        "message.metadata.__dict__['_message_id'] = '1'",
+        "grid._runtime_client",
+        "TaskIdentity.run_id = 1",
+    ],
+)
+def test_insides_are_seen_however_they_are_reached(source: str) -> None:
+    assert list(insides(source))
+
+
+def test_no_other_file_touches_what_is_not_public_in_flower() -> None:
+    assert HERE in SOURCES and len(SOURCES) > 100
+    assert list(insides(HERE.read_text(encoding="utf-8")))
+    touched = {
+        path.relative_to(ROOT).as_posix(): names
+        for path in SOURCES
+        if path != HERE and (names := sorted(set(insides(path.read_text(encoding="utf-8")))))
+    }
+    assert touched == {}
+    public = [path for path in SOURCES if re.search(r"^\s*from flwr\.\w+ import", path.read_text(), re.MULTILINE)]
+    assert len(public) > 10
