@@ -27,7 +27,7 @@ from fedsw.experiment.choices import task_facts
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.simulated import simulating, substituted
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -243,7 +243,7 @@ def _records(task: Problem) -> Records:
     """All training records, as the clients of a run in this process will load them."""
     configs = node_configs(task.experiment.federation.clients, Path())
     with simulating():
-        return concatenate([node_records(task, config) for config in configs])
+        return concatenate([held_records(task, config).records for config in configs])
 
 
 def _train(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -66,7 +66,7 @@ def test_a_seeded_sketch_in_stages_teaches_what_it_teaches_on_the_processor(tmp_
 
 def _node(device: str, *overrides: str) -> Node:
     task = Problem.from_experiment(small(f"training.device={device}", "privacy.device=cpu", *overrides))
-    records = node_records(task, {"partition-id": 0, "num-partitions": 2})
+    records = held_records(task, {"partition-id": 0, "num-partitions": 2}).records
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

@@ -48,11 +48,15 @@ Up = TypeVar("Up", bound=Message)
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
-    """A message to clients, whose docstring says when it is sent, and their answer; and Flower's type of both."""
+    """A message to clients, whose docstring says when it is sent, and their answer; and Flower's type of both.
+
+    If it is `followed` by another exchange of the attempt, nothing can be released yet when it is answered.
+    """
 
     kind: str
     down: type[Down]
     up: type[Up]
+    followed: bool = False
 
     @property
     def action(self) -> str:

@@ -110,7 +110,7 @@ class MaskedTallyAsked(AskedUnderModel):
 
 
 READY = Exchange("query.ready", ReadyAsked, Ready)
-MASKED_TABLES = Exchange("train.masked_tables", MaskedTableAsked, MaskedNumbers)
+MASKED_TABLES = Exchange("train.masked_tables", MaskedTableAsked, MaskedNumbers, followed=True)
 MASKED_SUM = Exchange("train.masked_sum", MaskedSumAsked, MaskedNumbers)
 MASKED_SKETCH = Exchange("train.masked_sketch", MaskedSketchAsked, MaskedNumbers)
 MASKED_MOMENTS = Exchange("train.masked_moments", MaskedMomentsAsked, MaskedNumbers)

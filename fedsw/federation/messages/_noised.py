@@ -112,7 +112,7 @@ class ReleasedRecords(Release):
     ]
 
 
-TABLES = Exchange("train.tables", TableAsked, NoisedTable)
+TABLES = Exchange("train.tables", TableAsked, NoisedTable, followed=True)
 LOCAL_GRADIENTS = Exchange("train.local_gradients", LocalGradientAsked, NoisedContribution)
 SLICES = Exchange("train.slices", SlicesAsked, NoisedSlices)
 RELEASE = Exchange("train.release", ReleaseAsked, ReleasedRecords)

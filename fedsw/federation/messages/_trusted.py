@@ -101,6 +101,6 @@ class SumAsked(AskedUnderModel):
     prepared: Prepared = None
 
 
-OUTPUTS = Exchange("train.outputs", OutputsAsked, Outputs)
+OUTPUTS = Exchange("train.outputs", OutputsAsked, Outputs, followed=True)
 GRADIENTS = Exchange("train.gradients", GradientsAsked, Contribution)
 SUM = Exchange("train.sum", SumAsked, Contribution)

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools import files
-from fedsw.federation.messages import MASKED_TABLES, OUTPUTS, TABLES
+from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node._own_ledger import state_folder
 from fedsw.federation.node.simulated import is_simulated
 
 FIRST, LAST = 1, 2
 """The first of an attempt's two exchanges, after which nothing can be released yet; and the last, or the only one."""
 
-_OF_TWO = (OUTPUTS.kind, TABLES.kind, MASKED_TABLES.kind)
 _KEY = "attempts"
 _PATIENCE = 60.0
 
@@ -53,17 +52,17 @@ class Answered:
         """The file that is there from the first answer on; None for a simulated node."""
         return self._path
 
-    def note(self, kind: str, round_: int, attempt: int) -> None:
+    def note(self, exchange: AnyExchange, round_: int, attempt: int) -> None:
         """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
         if self._path is None:
             before = bytes(self._memory.get(_KEY, b""))
-            self._memory[_KEY] = before + _line(before, kind, round_, attempt)
+            self._memory[_KEY] = before + _line(before, exchange, round_, attempt)
             return
         try:
             files.new_folder(self._path.parent)
             with files.locked(self._path.with_suffix(".lock"), _PATIENCE), files.opened(self._path, "a+b") as file:
                 file.seek(0)
-                file.write(_line(file.read(), kind, round_, attempt))
+                file.write(_line(file.read(), exchange, round_, attempt))
                 file.flush()
                 files.sync(self._path)
         except OSError as fault:
@@ -83,9 +82,9 @@ class Answered:
         return self._path.read_bytes() if self._path.exists() else b""
 
 
-def _line(before: bytes, kind: str, round_: int, attempt: int) -> bytes:
+def _line(before: bytes, exchange: AnyExchange, round_: int, attempt: int) -> bytes:
     """The line to append for an exchange; raises `AlreadyAnswered` if it, or a later one of the attempt, is there."""
-    stage = FIRST if kind in _OF_TWO else LAST
+    stage = FIRST if exchange.followed else LAST
     for other in range(stage, LAST + 1):
         line = b"%d %d %d\n" % (round_, attempt, other)
         if before.startswith(line) or b"\n" + line in before:

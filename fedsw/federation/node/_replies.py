@@ -228,7 +228,7 @@ def answered_by(node: Node, context: Context) -> Answered:
 
 def note(exchange: Exchange[Down, Up], request: Any, node: Node, context: Context) -> None:
     """Write down that a request for an attempt is answered, before the answer leaves."""
-    answered_by(node, context).note(exchange.kind, request.round, request.attempt)
+    answered_by(node, context).note(exchange, request.round, request.attempt)
 
 
 def join_of(context: Context) -> Node:

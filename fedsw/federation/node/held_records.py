@@ -65,11 +65,6 @@ def clients_of(experiment: Experiment, node_config: Mapping[str, Any]) -> tuple[
     return range(part * clients // parts, (part + 1) * clients // parts), clients
 
 
-def node_records(task: Problem, node_config: Mapping[str, Any]) -> Records:
-    """This node's private records, validated; see `held_records`."""
-    return held_records(task, node_config).records
-
-
 def held_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     """The records of all of this node's clients (`clients_of`) that they train on, validated.
 

@@ -73,8 +73,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 def planned_cost(plan: Plan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
-    cost = covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta)
-    return cost if isinstance(cost, Cost) else one_cost(cost)
+    return one_cost(covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta))
 
 
 def _of_rounds(plan: Plan) -> Counts:

@@ -11,7 +11,7 @@ from scipy.stats import chi2, norm
 
 from fedsw.federation.engines.pool import environment
 from fedsw.federation.node import _own_ledger as account
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.local_gradient._noising import Request
 from fedsw.learning.models import flatten
@@ -30,7 +30,7 @@ TRUST = ("privacy.trust=local-gradient", "privacy.epsilon=inf", "privacy.noise_m
 
 def node_of(*overrides: str) -> Node:
     task = Problem.from_experiment(small(*TRUST, *overrides))
-    records = node_records(task, {"partition-id": 0, "num-partitions": 2})
+    records = held_records(task, {"partition-id": 0, "num-partitions": 2}).records
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

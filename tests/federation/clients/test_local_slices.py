@@ -11,7 +11,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation.messages._noised import Release, ReleaseAsked, SlicesAsked
 from fedsw.federation.node import _own_ledger as account
 from fedsw.federation.node._replies import each_pays
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.client_costs import release_of
 from fedsw.federation.trust.local_release._released_records import release_due, released_records
@@ -30,7 +30,7 @@ SHARED, OWN = "slicing.directions=4", "slicing.directions=3"  # whole blocks of 
 
 def _node(base: dict, *overrides: str) -> Node:
     task = Problem.from_experiment(parse_experiment(base, ("data.records=60", "federation.clients=2", *overrides)))
-    records = node_records(task, {"partition-id": 0, "num-partitions": 2})
+    records = held_records(task, {"partition-id": 0, "num-partitions": 2}).records
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

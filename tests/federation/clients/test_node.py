@@ -10,7 +10,7 @@ import torch
 
 from fedsw._tools.randomness import Stream
 from fedsw.federation.node import node as nodes
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -20,7 +20,7 @@ from tests.federations import small
 def _node(*overrides: str) -> Node:
     task = Problem.from_experiment(small("objective.alpha=0.5", *overrides))
     config = {"partition-id": 0, "num-partitions": 2}
-    records = node_records(task, config)
+    records = held_records(task, config).records
     return Node(task, records, task.cells_of(records), task.build_model())
 
 

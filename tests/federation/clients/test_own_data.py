@@ -18,7 +18,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.node import held_records as partition
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.held_records import node_records, require_agreement
+from fedsw.federation.node.held_records import held_records, require_agreement
 from fedsw.federation.node.joining import join
 from fedsw.federation.server._federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
@@ -82,7 +82,9 @@ def run(folder: Path, experiment: Experiment, configs: list[dict]) -> dict:
 
 
 def records(experiment: Experiment, part: int = 0, parts: int = 2, **config):
-    return node_records(Problem.from_experiment(experiment), {"partition-id": part, "num-partitions": parts, **config})
+    return held_records(
+        Problem.from_experiment(experiment), {"partition-id": part, "num-partitions": parts, **config}
+    ).records
 
 
 def test_the_server_needs_nothing_but_the_declaration(tmp_path):

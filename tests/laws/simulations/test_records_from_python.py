@@ -24,7 +24,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.joining import join
 from fedsw.federation.server._federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
@@ -401,7 +401,7 @@ def test_simulated_clients_of_other_processes_share_one_table_of_a_module(module
     own._everybodys.cache_clear()
     asked = experiment(f"{module}:table", columns=COLUMNS)
     problem = Problem.from_experiment(asked)
-    parts = [node_records(problem, {"partition-id": client, "num-partitions": 2}) for client in range(2)]
+    parts = [held_records(problem, {"partition-id": client, "num-partitions": 2}).records for client in range(2)]
     assert sorted(torch.cat([part.ids for part in parts]).tolist()) == list(range(80))
     assert sys.modules[module].CALLS == ["table"]
 

@@ -9,7 +9,7 @@ import torch
 
 import fedsw
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.federation.node.held_records import node_records
+from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -116,7 +116,7 @@ def test_a_task_of_ones_own_that_says_the_same_learns_the_same_bit_for_bit(tmp_p
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_a_loss_of_ones_own_however_steep_contributes_no_more_than_the_clips_allow(alpha):
     whole = problem(named("Steep"), f"objective.alpha={alpha}", "clip.loss=0.5", "clip.jacobian=0.25")
-    records = node_records(whole, CONFIG)
+    records = held_records(whole, CONFIG).records
     node = Node(whole, records, whole.cells_of(records), whole.build_model())
     theta = 5 * torch.ones(whole.parameters)
     batch, outputs = node.forward(theta, records, 1, 0)
@@ -135,7 +135,7 @@ def test_heads_by_name_are_compared_and_trained_apart(tmp_path):
     settings = (named("Separate"), modelled("TwoHeads"), "training.rounds=3")
     whole = problem(*settings)
     assert (whole.dimension, whole.parameters) == (3, 16 * 6 + 6 + 6 * 3 + 3 + 6 * 2 + 2)
-    records = node_records(whole, CONFIG)
+    records = held_records(whole, CONFIG).records
     node = Node(whole, records, whole.cells_of(records), whole.build_model())
     _, outputs = node.forward(flatten(node.model), records, 1, 0)
     given, model = whole.given(records), whole.build_model()
