@@ -8,6 +8,7 @@ process.
 from __future__ import annotations
 
 import fcntl
+import filecmp
 import os
 import stat
 import time
@@ -44,6 +45,19 @@ def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> N
         settle(draft, path)
     else:
         os.replace(draft, path)
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Say whether two paths lead to one file, by whatever links; False where either cannot be looked at."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def same_content(one: Path, other: Path) -> bool:
+    """Say whether two files are one, or a copy of the other."""
+    return same_file(one, other) or filecmp.cmp(one, other, shallow=False)
 
 
 def opened(path: Path, mode: str = "wb") -> IO[Any]:

@@ -23,7 +23,7 @@ from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.learning.tasks.task import Inputs
-from fedsw.runs.steps_taken import Trainer
+from fedsw.runs.optimizer import Trainer
 
 Kind = Literal["label", "features"]
 

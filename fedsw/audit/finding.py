@@ -102,7 +102,7 @@ class Finding(Short):
 
     def _facts(self) -> Mapping[str, str]:
         sure = "" if self.confidence is None else f", at confidence {self.confidence:.6g}"
-        recomputed = self.kind == "record"
+        recomputed = self.confidence is None  # an attack has one
         return {
             "audit": f"{self.kind} of {self.subject}",
             "claimed ε": f"{upward(self.claimed)} at δ = {upward(self.delta)}",

@@ -101,8 +101,8 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
     """
+    from fedsw._tools.files import same_file
     from fedsw._tools.settings import ExperimentError
-    from fedsw.data import same_file
 
     inputs = [path.expanduser() for path in read]
     for output in outputs:

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from fedsw.data.records import validate as validate
     from fedsw.data.records import within_reach as within_reach
     from fedsw.data.units import rows_in_common as rows_in_common
-    from fedsw.data.units import same_content as same_content
-    from fedsw.data.units import same_file as same_file
 
 _NAMES = {
     "codes": (
@@ -90,11 +88,7 @@ _NAMES = {
         "communities",
         "law_school",
     ),
-    "units": (
-        "rows_in_common",
-        "same_content",
-        "same_file",
-    ),
+    "units": ("rows_in_common",),
 }
 _MODULES = (
     "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "made_up",

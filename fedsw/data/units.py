@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import filecmp
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.files import same_content
 from fedsw._tools.randomness import Stream
 from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
@@ -158,19 +158,6 @@ def units_in_common(records: Records, others: Iterable[Records]) -> int:
 _ROWS = 2**14
 """Rows that are compared at a time."""
 _ODD = 0x9E3779B97F4A7C15
-
-
-def same_file(one: Path, other: Path) -> bool:
-    """Say whether two paths lead to one file, by whatever links; False where either cannot be looked at."""
-    try:
-        return one.samefile(other)
-    except (OSError, ValueError):
-        return False
-
-
-def same_content(one: Path, other: Path) -> bool:
-    """Say whether two files are one, or a copy of the other."""
-    return same_file(one, other) or filecmp.cmp(one, other, shallow=False)
 
 
 def one_file_twice(tables: Mapping[Any, Path]) -> str | None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw import data
+from fedsw._tools import files
 from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.records import private_half, with_classes
@@ -232,7 +233,7 @@ def require_file_apart(
 
 def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
     for table in tables:
-        if data.same_content(path, table):
+        if files.same_content(path, table):
             raise ExperimentError(
                 f"{what} is the private file {table}, or a copy of it: metrics of private records would be published "
                 f"without noise. Name a file of other records, or leave {what.partition(' ')[0]} out"

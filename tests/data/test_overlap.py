@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw.data import Records, rows_in_common, same_content, same_file
+from fedsw._tools.files import same_content, same_file
+from fedsw.data import Records, rows_in_common
 
 
 def records(features, sensitive=None, target=None, first=0) -> Records:

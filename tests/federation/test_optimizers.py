@@ -8,7 +8,7 @@ import torch
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
-from fedsw.runs.steps_taken import Trainer
+from fedsw.runs.optimizer import Trainer
 from tests.federations import small
 
 START = torch.linspace(-1, 1, 7, dtype=torch.float64)

@@ -17,7 +17,7 @@ from fedsw.learning.tasks.public_side import Adversary
 from fedsw.mathematics.transport.denoise import wavelet_denoise
 from fedsw.mathematics.transport.entropic import entropic_loss
 from fedsw.privacy.local_release import RecordRelease, largest
-from fedsw.runs.steps_taken import shortened
+from fedsw.runs.optimizer import shortened
 from simulations.papers.cells import cells_of
 from simulations.papers.computed.oracle import tuned
 from simulations.papers.figure import figures, load_figure

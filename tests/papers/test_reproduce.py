@@ -151,7 +151,7 @@ def test_a_run_that_stopped_goes_on_and_a_finished_one_is_not_made_again(
     (piece, *_) = pieces_of([a_figure()])
     monkeypatch.setattr(work, "_ENOUGH", 0.6)  # of three rounds the one whose machine failed is paid for twice
     with monkeypatch.context() as broken:
-        broken.setattr("fedsw.runs.steps_taken.Trainer.step", _fail_in_the_second())
+        broken.setattr("fedsw.runs.optimizer.Trainer.step", _fail_in_the_second())
         assert not make(runs, results, piece)
     stored = read(results, piece.key)
     assert stored is not None and stored.fault is not None and missing(results, [piece]) == [piece]
@@ -279,7 +279,7 @@ def test_a_measurement_of_nothing_is_none() -> None:
 
 
 def _fail_in_the_second() -> Any:
-    from fedsw.runs.steps_taken import Trainer
+    from fedsw.runs.optimizer import Trainer
 
     step, calls = Trainer.step, []
 

@@ -15,7 +15,7 @@ from fedsw.experiment.sections import Training
 from fedsw.privacy.accounting import Head
 from fedsw.runs import checkpoint
 from fedsw.runs.checkpoint import CheckpointDamaged, Checkpoints
-from fedsw.runs.steps_taken import Trainer
+from fedsw.runs.optimizer import Trainer
 
 ROUNDS = 6
 VECTORS = [torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(ROUNDS)]

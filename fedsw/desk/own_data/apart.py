@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsw.data import Records, read_table, same_content
+from fedsw._tools.files import same_content
+from fedsw.data import Records, read_table
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.own_data.examine import places
 from fedsw.experiment import ExperimentError

@@ -20,9 +20,9 @@ from fedsw.learning.tasks.compared import composite_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import Uncounted, release
 from fedsw.runs.evaluation.quality import quality_of_classes, quality_of_numbers
+from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import Objective
 from fedsw.runs.single.training_plan import plan
-from fedsw.runs.steps_taken import Trainer
 
 
 @dataclass(frozen=True)

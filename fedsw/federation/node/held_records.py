@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.data import Records, concatenate, find_table, read_table, same_file, tables_in
+from fedsw._tools.files import same_file
+from fedsw.data import Records, concatenate, find_table, read_table, tables_in
 from fedsw.data.columns.declaration import Columns, difference, read_columns
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError

@@ -46,9 +46,9 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
+from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.run_files import SKETCH, total_seconds
-from fedsw.runs.steps_taken import Trainer, signal_to_noise
 
 __all__ = ["Job", "federate"]
 

@@ -83,7 +83,7 @@ def test_a_cell_that_was_cut_short_goes_on_with_its_own_ledger(tmp_path: Path, m
     grid = make_grid("fair-classification", methods=["central"], epsilons=[1], seeds=1, rounds=3, settings=TINY)
     (cell,) = begun(tmp_path, grid).cells
     with monkeypatch.context() as broken:
-        broken.setattr("fedsw.runs.steps_taken.Trainer.step", _failing_in_the_second())
+        broken.setattr("fedsw.runs.optimizer.Trainer.step", _failing_in_the_second())
         assert not run_cell(tmp_path, cell)
     assert run_cell(tmp_path, cell)
     (directory,) = (tmp_path / "runs" / cell.id).iterdir()
@@ -92,7 +92,7 @@ def test_a_cell_that_was_cut_short_goes_on_with_its_own_ledger(tmp_path: Path, m
 
 
 def _failing_in_the_second() -> Any:
-    from fedsw.runs.steps_taken import Trainer
+    from fedsw.runs.optimizer import Trainer
 
     step, calls = Trainer.step, []
 

@@ -23,7 +23,7 @@ from fedsw.learning.moments.preparation import (
     whitening_of,
 )
 from fedsw.learning.moments.released_moments import columns_used, constant_of
-from fedsw.runs.steps_taken import Trainer
+from fedsw.runs.optimizer import Trainer
 from tests.learning.tasks.test_moments import problem_and_records, released
 
 REGRESSION = "objective.task='regression'"

@@ -1,4 +1,4 @@
-"""The optimizer's side of a round: steps along released vectors."""
+"""The optimizer of a run: it steps along released vectors, averages iterates, and is put away and back whole."""
 
 from __future__ import annotations
 
