@@ -1,4 +1,4 @@
-"""Things by name: one `Registry` for each kind of thing that a setting names, and `Unknown` for a name that is in none.
+"""Things by name or by class: one `Registry` for each kind of thing, and `Unknown` for a name that is in none.
 
 Whoever decides by a name asks the registry for the object and the object for what differs, so that a name which nobody
 knows stops the run instead of passing for one that somebody does.
@@ -21,7 +21,9 @@ class Unknown(ValueError):
 
 
 class Registry(Generic[T]):
-    """Things of one kind by name, in the order in which they were registered.
+    """Things of one kind by name, or by a class that they belong to, in the order in which they were registered.
+
+    By class, as layers' rules are, a thing is found for that class alone: a subclass may do anything, and has its own.
 
     Args:
         what: the setting or the kind of thing, for messages: "objective.penalty".
@@ -43,26 +45,28 @@ class Registry(Generic[T]):
     ) -> None:
         self._what, self._kind, self._custom = what, kind, custom
         self._group, self._shipped = group, shipped
-        self._things: dict[str, T] = {}
+        self._things: dict[str | type, T] = {}
         self._loaded = False
 
-    def register(self, name: str, thing: T) -> T:
-        """Make a thing known by a name, in this process.
+    def register(self, name: str | type, thing: T) -> T:
+        """Make a thing known by a name or a class, in this process.
 
         ValueError if another thing has the name, or a name is written as `module:Name`; TypeError for another kind.
         """
-        if not name or ":" in name:
+        if not name or (isinstance(name, str) and ":" in name):
             raise ValueError(f"{self._what}: {name!r} is no name; use letters, digits and '-'")
         if self._kind is not None and not isinstance(thing, self._kind):
-            raise TypeError(f"{self._what} {name!r} is a {type(thing).__name__}, and not a {self._kind.__name__}")
+            raise TypeError(
+                f"{self._what} {_title(name)!r} is a {type(thing).__name__}, and not a {self._kind.__name__}"
+            )
         self._load()
         if name in self._things and self._things[name] is not thing:
-            raise ValueError(f"there is a {self._what} {name!r}; give yours another name")
+            raise ValueError(f"there is a {self._what} {_title(name)!r}; give yours another name")
         self._things[name] = thing
         return thing
 
-    def get(self, name: str) -> T:
-        """The thing of a name, or what `module:Name` names; `Unknown`, listing all names, if there is none."""
+    def get(self, name: str | type) -> T:
+        """The thing of a name or class, or what `module:Name` names; `Unknown`, listing all names, if there is none."""
         self._load()
         if name in self._things:
             return self._things[name]
@@ -73,17 +77,22 @@ class Registry(Generic[T]):
     def unknown(self, name: object) -> str:
         """A sentence that refuses a name and lists those that there are."""
         custom = "" if self._custom is None else ", or 'module:Name' for one of your own"
-        return f"{self._what} is {name!r}; there are {', '.join(map(repr, self.names()))}{custom}"
+        return f"{self._what} is {_title(name)!r}; there are {', '.join(map(repr, self.names()))}{custom}"
 
     def names(self) -> tuple[str, ...]:
         """All names, in the order in which they were registered."""
         self._load()
-        return tuple(self._things)
+        return tuple(str(_title(key)) for key in self._things)
+
+    def classes(self) -> tuple[type, ...]:
+        """All classes that things are known by, in the order in which they were registered."""
+        self._load()
+        return tuple(key for key in self._things if isinstance(key, type))
 
     def items(self) -> Iterator[tuple[str, T]]:
         """Every name with its thing."""
         self._load()
-        return iter(tuple(self._things.items()))
+        return iter(tuple((str(_title(key)), thing) for key, thing in self._things.items()))
 
     def __contains__(self, name: object) -> bool:
         self._load()
@@ -115,3 +124,8 @@ class Registry(Generic[T]):
         except Exception:
             self._loaded = False
             raise
+
+
+def _title(key: object) -> object:
+    """A name as it is; of a class its name."""
+    return key.__name__ if isinstance(key, type) else key

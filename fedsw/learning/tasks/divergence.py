@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsw.mathematics.clipping.refusals import OutputForm
+from fedsw.mathematics.clipping import OutputForm
 
 _LARGE, _LARGEST = 100.0, 1e18
 """Up to the one no network that trains overflows, and what it answers is looked at beyond; up to the other squares of

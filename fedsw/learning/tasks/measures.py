@@ -25,7 +25,7 @@ from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
 from fedsw.learning.tasks.task import Inputs, Raw
-from fedsw.mathematics.clipping.refusals import OutputForm
+from fedsw.mathematics.clipping import OutputForm
 
 
 def made_table(

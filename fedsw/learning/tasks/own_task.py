@@ -19,9 +19,7 @@ from fedsw.experiment.own_objects import is_reference, load_object
 from fedsw.experiment.sections import Objective
 from fedsw.experiment.sources import Shape
 from fedsw.learning.tasks.task import Inputs, Raw, Task
-from fedsw.mathematics.clipping import UnsupportedModule
-from fedsw.mathematics.clipping.probe import EXACT, ROUNDED, copied, examine, moved, unmoved_generators
-from fedsw.mathematics.clipping.refusals import OutputForm
+from fedsw.mathematics.clipping import OutputForm, UnsupportedModule, probe_moved
 
 MADE_UP = 3
 """How many records are made up."""
@@ -42,18 +40,19 @@ def require_per_record(model: nn.Module, batch: Inputs, compared: Compared) -> N
     outputs (n, d) and losses (n,). UnsupportedModule names what differs; ValueError if the values are not finite, and
     whatever the user's own code raises.
     """
-    with unmoved_generators([batch.features]):
-        try:
-            try:
-                _examined(model, batch, compared, double=True)
-            except UnsupportedModule:
-                raise
-            except Exception:  # code of the user's own that takes no float64, or is at fault in every type
-                _examined(model, batch, compared, double=False)
-        except UnsupportedModule as fault:
-            raise UnsupportedModule(
-                f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}"
-            ) from None
+
+    def probed(tried: nn.Module, values: Sequence[Any]) -> tuple[nn.Module, Callable[[Any], Sequence[Tensor]]]:
+        with torch.no_grad():
+            form = OutputForm.of(tried(values[0]))
+        handing = _WithTargets(tried, batch, compared, form)
+        return handing, handing.heads
+
+    try:
+        probe_moved(model, [batch.features, batch.target], probed)
+    except UnsupportedModule as fault:
+        raise UnsupportedModule(
+            f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}"
+        ) from None
 
 
 def made_up_features(seed: int, width: int) -> Tensor:
@@ -85,18 +84,6 @@ class _WithTargets(nn.Module):
         """Outputs and losses of what `forward` returned."""
         *parts, features, target = raw
         return self._compared(self._form.arranged(parts), replace(self._given, features=features, target=target))
-
-
-def _examined(model: nn.Module, batch: Inputs, compared: Compared, *, double: bool) -> None:
-    # A last layer that starts at 0 would hide what is mixed.
-    tried = moved(copied(model, double=double), torch.Generator().manual_seed(0))
-    values = [
-        value.double() if double and value.is_floating_point() else value for value in (batch.features, batch.target)
-    ]
-    with torch.no_grad():
-        form = OutputForm.of(tried(values[0]))
-    probed = _WithTargets(tried, batch, compared, form)
-    examine(probed, values, probed.heads, EXACT if double else ROUNDED)
 
 
 def task_of(experiment: Experiment) -> Task:

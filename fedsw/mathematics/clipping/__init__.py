@@ -1,14 +1,23 @@
-"""Per-sample clipping of Jacobians and loss gradients that are never formed."""
+"""Per-sample clipping of Jacobians and loss gradients that are never formed.
+
+`record` runs a module forward over a batch and returns its `Tape`; `clipped_sum` adds up what each record contributes
+to the gradients of `Term`s, each clipped to its bound. A module that would escape the clip is refused by name:
+`UnsupportedModule`, at once by `check`, or by `probe_independence` and `probe_moved` on made-up records. Tables at the
+heads of `_refusals` and `_tape` say what each edge case comes to. `layer_rule` makes a layer of a user's own known, and
+`require_exact` compares its rule with autograd; `OutputForm` says how a module arranges what it returns.
+"""
 
 from fedsw.mathematics.clipping._clipped_terms import Term as Term
 from fedsw.mathematics.clipping._clipped_terms import clipped_sum as clipped_sum
+from fedsw.mathematics.clipping._refusals import check as check
+from fedsw.mathematics.clipping._refusals import probe_independence as probe_independence
+from fedsw.mathematics.clipping._refusals import probe_moved as probe_moved
+from fedsw.mathematics.clipping._refusals import record as record
+from fedsw.mathematics.clipping._tape import OutputForm as OutputForm
 from fedsw.mathematics.clipping._tape import Tape as Tape
+from fedsw.mathematics.clipping._tape import UnsupportedModule as UnsupportedModule
 from fedsw.mathematics.clipping.clip import Mode as Mode
 from fedsw.mathematics.clipping.clip import Safety as Safety
 from fedsw.mathematics.clipping.clip import clip_cotangents as clip_cotangents
-from fedsw.mathematics.clipping.probe import probe_independence as probe_independence
-from fedsw.mathematics.clipping.probe import record as record
-from fedsw.mathematics.clipping.refusals import UnsupportedModule as UnsupportedModule
-from fedsw.mathematics.clipping.refusals import check as check
 from fedsw.mathematics.clipping.rules import layer_rule as layer_rule
 from fedsw.mathematics.clipping.rules import require_exact as require_exact

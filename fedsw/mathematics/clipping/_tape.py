@@ -1,20 +1,152 @@
-"""A recorded forward pass: per-sample Jacobians measured, and pulled back through, without forming them."""
+"""A recorded forward pass: per-sample Jacobians measured, and pulled back through, without forming them.
+
+Edge cases that show in a pass, each with its test; for the words, and what is refused before a pass, see `_refusals`.
+
+    reuse: a layer called twice in one pass: refused
+        test_what_only_a_forward_pass_shows_is_refused[called twice]
+    reuse: attention called twice in one pass: refused
+        test_attention_that_is_used_twice_in_a_pass_is_refused
+    a parameter used behind its layer's back: refused
+        test_what_only_a_forward_pass_shows_is_refused[functional use]
+    a head with a parameter of its own: refused
+        test_a_head_with_a_parameter_of_its_own_is_refused
+    frozen parameters: exact
+        test_frozen_parameters_are_neither_measured_nor_released
+    frozen parts of attention: exact
+        test_frozen_parts_of_attention_are_neither_measured_nor_released
+    a layer that no head reaches: exact
+        test_a_layer_that_no_head_reaches_gets_zero
+    layer norm: exact
+        test_clipped_sums_equal_the_loop_over_samples[layer-norm-of-sequence]
+    RMS norm: exact
+        test_clipped_sums_equal_the_loop_over_samples[rms-norm-of-sequence]
+    group norm: exact
+        test_clipped_sums_equal_the_loop_over_samples[group-norm]
+    embeddings: an index several times in a record, padding: exact
+        test_clipped_sums_equal_the_loop_over_samples[embedding-repeated-and-padding]
+    attention masks: causal, padding, by record: exact
+        test_attention_is_clipped_exactly_as_its_naive_jacobian
+    an attention mask of every site of a record: bounded
+        test_a_record_with_every_site_masked_leaves_the_others_alone
+    an attention mask of all records as a second input: refused
+        test_a_mask_of_all_records_is_not_taken_for_one_row_a_record
+    records read as one sequence: refused
+        test_frozen_layers_on_sequences_are_refused_where_they_would_read_the_records_as_one
+    records merged, summed or not first: refused
+        test_what_only_a_forward_pass_shows_is_refused[records merged]
+    forward hooks of the user: exact
+        test_forward_hooks_of_the_user_are_part_of_the_function
+    an activation in place behind a layer: exact
+        test_in_place_activations_after_a_layer_are_measured_where_the_layer_ended
+    a layer's input that is overwritten: refused
+        test_overwritten_inputs_are_refused
+    checkpointing with use_reentrant=False: exact
+        test_a_backward_pass_may_record_a_forward_pass
+    checkpointing with use_reentrant=True: refused
+        test_reentrant_checkpointing_is_refused
+    checkpointing around attention that trains: refused
+        test_attention_that_mixes_records_or_cannot_be_recorded_is_refused[run again in the backward pass]
+    TF32, bfloat16 products, autocast around the pass: exact
+        test_forward_gram_and_final_backward_run_without_tf32
+    float32 rounding, sites that cancel: bounded
+        test_a_jacobian_that_its_kernel_cannot_see_is_cut_all_the_same
+    values that are not finite: bounded
+        test_the_sum_is_that_of_the_other_records
+    a backward pass that is not linear: bounded
+        test_a_backward_pass_that_is_not_linear_loses_no_clip
+    blocks of records, however they are cut: exact
+        test_the_result_does_not_depend_on_how_records_are_blocked
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from fedsw.mathematics.clipping._columns import columns
-from fedsw.mathematics.clipping._gram import Block, Total, overlaps
+from fedsw.mathematics.clipping._gram import Block, Call, Total, overlaps
 from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
-from fedsw.mathematics.clipping.refusals import OutputForm, UnsupportedModule, chained, require_head, units
+from fedsw.mathematics.clipping.rules import RULES, Rule
+from fedsw.mathematics.clipping.rules._attention import PROJECTION, Projection, attended, projections
+
+
+class UnsupportedModule(ValueError):
+    """A module whose per-sample Jacobians the clip cannot measure, named, with what to use instead."""
+
+
+SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""Modules that read an input of two dimensions as one sequence: its rows, which would be records, are then mixed."""
+
+
+def describe(name: str, module: nn.Module) -> str:
+    """How an error calls a module: its path and its type."""
+    return f"module {name!r} ({type(module).__name__})" if name else f"the module ({type(module).__name__})"
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """How the tensors that a module returned were arranged: as one bare tensor, a tuple, or by name."""
+
+    names: tuple[str, ...] | None = None
+    single: bool = False
+
+    @staticmethod
+    def of(returned: Any) -> OutputForm:
+        """The form of what a module returned: a tensor, a tuple of tensors, or tensors by name."""
+        if isinstance(returned, Tensor):
+            return OutputForm(single=True)
+        named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
+        parts = list(returned.values()) if named else returned if isinstance(returned, tuple) else []
+        if not parts or not all(isinstance(part, Tensor) for part in parts):
+            raise ValueError(
+                f"the module returned {type(returned).__name__}; it must return a tensor, a tuple of tensors, or a "
+                "dict of tensors by name."
+            )
+        return OutputForm(names=tuple(returned) if named else None)
+
+    def tensors(self, returned: Any, n: int) -> tuple[Tensor, ...]:
+        """The tensors (n, ...) of what the module returned for n records, in the order of this form."""
+        form = OutputForm.of(returned)
+        if form.single != self.single or (form.names is None) != (self.names is None):
+            raise UnsupportedModule("the module returned outputs of another form for some records than for others.")
+        if self.names is not None and set(form.names or ()) != set(self.names):
+            raise UnsupportedModule(
+                f"the module returned outputs {sorted(form.names or ())} for some records and {sorted(self.names)} for "
+                "others. Return the same names always."
+            )
+        parts = self.parts(returned)
+        for output in parts:
+            if not output.dim() or output.shape[0] != n:
+                raise UnsupportedModule(
+                    f"the module returned shape {tuple(output.shape)} for {n} records: every output must lead "
+                    "with the records. Return per-record values, not their sum or mean."
+                )
+        return parts
+
+    def parts(self, returned: Any) -> tuple[Tensor, ...]:
+        """The tensors, of any shape, of something in this form, in its order."""
+        if self.single:
+            return (returned,)
+        return tuple(returned) if self.names is None else tuple(returned[name] for name in self.names)
+
+    def arranged(self, tensors: Sequence[Tensor]) -> Any:
+        """Tensors of any shape in this form: one bare, a tuple, or a dict by name."""
+        if self.single:
+            return tensors[0]
+        return tuple(tensors) if self.names is None else dict(zip(self.names, tensors, strict=True))
+
 
 Clip = Callable[[slice, Sequence[Tensor]], Sequence[Tensor]]
 ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
@@ -184,3 +316,298 @@ def _leaf(parts: Sequence[Tensor]) -> Tensor:
     """The blocks of one output as a leaf of its own graph."""
     joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
     return joined.requires_grad_(any(part.requires_grad for part in parts))
+
+
+def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:
+    """The tensors that the graph below the outputs starts from: those that a gradient would be accumulated in.
+
+    For the node that made the output (of any shape) of a recorded call, ``sources`` has the one that made its input:
+    the walk steps over the call, so that a parameter is met only if it is used behind its layer's back.
+    """
+    pending = []
+    for output in outputs:
+        if output.grad_fn is None:
+            yield output
+        else:
+            pending.append(output.grad_fn)
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        if node in sources:
+            below = [sources[node]]
+        else:
+            below = [child for child, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                yield node.variable
+        for child in below:
+            if child is not None and child not in seen:
+                seen.add(child)
+                pending.append(child)
+
+
+def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
+    """Refuse a trainable parameter among the leaves, of any shape."""
+    for leaf in reached:
+        name = names.get(id(leaf))
+        if name is not None:
+            raise UnsupportedModule(
+                f"parameter {name!r} reaches the output outside the layer that owns it (functional use), "
+                "where its per-sample gradient is not measured. Call the layer itself, once, or detach the "
+                "parameter."
+            )
+
+
+def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Mapping[int, str]) -> None:
+    """Refuse what is no head (n,) or (n, d) of a tape: it depends on what the module returned, and on no parameter."""
+    if head.dim() not in (1, 2) or head.shape[0] != records or not head.shape[1:].numel():
+        raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {records}.")
+    if head.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"a head is {head.dtype}, too coarse for a norm; use float32 or float64.")
+    reached = list(leaves([head], {})) if head.requires_grad else []
+    if not any(tensor is leaf for tensor in reached for leaf in live):
+        raise ValueError("a head does not depend on tape.raw: build it from tape.raw, without detaching.")
+    refuse_strays(reached, names)
+
+
+def units(head: Tensor) -> list[Tensor]:
+    """The cotangents that select each column of a head (n, ...), for every record; each of the head's shape."""
+    if head.shape[1:].numel() == 1:
+        return [torch.ones_like(head)]
+    cotangents = []
+    for r in range(head.shape[1]):
+        unit = torch.zeros_like(head)
+        unit[:, r].fill_(1.0)
+        cotangents.append(unit)
+    return cotangents
+
+
+def chained(slope: Tensor, squares: Tensor) -> Tensor:
+    """Gram matrices (n, d, d) of a head from its slopes (n, d) and the squared gradient (n,) of the one column."""
+    squares = squares.reshape(-1, 1, 1)
+    if slope.shape[1] == 1:
+        return slope.square().unsqueeze(2).mul_(squares)
+    return slope.unsqueeze(2) * slope.unsqueeze(1) * squares
+
+
+# Records are taken in blocks whose widest layer writes about this many floats: what a backward pass leaves
+# behind is measured while it is still in the processor's cache, and d backprops never coexist for all n. A layer that
+# reads vectors writes what its width says; one that reads images or sequences writes a multiple of it.
+_CACHED_VECTORS, _CACHED_SITES = 2**19, 2**18
+_ACCELERATOR_FLOATS = 2**26
+
+
+def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Sequence[Any]) -> Tape:
+    """Run a module forward over blocks of records and note its calls; ``every`` parameter by name, frozen ones too.
+
+    Nothing is checked but what the pass itself shows: `record` refuses the rest, and rehearses a custom forward.
+    """
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    sizes = {value.shape[0] if value.dim() else -1 for value in tensors}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError(
+            f"inputs have shapes {[tuple(value.shape) for value in tensors]}; the leading dimension of every "
+            "tensor must count the records."
+        )
+    n = sizes.pop()
+    rows = _block_rows(every.values(), tensors)
+    parameters = {name: parameter for name, parameter in every.items() if parameter.requires_grad}
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    blocks: list[Block] = []
+    form: OutputForm | None = None
+    with full_precision(tensors[0].device), torch.enable_grad():
+        for start in range(0, max(n, 1), rows):
+            part = slice(start, min(start + rows, n))
+            arguments = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
+            with listening(module, part.stop - start) as calls:
+                returned = module(*arguments)
+            form = form or OutputForm.of(returned)
+            outputs = form.tensors(returned, part.stop - start)
+            sources = {call.edge.node: call.source for call in calls}
+            live = [output for output in outputs if output.requires_grad]
+            refuse_strays(leaves(live, sources), names)
+            bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
+            blocks.append(Block(part, outputs, tuple(calls), bare))
+    return Tape(parameters, blocks, form or OutputForm())
+
+
+def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> int:
+    """Records per block: a cacheful of the widest layer, but enough of them to pay for a sum of length r."""
+    widths = [value.shape[1:].numel() for value in tensors] + [p.shape[0] for p in parameters if p.dim()]
+    r = sum(p.numel() for p in parameters if p.requires_grad)
+    vectors = all(value.dim() < 3 for value in (*tensors, *parameters))
+    cached = _CACHED_VECTORS if vectors else _CACHED_SITES
+    floats = cached if tensors[0].device.type == "cpu" else _ACCELERATOR_FLOATS
+    return max(floats // max(*widths, 1), math.isqrt(r) // 4, 1)
+
+
+@contextmanager
+def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
+    """Collect the calls of the supported layers below `module` during a forward pass of n records.
+
+    Attention that trains gets another forward pass for as long, of the same values, since its own applies its weights
+    where no hook sees them; small means get one that is faster.
+    """
+    notes = Notes(n)
+    handles: list[RemovableHandle] = []
+    replaced: list[nn.Module] = []
+    try:
+        for name, layer in module.named_modules():
+            title = describe(name, layer)
+            if type(layer) in RULES:
+                # Before any hook of the user, which may replace the output by something computed from it.
+                handles.append(layer.register_forward_hook(_hook(title, notes), prepend=True))
+            elif isinstance(layer, SEQUENTIAL):
+                handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
+            if type(layer) is nn.MultiheadAttention and any(
+                parameter.requires_grad for parameter in layer.parameters()
+            ):
+                vars(layer)["forward"] = _attention(title, layer, notes)
+                replaced.append(layer)
+            elif applies(layer):
+                vars(layer)["forward"] = functools.partial(means, layer)
+                replaced.append(layer)
+        yield notes.calls
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in replaced:
+            del vars(layer)["forward"]
+
+
+class Notes:
+    """The calls of one forward pass of n records, in their order."""
+
+    def __init__(self, n: int) -> None:
+        self.calls: list[Call] = []
+        self._n = n
+        self.seen: set[int] = set()
+
+    def take(
+        self, title: str, layer: nn.Module | Projection, rule: Rule, a: Tensor, output: Tensor, *, trained: bool
+    ) -> None:
+        """Note that a layer made this output (n, ...) of this input (n, ...), unless nothing in it is trained."""
+        n = self._n
+        if a.dim() < rule.least_dims(layer) or a.shape[0] != n or output.shape[0] != n:
+            raise UnsupportedModule(
+                f"{title} maps {tuple(a.shape)} to {tuple(output.shape)} for {n} records: the leading "
+                "dimension must count the records, and nothing else may be computed along it. Keep records "
+                "first."
+            )
+        if not trained:
+            return
+        if id(layer) in self.seen:
+            raise UnsupportedModule(
+                f"{title} is called twice in one forward pass: its per-sample gradient has cross terms "
+                "between the calls. Use a layer of its own for each call, or one call on a sequence."
+            )
+        self.seen.add(id(layer))
+        if output.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedModule(f"{title} returns {output.dtype}; use float32 or float64 throughout.")
+        if not output.requires_grad:
+            raise UnsupportedModule(
+                f"{title} runs without gradient (torch.no_grad, re-entrant checkpointing), so its parameters "
+                "would never train. Freeze it with requires_grad_(False), or use use_reentrant=False."
+            )
+        edge = get_gradient_edge(output)
+        self.calls.append(Call(title, layer, rule, a.detach(), a._version, a.grad_fn, edge))
+
+
+def _hook(title: str, notes: Notes) -> Any:
+    def note(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        a = args[0] if args else None
+        if not isinstance(a, Tensor):
+            raise UnsupportedModule(f"{title} got its input by keyword; pass it by position.")
+        if not isinstance(output, Tensor):
+            returned = type(output).__name__
+            raise UnsupportedModule(f"{title} returns a {returned}; a layer with a rule returns one tensor.")
+        trained = any(parameter.requires_grad for parameter in layer.parameters())
+        notes.take(title, layer, RULES.get(type(layer)), a, output, trained=trained)
+
+    return note
+
+
+def _attention(title: str, layer: nn.MultiheadAttention, notes: Notes) -> Any:
+    parts = projections(layer)
+
+    def project(which: int, a: Tensor) -> Tensor:
+        part = parts[which]
+        output = F.linear(a, part.weight, part.bias)
+        trained = part.weight.requires_grad or part.bias is not None and part.bias.requires_grad
+        notes.take(title, part, PROJECTION, a, output, trained=trained)
+        return output
+
+    return functools.partial(attended, layer, project)
+
+
+def _batched(title: str) -> Any:
+    def look(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        shapes = [tuple(value.shape) for value in (*args, *named.values()) if isinstance(value, Tensor)]
+        if not shapes or len(shapes[0]) != 3:
+            raise UnsupportedModule(
+                f"{title} got an input of shape {shapes[0] if shapes else 'unknown'} and would read the records as one "
+                "sequence; give it (records, sites, features)."
+            )
+
+    return look
+
+
+_MOST = 16  # numbers in a window, each of which takes one pass over the output
+
+
+def applies(layer: nn.Module) -> bool:
+    """Say whether the layer is a mean over small windows that do not overlap, as torch computes it."""
+    return (
+        type(layer) is nn.AvgPool2d
+        and "forward" not in vars(layer)
+        and _pair(layer.kernel_size) == _pair(layer.stride)
+        and _pair(layer.padding) == (0, 0)
+        and math.prod(_pair(layer.kernel_size)) <= _MOST
+        and not layer.ceil_mode
+        and layer.divisor_override is None
+    )
+
+
+def means(layer: nn.AvgPool2d, images: Tensor) -> Tensor:
+    """Output of the layer for images (n, C, H, W), up to the order of its sums; torch's own for anything else."""
+    kernel = _pair(layer.kernel_size)
+    if images.dim() != 4 or images.shape[2] < kernel[0] or images.shape[3] < kernel[1]:
+        return nn.AvgPool2d.forward(layer, images)
+    result: Tensor = _Means.apply(images, kernel)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Means(torch.autograd.Function):
+    """Keeps its input as torch's own does, though nothing reads it: a checkpointed layer runs torch's own again."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, kernel: tuple[int, int]) -> Tensor:
+        ctx.save_for_backward(images)
+        ctx.kernel, ctx.shape = kernel, images.shape
+        first, *others = _taps(images, kernel)
+        total = first.clone(memory_format=torch.contiguous_format)
+        for tap in others:
+            total.add_(tap)
+        return total.div_(math.prod(kernel))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        _ = ctx.saved_tensors  # which lets a checkpoint run
+        (gradient,) = gradients
+        whole = all(size % k == 0 for size, k in zip(ctx.shape[2:], ctx.kernel, strict=True))
+        pulled = (gradient.new_empty if whole else gradient.new_zeros)(ctx.shape)
+        share = gradient / math.prod(ctx.kernel)
+        for tap in _taps(pulled, ctx.kernel):
+            tap.copy_(share)
+        return pulled, None
+
+
+def _taps(images: Tensor, kernel: tuple[int, int]) -> Iterator[Tensor]:
+    """The numbers at each place of the windows, as views (n, C, H // kernel, W // kernel)."""
+    high, wide = kernel
+    rows, columns = images.shape[2] // high * high, images.shape[3] // wide * wide
+    for i, j in itertools.product(range(high), range(wide)):
+        yield images[:, :, i:rows:high, j:columns:wide]
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[-1]))

@@ -20,7 +20,7 @@ from fedsw.mathematics.clipping import (
     record,
 )
 from fedsw.mathematics.clipping import (
-    _recording as recording,
+    _tape as recording,
 )
 from tests.mathematics.clipping.naive import Flat, jacobian, naive_sum, weighed_sum
 

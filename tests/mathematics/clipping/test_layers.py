@@ -111,7 +111,7 @@ def test_the_result_does_not_depend_on_how_records_are_blocked(monkeypatch):
         return clipped_sum(tape, [Term(tape.raw, q, 0.4)]), tape.raw.detach()
 
     whole, outputs = run()
-    monkeypatch.setattr("fedsw.mathematics.clipping._recording._block_rows", lambda module, tensors: 3)
+    monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda module, tensors: 3)
     monkeypatch.setattr(rule, "TILE", 100)
     blocked, blocked_outputs = run()
     torch.testing.assert_close(blocked, whole, rtol=1e-12, atol=1e-14)

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedsw.learning import models
 from fedsw.mathematics.clipping import Term, UnsupportedModule, clipped_sum, probe_independence, record
-from fedsw.mathematics.clipping import probe as rehearsal
-from fedsw.mathematics.clipping._recording import unrehearsed
+from fedsw.mathematics.clipping import _refusals as rehearsal
+from fedsw.mathematics.clipping._refusals import unrehearsed
 from tests.mathematics.clipping.escapes import Apart
 from tests.mathematics.clipping.naive import autograd_sum
 
@@ -213,13 +213,11 @@ def test_code_that_takes_no_made_up_records_is_probed_by_its_owner():
 
 
 def test_what_is_remembered_of_a_module_goes_with_it():
-    from fedsw.mathematics.clipping import probe
-
     gc.collect()
-    before = len(probe._passed)
+    before = len(rehearsal._passed)
     model = Apart(torch.tanh)
     record(model, torch.randn(2, 3))
-    assert len(probe._passed) == before + 1
+    assert len(rehearsal._passed) == before + 1
     del model
     gc.collect()
-    assert len(probe._passed) == before
+    assert len(rehearsal._passed) == before

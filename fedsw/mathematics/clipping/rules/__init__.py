@@ -8,25 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedsw._tools.registry import Registry
 from fedsw.mathematics.clipping.rules._attention import OUTPUT
 from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
 from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
 from fedsw.mathematics.clipping.rules._rule import Formed, Rule, trains
 
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: LINEAR,
-    OUTPUT: LINEAR,
-    nn.Conv1d: CONVOLUTION,
-    nn.Conv2d: CONVOLUTION,
-    nn.Conv3d: CONVOLUTION,
-    nn.ConvTranspose1d: CONVOLUTION,
-    nn.ConvTranspose2d: CONVOLUTION,
-    nn.ConvTranspose3d: CONVOLUTION,
-    nn.Embedding: EMBEDDING,
-    nn.LayerNorm: LAYER_NORM,
-    nn.RMSNorm: RMS_NORM,
-    nn.GroupNorm: GROUP_NORM,
-}
+RULES: Registry[Rule] = Registry("a layer with a rule", Rule)
+"""The rule of each class of layer; a subclass is another class."""
+
+_SHIPPED: tuple[tuple[Rule, tuple[type[nn.Module], ...]], ...] = (
+    (LINEAR, (nn.Linear, OUTPUT)),
+    (CONVOLUTION, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
+    (EMBEDDING, (nn.Embedding,)),
+    (LAYER_NORM, (nn.LayerNorm,)),
+    (RMS_NORM, (nn.RMSNorm,)),
+    (GROUP_NORM, (nn.GroupNorm,)),
+)
+for _shared, _kinds in _SHIPPED:
+    for _kind in _kinds:
+        RULES.register(_kind, _shared)
 
 Gradients = Callable[[Any, Tensor, Tensor], Mapping[str, Tensor]]
 """(layer, input (n, ...), backprop (n, ...) of its output) to each record's gradient (n, *shape), by parameter."""
@@ -61,7 +62,7 @@ def layer_rule(
             return d * entries + 4 * (a[:1].numel() + delta[:1].numel())
 
         formed = Formed(rows=rows, floats=floats, cheaper=lambda layer, a, delta, d: True)
-        RULES[kind] = Rule(lambda layer: least_dims, formed=formed, parameters=tuple(parameters))
+        RULES.register(kind, Rule(lambda layer: least_dims, formed=formed, parameters=tuple(parameters)))
         return gradients
 
     return registered
@@ -70,10 +71,11 @@ def layer_rule(
 def require_exact(layer: nn.Module, inputs: Tensor) -> None:
     """Compare a layer's rule with autograd, record by record; nothing private should be among the inputs (n, ...).
 
-    ValueError if the class has no formed rule, or a gradient differs, naming the parameter and by how much.
+    `Unknown` if the class has no rule, listing those that have one; ValueError if its rule forms nothing, or a gradient
+    differs, naming the parameter and by how much.
     """
     rule = RULES.get(type(layer))
-    if rule is None or rule.formed is None:
+    if rule.formed is None:
         raise ValueError(
             f"{type(layer).__name__} has no rule of formed gradients to compare; give the layer that a `layer_rule` is "
             "for, not a network around it"

@@ -1,0 +1,617 @@
+"""Checks before a pass and a rehearsal on made-up records: what cannot be clipped record by record is refused, by name.
+
+What each edge case comes to, and its test in tests/mathematics/clipping. Exact: the clip is that of the naive loop over
+records. Bounded: a record stays below its bound, and may lose more than it would have to. Refused: `UnsupportedModule`
+names the module, the reason and the remedy. What a pass itself shows is in the table of `_tape`.
+
+    tied weights, a parameter that two layers hold: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[tied weights]
+    a weight that is a view of another: refused
+        test_a_weight_that_is_a_view_of_another_is_refused_by_name
+    trained parameters outside layers with a rule: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[bare parameter]
+    a subclass of a layer, weight norm, pruning: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[weight norm]
+    RNN, LSTM, GRU and their cells, trained: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[recurrent]
+    a frozen RNN, records first: exact
+        test_layers_without_trained_parameters_are_passed_through_exactly[frozen recurrence]
+    an LSTM with a `layer_rule`: exact
+        test_an_lstm_with_a_rule_is_measured_and_clipped_exactly
+    a layer whose `layer_rule` is wrong: refused
+        test_a_wrong_rule_is_found_and_never_trains
+    batch norm that trains, or in training mode: refused
+        test_batch_norm_of_a_frozen_backbone_is_refused_until_it_no_longer_looks_at_the_batch
+    batch norm, frozen and in evaluation mode: exact
+        test_heads_on_frozen_backbones_are_clipped_exactly[images]
+    instance norm with parameters or statistics: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[instance norm with parameters]
+    instance norm without either: exact
+        test_layers_without_trained_parameters_are_passed_through_exactly[instance norm]
+    dropout in training mode: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[dropout]
+    dropout in evaluation mode: exact
+        test_layers_without_trained_parameters_are_passed_through_exactly[dropout in evaluation mode]
+    an embedding that scales or renormalises by the batch: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[frequency-scaled embedding]
+    attention or recurrence with the batch second: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[attention over the batch]
+    attention with learned or zero keys: refused
+        test_attention_that_the_clip_would_miss_is_refused_before_any_data[with learned keys]
+    hooks on gradients, backward hooks: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[hook on a gradient]
+    float16 and bfloat16: refused
+        test_half_precision_is_refused
+    a forward that mixes records: refused
+        test_what_mixes_records_is_refused_when_it_is_recorded[a batch mean]
+    random numbers in a forward: refused
+        test_what_mixes_records_is_refused_when_it_is_recorded[functional dropout]
+    buffers that a forward changes: refused
+        test_buffers_that_remember_records_are_caught_by_probing
+    torch.compile, of a module or a part of it: refused
+        test_compiled_modules_are_refused
+    DistributedDataParallel (DDP), DataParallel: refused
+        test_modules_that_spread_a_batch_over_processes_are_refused
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsw.mathematics.clipping._tape import OutputForm, Tape, UnsupportedModule, describe, recorded
+from fedsw.mathematics.clipping.clip import full_precision
+from fedsw.mathematics.clipping.rules import RULES
+from fedsw.mathematics.clipping.rules import _attention as attention
+
+_FREEZE = "or freeze it with requires_grad_(False)"
+
+_INSTEAD: tuple[tuple[type[nn.Module], str], ...] = (
+    (
+        nn.MultiheadAttention,
+        "a subclass may compute anything, so use MultiheadAttention itself, or Linear projections and "
+        "torch.nn.functional.scaled_dot_product_attention",
+    ),
+    (nn.modules.batchnorm._BatchNorm, "use GroupNorm"),
+    (nn.RNNBase, "use Conv1d over time, or attention built from Linear layers"),
+    (nn.RNNCellBase, "use Conv1d over time, or attention built from Linear layers"),
+    (nn.modules.instancenorm._InstanceNorm, "use GroupNorm with num_groups equal to num_channels"),
+    (nn.EmbeddingBag, "use Embedding followed by a sum or mean over the sequence"),
+    (nn.Bilinear, "use Linear on the outer product of the two inputs"),
+    (nn.PReLU, "use LeakyReLU or ELU"),
+)
+
+
+_MIXERS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.Softmax2d,
+    nn.Softmax,
+    nn.LogSoftmax,
+    nn.Softmin,
+    nn.GLU,
+    nn.Flatten,
+    nn.Unflatten,
+)
+
+
+def check(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Refuse a module that the clip would miss without an error; needs no data, call it when a model is loaded.
+
+    Refused: trainable parameters outside the supported layers (bare, in unknown or subclassed modules, or
+    reparametrised), one parameter held by two modules, parameters that are views of one another, modules that mix
+    records (BatchNorm unless it is in evaluation mode with statistics of its own, a softmax over the batch, attention
+    and recurrence with the batch second) or keep statistics of them, dropout in training mode, backward hooks, hooks
+    on a trainable parameter's gradient, and parameters that are neither float32 nor float64. Modules without trainable
+    parameters are otherwise free. What only a forward pass can show (a layer called twice, a parameter used behind the
+    layer's back, records read as one sequence) is refused by `record`, which also finds what a custom forward hides, by
+    a rehearsal.
+
+    The parameters are returned by name, frozen ones too, in the order of `module.parameters()`; UnsupportedModule names
+    the module, the reason and the remedy.
+
+    Source: docs/guarantees/clipping.md.
+    """
+    owners: dict[int, str] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    for name, child in module.named_modules():
+        held = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
+        reason = (
+            _wrapping(child)
+            or _mixing(child)
+            or _stateful(child)
+            or _attention(child)
+            or _parameters(child, held)
+            or _second_batch(child)
+            or _view(child)
+        )
+        if reason is not None:
+            raise UnsupportedModule(f"{describe(name, child)} {reason}.")
+        for key, parameter in held.items():
+            path = f"{name}.{key}" if name else key
+            owner = owners.setdefault(id(parameter), path)
+            if owner == path:
+                parameters[path] = parameter
+            elif parameter.requires_grad:
+                raise UnsupportedModule(
+                    f"parameters {owner!r} and {path!r} are one tensor: its per-sample "
+                    "gradient has cross terms that a layer-by-layer norm misses. Give each layer its own "
+                    f"parameter, {_FREEZE}."
+                )
+    _refuse_shared_memory(parameters)
+    return parameters
+
+
+def _wrapping(module: nn.Module) -> str | None:
+    """Why a wrapper around a network cannot be recorded."""
+    if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
+        return (
+            "is compiled (torch.compile), so that no layer's input and output can be recorded; pass the module itself "
+            "as it was before"
+        )
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return (
+            "spreads a batch over processes or devices and adds gradients up in a backward pass that never runs here; "
+            "pass its .module, and add up clipped sums"
+        )
+    return None
+
+
+def _mixing(module: nn.Module) -> str | None:
+    if not isinstance(module, _MIXERS):
+        return None
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return _mixing_norm(module)
+    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and (
+        module.dim is None or module.dim == 0 or module.dim < -1
+    ):
+        return f"has dim={module.dim}, which can normalise over the batch; set dim=-1, or count from the front"
+    if isinstance(module, nn.Softmax2d):
+        return "normalises an input of three dimensions over the batch; use Softmax(dim=1)"
+    if isinstance(module, nn.GLU) and module.dim == 0:
+        return "splits the batch (dim=0); set dim=-1"
+    if isinstance(module, nn.Flatten) and module.start_dim == 0:
+        return "flattens the batch (start_dim=0); set start_dim=1"
+    if isinstance(module, nn.Unflatten) and module.dim == 0:
+        return "reshapes the batch (dim=0); set dim=1 or later"
+    return None
+
+
+def _mixing_norm(module: nn.modules.batchnorm._BatchNorm) -> str | None:
+    over = "normalises over the batch, so that each record's output depends on the others"
+    if module.training:
+        return f"{over}; use GroupNorm, or freeze it with requires_grad_(False) and call .eval() on it"
+    if module.running_mean is None or module.running_var is None:
+        return f"{over}, in evaluation mode too, since it keeps no statistics; use GroupNorm"
+    return None
+
+
+def _second_batch(module: nn.Module) -> str | None:
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and not module.batch_first:
+        return "takes the second dimension for the batch and mixes along the first; set batch_first=True"
+    return None
+
+
+def _stateful(module: nn.Module) -> str | None:
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        return "keeps running statistics of private records, without noise; set track_running_stats=False"
+    if module.training and (
+        isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 or isinstance(module, nn.RReLU)
+    ):
+        return (
+            "is random in training mode, so that cotangents would meet other outputs than those they were "
+            "computed from; call .eval() on it or leave it out"
+        )
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.training and module.dropout > 0:
+        return (
+            "drops values at random in training mode, so that cotangents would meet other outputs than those they "
+            "were computed from; set dropout=0.0 or call .eval() on it"
+        )
+    if module._backward_hooks or module._backward_pre_hooks:
+        return "has backward hooks, which can change gradients after they were measured; remove them"
+    return None
+
+
+def _attention(module: nn.Module) -> str | None:
+    if type(module) is not nn.MultiheadAttention or not any(
+        parameter.requires_grad for parameter in module.parameters()
+    ):
+        return None
+    return attention.refusal(module)
+
+
+def _names(module: nn.Module) -> tuple[str, ...]:
+    """The parameters of its own for which the module has a rule."""
+    if type(module) is nn.MultiheadAttention:
+        return attention.NAMES
+    return RULES.get(type(module)).parameters if type(module) in RULES else ()
+
+
+def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
+    trained = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
+    if not trained:
+        return None
+    names = ", ".join(repr(key) for key in trained)
+    if not _names(module):
+        return f"holds {names}, and its per-sample gradient has no rule; {_remedy(module)}, {_FREEZE}"
+    if set(trained) - set(_names(module)):
+        plain = type(module).__name__
+        return f"computes its weight from {names} (weight norm, pruning, ...); use a plain {plain}"
+    for key, parameter in trained.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            return f"has {key!r} in {parameter.dtype}, too coarse for a norm; call .float() on it"
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return (
+                f"has hooks on the gradient of {key!r}, which would never run: gradients are released, and no backward "
+                "pass reaches a parameter. Remove them; what they do to a gradient can be done to a released one"
+            )
+    return RULES.get(type(module)).refusal(module) if type(module) in RULES else None
+
+
+def _view(module: nn.Module) -> str | None:
+    """A weight that is no parameter of its own: its gradient would belong to whatever it was computed from."""
+    trained = any(parameter is not None and parameter.requires_grad for parameter in module._parameters.values())
+    for key in _names(module):
+        value = getattr(module, key, None)
+        if not isinstance(value, Tensor) or not (trained or value.requires_grad):
+            continue
+        if key not in module._parameters or not value.is_leaf:
+            return (
+                f"has a {key} that is computed from another tensor (a view of it, for one) and is no parameter of its "
+                f"own, so that the tensor behind it would get gradients that nobody measured; give it an nn.Parameter "
+                f"with memory of its own, {_FREEZE}"
+            )
+    return None
+
+
+def _refuse_shared_memory(parameters: Mapping[str, Tensor]) -> None:
+    """Refuse parameters of which one, trained, lies in the memory of another: loading either would change both."""
+    placed: dict[tuple[str, int], list[tuple[int, int, str, bool]]] = {}
+    for name, value in parameters.items():
+        if not value.numel() or nn.parameter.is_lazy(value) or value.is_meta or value.layout != torch.strided:
+            continue
+        start = int(value.storage_offset()) * value.element_size()
+        reach = 1 + sum((size - 1) * int(stride) for size, stride in zip(value.shape, value.stride(), strict=True))
+        storage = (str(value.device), value.untyped_storage().data_ptr())
+        placed.setdefault(storage, []).append((start, start + reach * value.element_size(), name, value.requires_grad))
+    for views in placed.values():
+        views.sort()
+        for index, (_, end, first, trained) in enumerate(views):
+            for start, _, second, also in views[index + 1 :]:
+                if start >= end:
+                    break
+                if trained or also:
+                    raise UnsupportedModule(
+                        f"parameters {first!r} and {second!r} lie in the same memory: one is a view of the other, so "
+                        "that they are not two parameters, and a step along either changes both. Give each memory of "
+                        "its own (nn.Parameter(weight.detach().clone()))."
+                    )
+
+
+def _remedy(module: nn.Module) -> str:
+    for kind, instead in _INSTEAD:
+        if isinstance(module, kind):
+            return instead
+    for known in RULES.classes():
+        if isinstance(module, known):
+            return f"a subclass may compute anything, so use {known.__name__} itself"
+    classes = (*RULES.classes(), nn.MultiheadAttention)
+    supported = ", ".join(known.__name__ for known in classes if known is not attention.OUTPUT)
+    return f"keep trainable parameters in supported layers ({supported}), or write this one a `layer_rule`"
+
+
+Heads = Callable[[Any], Sequence[Tensor]]
+"""From what a module returns to outputs (n, d) and losses (n,)."""
+
+Probed = Callable[[nn.Module, Sequence[Any]], tuple[nn.Module, Heads]]
+"""From a copy of a module and its inputs to the module that is probed and its heads."""
+
+EXACT = 1e-6
+"""Relative difference that rounding may make in float64."""
+
+ROUNDED = 1e-3
+"""Relative difference that rounding may make in a module that insists on float32."""
+
+_passed: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
+
+
+def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = None) -> None:
+    """Refuse a module, or heads, in which a record's result depends on the other records.
+
+    Runs a float64 copy of the module over the whole batch and over each record alone, and compares heads,
+    parameter gradients (plain autograd, record alone) and the Gram matrices the tape measures. Random numbers are
+    refused, and buffers that a forward pass changes: they would carry statistics of private records out without noise.
+
+    `record` does this itself for code that it does not know, on records that it makes up. It leaves out a module that
+    passed here, without `heads`, on inputs of the same shapes and types. What it cannot see: a forward that mixes
+    records only for certain values, or only in batches larger than the ones given.
+
+    There are at least two distinct made-up records; heads are made of `Tape.raw`, by default the outputs themselves.
+    UnsupportedModule names what differs; ValueError for fewer than two records, or outputs that are not finite.
+    """
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    with unmoved_generators(tensors):
+        examine(copied(module, double=True), [_cast(value, True) for value in inputs], heads, EXACT)
+    if heads is None:
+        remember(module, inputs)
+
+
+def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
+    """Compare a batch with its records alone; changes the model's buffers if its forward does."""
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    n = next((len(value) for value in tensors), 0)
+    if n < 2:
+        raise ValueError(f"probing for mixed records takes at least 2 records; got {n}.")
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    states = _generator_states(tensors)
+    together = _measure(model, inputs, heads)
+    if any(not torch.equal(*pair) for pair in zip(states, _generator_states(tensors), strict=True)):
+        raise UnsupportedModule(
+            "a forward pass draws random numbers (functional dropout, noise): cotangents would meet other outputs than "
+            "those they were computed from. Leave them out, or draw only in training mode and call .eval()."
+        )
+    for name, buffer in model.named_buffers():
+        if name not in buffers or not torch.equal(buffer, buffers[name]):
+            raise UnsupportedModule(
+                f"buffer {name!r} changes in a forward pass: it keeps statistics of private records, without "
+                "noise. Remove it, or call .eval()."
+            )
+    if not all(bool(value.isfinite().all()) for value, _ in together):
+        raise ValueError("the outputs of made-up records are not finite; give records that the module takes.")
+    for i in range(n):
+        single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
+        try:
+            separate = _measure(model, single, heads), _squared_gradients(model, single, heads)
+        except Exception as error:  # the user's own code, on a batch of one
+            raise UnsupportedModule(
+                f"record {i} alone cannot pass through the module, though the batch can: {error}"
+            ) from error
+        for (value, gram), (alone, _), true in zip(together, *separate, strict=True):
+            scale = float(1 + value.abs().max())
+            if not torch.allclose(value[i], alone[0], rtol=tolerance, atol=1e-3 * tolerance * scale):
+                raise UnsupportedModule(_MIXED.format(what="output", i=i))
+            if gram is None or true is None:
+                continue
+            if not torch.allclose(gram[i, 0, 0], true, rtol=tolerance, atol=1e-3 * tolerance * float(1 + true)):
+                raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
+
+
+def probe_moved(module: nn.Module, inputs: Sequence[Any], probed: Probed | None = None) -> None:
+    """Probe a copy of a module with slightly moved parameters: `probe_independence` whatever its layers start at.
+
+    The copy is in float64, or in the module's own type where the code takes no float64. ``probed`` makes of the copy,
+    and of the inputs in its type, the module that is probed and its heads; by default the copy and its outputs.
+    No random generator moves. UnsupportedModule names what differs; else whatever the user's own code raises.
+    """
+    with unmoved_generators([value for value in inputs if isinstance(value, Tensor)]):
+        try:
+            _probe_moved(module, inputs, probed, double=True)
+        except UnsupportedModule:
+            raise
+        except Exception:  # code of the user's own that takes no float64, or is at fault in every type
+            _probe_moved(module, inputs, probed, double=False)
+
+
+def _probe_moved(module: nn.Module, inputs: Sequence[Any], probed: Probed | None, *, double: bool) -> None:
+    model = moved(copied(module, double=double), torch.Generator().manual_seed(0))
+    values = [_cast(value, double) for value in inputs]
+    target, heads = (model, None) if probed is None else probed(model, values)
+    examine(target, values, heads, EXACT if double else ROUNDED)
+
+
+def passed(module: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Say whether the module passed before, in these modes, on inputs of these shapes and types."""
+    return _likeness(module, inputs) in _passed.get(module, ())
+
+
+def remember(module: nn.Module, inputs: Sequence[Any]) -> None:
+    """Note that the module passed; forgotten with the module."""
+    _passed.setdefault(module, set()).add(_likeness(module, inputs))
+
+
+def copied(module: nn.Module, *, double: bool) -> nn.Module:
+    """A copy to try things on, without the graphs of earlier passes that the module may keep."""
+    tensors = [value for child in module.modules() for value in vars(child).values() if isinstance(value, Tensor)]
+    memo: dict[int, Any] = {id(value): value.detach() for value in tensors if value.grad_fn is not None}
+    try:
+        copy_ = copy.deepcopy(module, memo)
+    except Exception as error:  # whatever the module holds
+        raise UnsupportedModule(
+            f"the module cannot be copied to be rehearsed ({error}). Keep in it what copy.deepcopy can copy."
+        ) from error
+    return copy_.double() if double else copy_
+
+
+@contextmanager
+def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put torch's random generators back as they were, those of the devices of tensors of any shape too."""
+    devices = {value.device for value in tensors if value.is_cuda}
+    with torch.random.fork_rng(devices=list(devices)):
+        yield
+
+
+_MIXED = (
+    "the {what} of record {i} differs between the batch and the record alone: the module mixes records, is "
+    "random, changes gradients on their way, or has a layer whose rule is wrong (`require_exact` tells). Compute "
+    "every record from itself, along dimensions after the first."
+)
+
+
+def _likeness(module: nn.Module, inputs: Sequence[Any]) -> Hashable:
+    """Key of a rehearsal, equal where another one would come out the same: layers, modes, hooks, shapes and types."""
+    layers = tuple(
+        (id(child), type(child), child.training, len(child._forward_hooks), len(child._forward_pre_hooks))
+        for child in module.modules()
+    )
+    return layers, tuple(map(_kind, inputs))
+
+
+def _kind(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return tuple(value.shape[1:]), value.dtype, value.device.type
+    return type(value), value if isinstance(value, bool | int | float | str) else None
+
+
+def _generator_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    devices = {value.device for value in tensors if value.is_cuda}
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in sorted(devices, key=str))]
+
+
+def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[tuple[Tensor, Tensor | None]]:
+    """One random combination of each head's columns (n,), with its Gram matrices (n, 1, 1) where it is trained."""
+    tape = unrehearsed(model, *inputs)
+    combined = _combine(tape.raw, heads)
+    return [(head.detach(), tape.gram(head) if head.requires_grad else None) for head in combined]
+
+
+def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[Tensor | None]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    squares: list[Tensor | None] = []
+    device = next(value.device for value in inputs if isinstance(value, Tensor))
+    with full_precision(device), torch.enable_grad():
+        for head in _combine(model(*inputs), heads):
+            if not head.requires_grad:
+                squares.append(None)
+                continue
+            gradients = torch.autograd.grad(head.sum(), trained, retain_graph=True, allow_unused=True)
+            parts = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+            squares.append(sum(parts, head.new_zeros(())))
+    return squares
+
+
+def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
+    parts = OutputForm.of(raw).parts(raw) if heads is None else heads(raw)
+    generator = torch.Generator().manual_seed(0)
+    combined = []
+    for part in parts:
+        flat = part.reshape(len(part), -1).double()
+        weights = torch.randn(flat.shape[1], generator=generator, dtype=torch.float64).to(flat.device)
+        combined.append(flat @ weights)
+    return combined
+
+
+_KNOWN = ("torch.nn.", "fedsw.learning.models.")
+_ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
+_MOVED = 0.01
+_TRIES = 8
+
+
+def record(module: nn.Module, *inputs: Any) -> Tape:
+    """Run `module` forward once over a batch and keep what measuring and clipping its Jacobians needs.
+
+    Guarantee: `Tape.gram` accounts for every path from a trainable parameter to the outputs. What would
+    escape it (see `check`; a layer called twice in one forward; a parameter used outside the layer that owns
+    it; a layer whose leading dimension is not the batch) is refused here, by name, whatever the values.
+
+    A module with code that is neither torch.nn's nor fedsw's is rehearsed first, on two or three made-up records
+    and a copy (`probe_independence`): a mean over the batch, a softmax over it or functional dropout is refused. That
+    happens once for a module, the modes of its layers and the shapes and types of its inputs; it depends neither on the
+    records nor on their number, and moves no random generator.
+
+    The leading dimension of every input counts the records. The tape's memory is O(n activations): per-sample Jacobians
+    are never formed for all records. UnsupportedModule if the module would escape the clip, mixes records, or cannot be
+    rehearsed; ValueError if the inputs disagree on n, or the module returns something else than tensors.
+    """
+    fault = rehearsed(module, inputs) if _has_own_code(module, inputs) else None
+    tape = unrehearsed(module, *inputs)  # which names a fault of the real batch in its own shapes
+    if fault is not None:
+        raise fault
+    return tape
+
+
+def unrehearsed(module: nn.Module, *inputs: Any) -> Tape:
+    """`record` without its rehearsal: what mixes records inside a custom forward passes."""
+    return recorded(module, check(module), inputs)
+
+
+def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | None:
+    """Fault of a module on made-up records like the inputs; None without a fault, or if it passed before."""
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    if not tensors or any(value.dim() == 0 for value in tensors) or passed(module, inputs):
+        return None
+    check(module)  # whose reasons are plainer than what goes wrong without it
+    reason: Exception | None = None
+    with unmoved_generators(tensors):
+        generator = torch.Generator().manual_seed(0)
+        for made in _made_up(module, inputs, generator):
+            for double in (True, False):  # a forward that casts to float32 itself takes no float64
+                model = moved(copied(module, double=double), generator)
+                try:
+                    examine(model, [_cast(value, double) for value in made], None, EXACT if double else ROUNDED)
+                except UnsupportedModule as fault:
+                    return fault
+                except Exception as fault:  # the user's code on values that it may not be made for
+                    reason = fault
+                else:
+                    remember(module, inputs)
+                    return None
+    return UnsupportedModule(
+        "the module has code of its own and does not take made-up records, so that nobody can see whether it mixes "
+        f"records ({type(reason).__name__}: {reason}). Call probe_independence(module, ...) once on at least two "
+        "made-up records that it takes, in the modes, shapes and types of the batch; nothing is made up then."
+    )
+
+
+def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Say whether a forward pass depends on code of a user's own, a function given to a layer, or a second input."""
+    if sum(isinstance(value, Tensor) for value in inputs) > 1:
+        return True
+    return any(
+        not type(child).__module__.startswith(_KNOWN)
+        or "forward" in vars(child)
+        or bool(child._forward_hooks or child._forward_pre_hooks)
+        or vars(child).get("activation") not in _ACTIVATIONS
+        for child in module.modules()
+    )
+
+
+def _made_up(module: nn.Module, inputs: Sequence[Any], generator: torch.Generator) -> Iterator[list[Any]]:
+    """Distinct records of the inputs' shapes and types, from values that most code takes to more careful ones."""
+    tables = [child.num_embeddings for child in module.modules() if isinstance(child, nn.Embedding)]
+    for careful in (False, True):
+        for rows in (3, 2):
+            for _ in range(_TRIES):
+                made = [_like(value, rows, min(tables, default=2), generator, careful=careful) for value in inputs]
+                if _distinct([value for value in made if isinstance(value, Tensor)]):
+                    yield made
+                    break
+
+
+def _like(value: Any, rows: int, indices: int, generator: torch.Generator, *, careful: bool) -> Any:
+    """Made-up values for one input: normal or in (0, 1); whole numbers that every table of embeddings has."""
+    if not isinstance(value, Tensor):
+        return value
+    shape = (rows, *value.shape[1:])
+    if value.dtype == torch.bool:
+        made = torch.ones(shape) if careful else torch.randint(0, 2, shape, generator=generator)
+    elif not value.is_floating_point():
+        made = torch.randint(1 if careful and indices > 2 else 0, indices, shape, generator=generator)
+    else:
+        made = (torch.rand if careful else torch.randn)(shape, generator=generator, dtype=torch.float64)
+    return made.to(value.device, value.dtype)
+
+
+def _distinct(tensors: Sequence[Tensor]) -> bool:
+    flat = torch.cat([value.reshape(len(value), -1).double() for value in tensors], dim=1)
+    return len(torch.unique(flat, dim=0)) == len(flat)
+
+
+def moved(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """The copy with finite parameters, moved a little: a layer that starts at 0 would hide what is below it."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.nan_to_num_(0.0, 0.0, 0.0)
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.add_(noise.to(parameter.device, parameter.dtype), alpha=_MOVED)
+    return model
+
+
+def _cast(value: Any, double: bool) -> Any:
+    return value.double() if double and isinstance(value, Tensor) and value.is_floating_point() else value
