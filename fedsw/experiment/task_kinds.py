@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
@@ -23,8 +23,25 @@ _COMPARED: Mapping[Comparison, str] = {
 }
 """The side that a penalty must compare (`PenaltyKind.compares`), by the comparison of its task."""
 
+Answers = Literal["probability", "predicted", "code", "output"]
+"""Kinds of answers to a record: a probability of each class, a number in the target's units, a code, any output."""
+
 TASKS = "fedsw.learning.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Held-out metric that models of a task are compared by, its good direction, and metrics that stand beside it."""
+
+    metric: str
+    better: Literal["higher", "lower"]
+    beside: tuple[str, ...] = ()
+
+    @property
+    def sign(self) -> float:
+        """Factor of the metric that makes a score, of which the higher is the better."""
+        return 1.0 if self.better == "higher" else -1.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,9 @@ class Facts:
     are compared with it. Private outputs are matched to the ``other_side``; None where groups are compared with each
     other. The ``figures`` of its held-out arrays are named as in `fedsw.runs.report.plots.PICTURES`. Where it is
     ``sketched`` its records leave once, as a sum by label, before anything is learnt from them.
+
+    A trained model ``answers`` a record with probabilities of classes, predicted numbers, codes or outputs
+    (`fedsw.Task.answers`). Runs are compared and searched by how they are ``judged``; None where nobody knows.
     """
 
     models: tuple[str, ...] = ("logistic", "additive", "mlp")
@@ -48,12 +68,15 @@ class Facts:
     other_side: Literal["prior", "generator", "domain"] | None = None
     figures: tuple[str, ...] = ("outputs",)
     sketched: bool = False
+    answers: Answers = "output"
+    judged: Judged | None = None
 
     def __post_init__(self) -> None:
         known: dict[str, tuple[str | None, ...]] = {
             "target": ("class", "numbers", "any"),
             "unit": (None, "targets", "features"),
             "other_side": (None, "prior", "generator", "domain"),
+            "answers": get_args(Answers),
         }
         for name, values in known.items():
             if (value := getattr(self, name)) not in values:
@@ -82,6 +105,16 @@ class Facts:
     def grouped(self) -> bool:
         """True if the outputs of groups of private records are compared with each other."""
         return self.other_side is None
+
+    @property
+    def classifies(self) -> bool:
+        """True if answers are probabilities of classes, in the order of their names."""
+        return self.answers == "probability"
+
+    @property
+    def supervised(self) -> bool:
+        """True if the outputs that are compared between groups are themselves predictions of the target."""
+        return self.grouped and self.answers in ("probability", "predicted")
 
     @property
     def private_loss(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.own_objects import is_shipped, load_metrics
 from fedsw.federation.engines import driver
 from fedsw.learning.tasks.problem import Problem
@@ -219,9 +220,8 @@ def test_every_shipped_metric_is_known_by_name():
 
 def stand_in(kind, groups, classes):
     """What `by_group` looks at of a task."""
-    objective = SimpleNamespace(task=kind)
     return SimpleNamespace(
-        experiment=SimpleNamespace(objective=objective), groups=tuple(f"g{g}" for g in range(groups)),
+        task=shipped_task(kind), groups=tuple(f"g{g}" for g in range(groups)),
         classes=classes, dimension=1 if classes == 2 else classes, positive=1 if classes == 2 else None,
         units=None,
     )  # fmt: skip

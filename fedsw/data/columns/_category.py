@@ -22,8 +22,6 @@ class CategoryKind(ColumnKind):
     listing = True
     any_text = True
     bounded = False
-    exact = False
-    """True if a cell is a value only when it is written as declared."""
 
     def require(self, column: DeclaredColumn) -> None:
         """Values, and nothing that is for numbers."""

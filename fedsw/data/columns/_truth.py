@@ -20,6 +20,7 @@ class TruthKind(ColumnKind):
     """Truth values, in any case; written as true and false, or in the two words of a format: "N|Y", false first."""
 
     name = "boolean"
+    classes = ("0", "1")
     bounded = False
     formatted = True
 

@@ -79,6 +79,10 @@ class ColumnKind(ABC):
     """True if a declaration lists the values, each of which becomes an input."""
     formatted: ClassVar[bool] = False
     """True if a declaration may say by a format how cells are written."""
+    exact: ClassVar[bool] = False
+    """True if a cell is a value only when it is written as declared, so that 1 and 1.0 are two."""
+    classes: ClassVar[tuple[str, ...]] = ()
+    """Values of such a column where it names classes or groups and lists none; empty where a declaration has to."""
     any_text: ClassVar[bool] = False
     """True if cells of any text are of this kind, which is then tried after all others."""
 

@@ -25,6 +25,7 @@ from fedsw.data import Records
 from fedsw.desk.baselines import _scikit as scikit
 from fedsw.desk.baselines._scikit import Outside, converged
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
+from fedsw.experiment.choices import task_facts
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.simulated import simulating
@@ -37,7 +38,6 @@ from fedsw.runs.evaluation.quality import units_of
 
 NAMES = ("reference", "reference-any")
 """A model of the run's own kind, which is linear where the run's is; and the best of all kinds that are tried."""
-_SUPERVISED = ("classification", "regression")
 _EVERYTHING = {"partition-id": 0, "num-partitions": 1}
 """The one site of a simulation that holds all clients."""
 _LONGER = 4
@@ -158,7 +158,7 @@ def _against_account(account: str, experiment: Experiment) -> str | None:
 
 
 def _supervised(experiment: Experiment) -> bool:
-    return experiment.objective.task in _SUPERVISED
+    return task_facts(experiment.objective.task).supervised
 
 
 def _penalised(experiment: Experiment) -> bool:

@@ -24,6 +24,7 @@ from fedsw.desk.baselines import (
 )
 from fedsw.desk.baselines._pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
+from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import settled
@@ -77,8 +78,8 @@ def refusal(name: str, experiment: Experiment) -> str | None:
         )
     if not find(name).opacus:
         return _unprocessed(name, experiment)
-    goal, training = experiment.objective, experiment.training
-    if goal.task != "classification":
+    goal, training, facts = experiment.objective, experiment.training, task_facts(experiment.objective.task)
+    if not (facts.supervised and facts.classifies):
         return f"the baseline {name!r} trains classifiers, and objective.task is {goal.task!r}"
     if goal.alpha > 0 and (goal.penalty != "statistical-parity" or goal.also):
         return f"the penalty of {name!r} is for 'statistical-parity' alone; set objective.alpha to 0 to train without"
@@ -228,7 +229,7 @@ def _statement(stated: BaselineGuarantee, epsilon: float, delta: float) -> str:
 
 def _unprocessed(name: str, experiment: Experiment) -> str | None:
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
-    if goal.task not in ("classification", "regression"):
+    if not task_facts(goal.task).supervised:
         return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
     if goal.alpha > 0 or trust.local or not trust.noised:
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,7 @@ from fedsw._tools.settings import read_setting
 from fedsw._tools.text import nearest
 from fedsw.desk.baselines._run_baseline import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
+from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.load import SHIPPED, shipped
 from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
@@ -22,12 +23,6 @@ from fedsw.experiment.trust import trust_models
 _FILE = SHIPPED / "comparisons" / "methods.toml"
 _WITHOUT_PRIVACY = ("reference", "unclipped")
 """Methods that are shown before one for every trust model."""
-_JUDGED: Mapping[str, tuple[str, Literal["higher", "lower"], tuple[str, ...]]] = {
-    "classification": ("accuracy", "higher", ("disparate_impact",)),
-    "regression": ("mean_squared_error", "lower", ("w2_squared",)),
-    "generation": ("sw2", "lower", ()),
-}
-"""Metric that experiments of a user's own are judged by, its good direction, and metrics that are shown beside it."""
 
 
 def _readable(setting: str) -> str:
@@ -142,14 +137,16 @@ def _own(name: str) -> ComparedTask:
     """Return how an experiment of the user's own is judged, and one method for every trust model that can run it."""
     experiment = load_experiment(_file_of(name))
     kind = experiment.objective.task
-    if kind not in _JUDGED:
+    judged = task_facts(kind).judged
+    if judged is None:
+        known = ", ".join(named for named, task in shipped_tasks().items() if task.facts.judged is not None)
         raise ExperimentError(
-            f"{name} has objective.task {kind!r}; experiments of your own are compared on {', '.join(_JUDGED)}"
+            f"{name} has objective.task {kind!r}, which does not say what its models are judged by; experiments of "
+            f"your own are compared on {known}, or on a task whose facts have `judged`"
         )
-    metric, better, beside = _JUDGED[kind]
     can = able(name)
     chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *_for_every_trust_model()) if method in can)
-    return ComparedTask(metric=metric, better=better, beside=beside, methods=chosen)
+    return ComparedTask(metric=judged.metric, better=judged.better, beside=judged.beside, methods=chosen)
 
 
 def _for_every_trust_model() -> Iterator[str]:

@@ -290,7 +290,7 @@ def answer(
         return with_missing(_formatted(declared, guessed, name, doubt), guessed)
     if name in words.book:
         said = words.book[name]
-        values = said.categories or (("0", "1") if said.kind == "boolean" else ())  # truth values are two classes
+        values = said.categories or (KINDS.get(said.kind).classes if said.kind else ())
         return replace(said, kind="category", categories=values) if classes else _formatted(said, guessed, name, doubt)
     if look is not None and look.cells is not None:
         return _read_off(name, look, words.dates.get(name), classes=classes, ask=doubt)
@@ -319,7 +319,10 @@ def _listing(name: str, values: tuple[str, ...], look: Look | None, *, classes: 
 
 
 def _number_kind(guessed: ColumnForm | None) -> str:
-    return guessed.kind if guessed is not None and guessed.kind == "integer" else "number"
+    if guessed is None:
+        return "number"
+    kind = KINDS.get(guessed.kind)
+    return guessed.kind if kind.bounded and kind.stored == "numbers" else "number"
 
 
 def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
@@ -337,9 +340,13 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
 
 def _formatted(declared: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
     """The same with the format of its dates, where nobody gave one and its cells may be looked at."""
-    if declared.kind != "date" or declared.format is not None or form is None or form.kind != "date":
+    if declared.format is not None or form is None or not _of_days(declared.kind) or not _of_days(form.kind):
         return declared
     return _dated(declared, form, name, ask)
+
+
+def _of_days(kind: str | None) -> bool:
+    return kind is not None and KINDS.get(kind).stored == "days"
 
 
 def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask: Ask | None) -> ColumnAnswer:
@@ -357,7 +364,7 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     kind = KINDS.get(form.kind)
     declared = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
     if kind.listing:
-        exact = sorted({cell for cell in cells if cell not in form.missing}) if form.kind == "code" else values
+        exact = sorted({cell for cell in cells if cell not in form.missing}) if kind.exact else values
         return with_missing(replace(declared, categories=tuple(exact)), form)
     if not kind.bounded:
         return with_missing(declared, form)
@@ -399,7 +406,7 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
         kind = "date" if as_date(low) else _number_kind(guessed)
         declared = ColumnAnswer(kind, low, high, source="given by its operator")
         return with_missing(
-            declared if kind != "date" or guessed is None else _dated(declared, guessed, name, ask), guessed
+            declared if guessed is None or not _of_days(kind) else _dated(declared, guessed, name, ask), guessed
         )
     return ColumnAnswer(
         "category", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator"

@@ -346,7 +346,7 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
     kind, values = forms[request.target].kind, set(seen[request.target]) - set(MISSING)
     if KINDS.get(kind).stored != "numbers" or len(values) <= _MOST_NUMBERS:
         return False
-    if kind != "integer" or len(values) > MOST_CATEGORIES:
+    if not KINDS.get(kind).whole or len(values) > MOST_CATEGORIES:
         return True
     what = f"the target {request.target!r} holds {len(values)} different whole numbers"
     if request.ask is not None:
@@ -458,7 +458,8 @@ def _values(role: str, column: str, declared: ColumnAnswer, positive: Positive |
 
 
 def _targets(column: str, declared: ColumnAnswer) -> str:
-    kind = [f'kind = "{declared.kind}"'] if declared.kind not in (*_UNSAID, None, "integer") else []
+    unsaid = declared.kind is None or declared.kind in _UNSAID or KINDS.get(declared.kind).stored == "numbers"
+    kind = [] if unsaid else [f'kind = "{declared.kind}"']
     bounds = [
         *kind,
         *_written(declared),

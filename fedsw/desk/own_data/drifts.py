@@ -77,7 +77,7 @@ def drifts(
 def _drifts_by_column(
     directory: Path, problem: Problem, pairs: list[tuple[Side, Side]], confidence: float
 ) -> list[Between]:
-    if problem.experiment.sketch.kind != "table":
+    if table_of(problem.experiment) is None:
         raise ExperimentError(
             f"{directory} measured kind {problem.experiment.sketch.kind!r}, which has no columns by themselves: only "
             "the sketch of a table has, as of `fedsw synthesize`"

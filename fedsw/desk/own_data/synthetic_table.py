@@ -55,7 +55,7 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
         raise ExperimentError(f"--fair makes labels independent of the group: declare data.columns.{missing}")
     raw = experiment.model_dump()
     settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
-    if experiment.objective.task == "synthesis" and experiment.sketch.kind == "table":
+    if table_of(experiment) is not None:
         settings |= {name: raw[name] for name in _OF_SYNTHESIS}
     else:
         settings["name"] = (

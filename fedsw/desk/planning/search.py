@@ -19,6 +19,7 @@ from fedsw._tools.randomness import Stream
 from fedsw._tools.text import number, to_float
 from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import declared_columns
 from fedsw.runs.report.console import Screen, table_of
 
@@ -26,7 +27,6 @@ Score = Callable[[Experiment], float]
 """How good an experiment turns out; the higher the better."""
 
 MOST = 10_000
-_JUDGED = {"classification": ("accuracy", 1.0), "regression": ("mean_squared_error", -1.0)}
 _FACTORS = (1 / 3, 1.0, 3.0)
 
 
@@ -66,9 +66,10 @@ def metric_of(experiment: Experiment, named: str | None) -> tuple[str, float]:
     if named is not None:
         return (named[1:], -1.0) if named.startswith("-") else (named, 1.0)
     task = experiment.objective.task
-    if task not in _JUDGED:
+    judged = task_facts(task).judged
+    if judged is None:
         raise ExperimentError(f"objective.task {task!r} has no score of its own: add --metric NAME (-NAME: lower wins)")
-    return _JUDGED[task]
+    return judged.metric, judged.sign
 
 
 def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:

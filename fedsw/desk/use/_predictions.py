@@ -21,6 +21,7 @@ from fedsw.data.containers import tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords, Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.choices import task_facts
 from fedsw.runs.evaluation.quality import best_threshold
 from fedsw.runs.view import HeldOutOutputs
 
@@ -152,7 +153,8 @@ def settle(
     of = classes[index] if len(classes) == 2 else ""
     if wanted is None:
         return Thresholds(of=of)
-    if experiment.objective.task != "classification" or len(classes) != 2:
+    facts = task_facts(experiment.objective.task)
+    if not (facts.supervised and facts.classifies) or len(classes) != 2:
         raise ExperimentError(
             f"a threshold is for a classifier of two classes; the run {experiment.name!r} is "
             f"{experiment.objective.task} with {len(classes)} classes: leave it out"

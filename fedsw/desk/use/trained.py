@@ -22,15 +22,12 @@ from fedsw.experiment.sources import load_class_names
 from fedsw.federation.engines.records_at_hand import handed_again
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.task import Inputs, part
+from fedsw.learning.tasks.task import Inputs
 from fedsw.runs.run_files import MODEL, find_run
 from fedsw.runs.view import read_run
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.records_at_hand import ModelObject, TaskObject
-
-_CLASSES = ("classification", "adaptation")
-_GENERATORS = ("generation", "synthesis")
 
 
 class AnsweringModel(nn.Module):
@@ -46,15 +43,15 @@ class AnsweringModel(nn.Module):
         require_answers(problem)
         self.model = model
         self.coding = problem.coding
-        self._problem, self._kind = problem, problem.experiment.objective.task
-        low, width = _units(problem.experiment.data.columns if self._kind == "regression" else None)
+        self._problem, self._facts = problem, problem.task.facts
+        low, width = _units(problem.experiment.data.columns if self._facts.answers == "predicted" else None)
         self.register_buffer("low", low.to(problem.dtype))
         self.register_buffer("width", width.to(problem.dtype))
 
     @property
     def classifies(self) -> bool:
         """True if answers are probabilities of classes."""
-        return self._kind in _CLASSES
+        return self._facts.classifies
 
     def forward(self, features: Tensor) -> Tensor:
         """Answers (n, k) for features (n, p)."""
@@ -63,16 +60,11 @@ class AnsweringModel(nn.Module):
             inputs = norm * nn.functional.normalize(inputs, dim=1)
         if self.coding is not None:
             inputs = self.coding(inputs)
-        raw: Any = self.model(inputs)
-        if self._kind == "adaptation":
-            return part(raw, "classes", 1).softmax(dim=1)
-        outputs = self._problem.task.outputs(raw, Inputs(inputs, inputs[:, :0], self._problem.shape))
-        if self._kind == "classification":
-            return torch.cat([1 - outputs, outputs], dim=1) if self._problem.dimension == 1 else outputs
-        if self._kind == "regression":
-            low, width = self.get_buffer("low"), self.get_buffer("width")
-            return low + width * outputs
-        return outputs
+        batch = Inputs(inputs, inputs[:, :0], self._problem.shape)
+        answers = self._problem.task.answers(self.model(inputs), batch)
+        if self._facts.answers == "predicted":
+            return self.get_buffer("low") + self.get_buffer("width") * answers
+        return answers
 
 
 def require_answers(problem: Problem) -> None:
@@ -92,7 +84,7 @@ def require_answers(problem: Problem) -> None:
 
 
 def _generates(problem: Problem) -> bool:
-    return problem.task.facts.other_side == "generator" or problem.experiment.objective.task in _GENERATORS
+    return problem.task.facts.other_side == "generator"
 
 
 def _units(columns: Columns | None) -> tuple[Tensor, Tensor]:
@@ -247,10 +239,9 @@ class TrainedModel(Short):
         """Names of the k answers, in the order of the columns of `outputs`."""
         if self.answering().classifies:
             return tuple(f"probability_{name}" for name in self.classes)
-        if self.columns is not None and self.columns.targets and self.experiment.objective.task == "regression":
-            return tuple(f"predicted_{number.name}" for number in self.columns.targets)
-        kind = self.experiment.objective.task
-        stem = {"regression": "predicted", "representation": "code", "autoencoder": "code"}.get(kind, "output")
+        stem = self._problem.task.facts.answers
+        if self.columns is not None and self.columns.targets and stem == "predicted":
+            return tuple(f"{stem}_{number.name}" for number in self.columns.targets)
         return tuple(f"{stem}_{index + 1}" for index in range(self._problem.dimension))
 
     def _of_classes(self, values: NDArray[np.float64], inputs: Given) -> dict[str, Any]:
@@ -306,14 +297,14 @@ def load(
     with handed_again(record.experiment, model, task, purpose="using it", call="load(run"):
         problem = Problem.from_experiment(record.experiment.on_host())
         network = problem.build_model()
+        classes = load_class_names(problem.experiment)
+        about = {"groups": problem.groups, "classes": classes}
+        settled = settle(thresholds, record.experiment, record.outputs, positive=problem.positive, **about)
     try:
         network.load_state_dict(load_file(path))
     except Exception as fault:
         words = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise ValueError(f"{path} is not the model of this run's settings: {words}") from None
-    classes = load_class_names(problem.experiment)
-    about = {"groups": problem.groups, "classes": classes}
-    settled = settle(thresholds, record.experiment, record.outputs, positive=problem.positive, **about)
     columns = record.experiment.data.columns
     return TrainedModel(
         record.directory, record.experiment, record.summary, network.eval(), columns, classes, problem.groups, settled,

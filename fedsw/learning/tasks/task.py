@@ -116,6 +116,13 @@ class Task(ABC):
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The outputs (n, d) that the penalty compares; differentiable, without parameters of their own."""
 
+    def answers(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Answers (n, k) of a trained model to records without targets, as `facts.answers` names them.
+
+        By default the outputs; predicted numbers lie between 0 and 1 as the targets of training do.
+        """
+        return self.outputs(raw, batch)
+
     @abstractmethod
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Task loss of every record (n,); differentiable, without parameters of its own."""

@@ -273,7 +273,7 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
         elif interval := intervals.left_out(report[name], [rest.get(name, math.nan) for rest in measured.without]):
             around[name] = Interval(max(interval.low, 0.0), interval.high) if name.startswith(_DISTANCES) else interval
     quality = replace(quality, intervals={name: around[name] for name in report if name in around})
-    made_labels = task.experiment.objective.task == "synthesis" and task.classes > 1  # by what saw no others
+    made_labels = task.task.facts.sketched and task.classes > 1  # by what saw no others
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 
 
@@ -300,14 +300,14 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
 
 def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
     """Intervals around a task's metrics; none for one without a target, or outputs (n, d) that are not finite."""
-    kind = task.experiment.objective.task
-    if not bool(torch.isfinite(outputs).all()):
+    facts = task.task.facts
+    if not facts.supervised or not bool(torch.isfinite(outputs).all()):
         return Quality()
-    if kind == "classification":
+    if facts.classifies:
         names = load_class_names(task.experiment)
         about: dict[str, Any] = {"groups": len(task.groups), "classes": task.classes, "positive": task.positive}
         return quality_of_classes(outputs, records, names=names, **about)
-    return quality_of_numbers(outputs, records, task.units) if kind == "regression" else Quality()
+    return quality_of_numbers(outputs, records, task.units)
 
 
 def measured_on(experiment: Experiment) -> str:

@@ -378,11 +378,11 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     classes `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of
     Euclidean distances, and `r2`. What a group's records do not define is nan.
     """
-    kind = task.experiment.objective.task
-    if kind not in ("classification", "regression") or len(task.groups) < 2:
+    facts = task.task.facts
+    if not facts.supervised or len(task.groups) < 2:
         return GroupTable({}, {})
     answers = None
-    if kind == "classification":
+    if facts.classifies:
         answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
     counts: dict[str, float] = {}
     measures: dict[str, Measured] = {}

@@ -93,6 +93,15 @@ def test_a_score_is_a_held_out_metric_and_one_that_diverged_is_the_worst(own):
         score_of({"held_out": {"loss": 0.3}}, "auc", 1.0)
 
 
+def test_what_a_task_is_judged_by_is_the_task_s_own_word():
+    settings = ["objective.task=tests.learning.tasks.own:Copy"]
+    copied = load_experiment("fair-regression-1d", settings)
+    assert metric_of(copied, None) == ("mean_squared_error", -1.0)  # as the task that it is derived from
+    silent = load_experiment("swae-digits", [])
+    with pytest.raises(ExperimentError, match="'autoencoder' has no score of its own: add --metric NAME"):
+        metric_of(silent, None)
+
+
 def two_clients(folder) -> None:
     """Tables of two clients, of which neither is a copy of the other."""
     for client, rows in (("0", FINE * 10), ("1", FINE[::-1] * 10)):

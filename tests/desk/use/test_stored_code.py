@@ -48,7 +48,7 @@ NAMED = {
 }
 UNREAD = {
     "init", "check", "plan", "tune", "budget", "run",
-    "choose", "client", "bundle", "list", "demo",
+    "client", "bundle", "list", "demo",
 }  # fmt: skip
 """Verbs that take no stored run: an experiment file, or nothing."""
 VIEWS = {

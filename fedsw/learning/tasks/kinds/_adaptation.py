@@ -25,6 +25,7 @@ class Adaptation(Task):
         target="class",
         other_side="domain",
         figures=("outputs", "latent"),
+        answers="probability",
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
@@ -38,6 +39,10 @@ class Adaptation(Task):
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Features (n, latent), the model's first output."""
         return part(raw, "outputs", 0)
+
+    def answers(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Probabilities (n, classes), by the classifier that learnt from public records."""
+        return part(raw, "classes", 1).softmax(dim=1)
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Cross-entropy (n,) of logits (n, classes), the model's second output."""

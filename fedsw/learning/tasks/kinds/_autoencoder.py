@@ -27,6 +27,7 @@ class Autoencoder(Task):
         unit="features",
         other_side="prior",
         figures=("outputs", "samples", "latent"),
+        answers="code",
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:

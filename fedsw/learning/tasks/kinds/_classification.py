@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 class Classification(Task):
     """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
 
-    facts = Facts(sources=("synthetic", "adult", "files"), target="class")
+    facts = Facts(
+        sources=("synthetic", "adult", "files"),
+        target="class",
+        answers="probability",
+        judged=Judged("accuracy", "higher", beside=("disparate_impact",)),
+    )
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """1 for two classes, otherwise their number."""
@@ -30,6 +35,13 @@ class Classification(Task):
 
         logits = part(raw, "outputs", 0)
         return torch.sigmoid(logits) if batch.shape.classes == 2 else torch.softmax(logits, dim=-1)
+
+    def answers(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Probabilities (n, classes)."""
+        import torch
+
+        outputs = self.outputs(raw, batch)
+        return torch.cat([1 - outputs, outputs], dim=1) if batch.shape.classes == 2 else outputs
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Cross-entropy (n,)."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Generation(Task):
         target="any",
         other_side="generator",
         figures=("samples",),
+        judged=Judged("sw2", "lower"),
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 class Regression(Task):
     """Any number of targets, one included."""
 
-    facts = Facts(sources=("synthetic", "law-school", "communities", "files"), target="numbers", unit="targets")
+    facts = Facts(
+        sources=("synthetic", "law-school", "communities", "files"),
+        target="numbers",
+        unit="targets",
+        answers="predicted",
+        judged=Judged("mean_squared_error", "lower", beside=("w2_squared",)),
+    )
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """The number of targets."""

@@ -23,6 +23,7 @@ class Representation(Task):
         models=("encoder-decoder",),
         sources=("synthetic", "adult", "files"),
         target="any",
+        answers="code",
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
