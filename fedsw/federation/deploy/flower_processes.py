@@ -181,6 +181,11 @@ class NodeSettings:
         if self.bundle is not None:
             object.__setattr__(self, "bundle", read_bundle(self.bundle))
         read_modules(",".join(self.modules or ()))
+        if self.own_data and self.account == SHARED:
+            raise ValueError(
+                f"account is {SHARED!r}, which takes the data set's name from each experiment: the server would choose "
+                "the account that a run counts in, and so its limit; give the data set a name of this machine's own"
+            )
         if self.account not in (None, SHARED):
             require_data_set(str(self.account))
 

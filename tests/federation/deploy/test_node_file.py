@@ -138,6 +138,15 @@ def test_the_command_line_comes_before_the_file(place, started):
     assert node.node_config["modules"] == "hospital.models,hospital"
 
 
+def test_the_operator_names_the_account_and_never_the_server(place, started, capsys):
+    assert main(["client", "--config", str(place / "node.toml"), "--account", "*"]) == 2
+    assert "account is '*', which takes the data set's name from each experiment" in capsys.readouterr().err
+    assert main(["client", "--config", str(place / "node.toml"), "--account", "a/b"]) == 2 and not started
+    assert main(["client", "--config", str(place / "node.toml"), "--account", "patients"]) == 0
+    ((node, _, _),) = started
+    assert node.node_config["account"] == "patients"
+
+
 def test_a_node_of_several_clients_says_how_many_there_are(place, started):
     assert main(["client", "--config", str(place / "node.toml"), "--num-clients", "10"]) == 0
     ((node, _, _),) = started
