@@ -25,17 +25,18 @@ class Accountant:
     """A way to turn steps into epsilon.
 
     Attributes:
-        guarantee: whether its epsilon is proven to be an upper bound for the sampling it is used with.
+        guarantee: True if its epsilon is proven to be an upper bound for the sampling it is used with.
         note: where it comes from and what it takes as noise multiplier.
         covers: ``"plain"``, steps without random slicing; ``"sliced"``, made for random slices through independent
             directions, and "rdp-wor" for other steps among them; or ``"both"``.
-        takes: the noises whose sensitivity / scale it means by a step's mu, and whose word that is; it takes no other.
-            The first is its own.
-        pure: whether what it says holds with delta = 0.
-        renyi: whether it composes by dp_accounting's Renyi divergences, which bound sampling without replacement alone.
-        stated: whether a user registered it, and says that its epsilon is an upper bound.
-        epsilon: of (steps, delta), none of which is without noise, costs nothing or is uncovered; a shipped one's is
-            the function of its name in `fedsw.privacy.accounting.epsilons`.
+        takes: the noises that it accounts for, each with who says so (`Word`); a step's mu is their sensitivity over
+            scale. It refuses all others. The first is the one that it was made for.
+        pure: True if its epsilon holds with delta = 0.
+        renyi: True if it composes dp_accounting's Renyi divergences, which bound sampling without replacement alone.
+        numeric: True if it composes steps numerically, one after the other, on a device.
+        stated: True if a user registered it, and says that its epsilon is an upper bound.
+        epsilon: its function, (steps, delta) to epsilon. It is given no steps that have no noise, cost nothing or are
+            not covered. That of a shipped one is in `fedsw.privacy.accounting.epsilons`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Accountant:
     takes: Mapping[str, Word] = field(default_factory=lambda: dict(_NORMAL), hash=False)
     pure: bool = False
     renyi: bool = False
+    numeric: bool = False
     stated: bool = False
     epsilon: Callable[..., float] | None = None
 
@@ -72,6 +74,7 @@ _SHIPPED = (
         note="privacy loss distribution of the steps' own dominating pairs, discretised from above; "
         "noise multiplier = sigma / full sensitivity",
         covers="both",
+        numeric=True,
     ),
     Accountant(
         name="gdp-clt-uniform",
@@ -170,7 +173,7 @@ def require_noise(name: str, mechanism: str) -> None:
 
 
 def let_take(name: str, mechanism: str, word: Word) -> None:
-    """Add a noise to those that an accountant takes, by somebody's word; ValueError if it takes it already."""
+    """Add a noise to those that an accountant takes, with who says so; ValueError if it takes it already."""
     accountant = accountant_named(name)
     if mechanism in accountant.takes:
         raise ValueError(f"accountant {name!r} takes {mechanism!r} noise already; give yours another name")

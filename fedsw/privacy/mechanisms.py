@@ -149,10 +149,10 @@ def noised(vector: Tensor, sigma: float, stream: Stream, *, step: float | None =
 def released_on_grid(
     vector: Tensor, scale: float, stream: Stream, moves: Moves, *, step: float | None = None
 ) -> Tensor:
-    """`vector`, of any shape, plus noise of a law, rounded to multiples of `spacing(scale)`: what the laws share.
+    """Add noise of any law to `vector`, of any shape, and round to multiples of `spacing(scale)`.
 
-    ``moves`` makes, of offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and the stream
-    for refinements, the offsets plus noise, rounded to whole numbers. For the rest, and errors, see `noised`.
+    ``moves`` is the law: it takes offsets in [-1/2, 1/2] (at most BLOCK of them), the scale in steps, the stream and
+    a stream for refinements, and returns the offsets plus noise, rounded to whole numbers. Errors are as of `noised`.
     """
     if vector.dtype != torch.float64:
         raise TypeError(
@@ -327,15 +327,15 @@ Noised = Callable[[Tensor, float, Stream], Tensor]
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A noise that a value may leave with: its law on the grid, what it is in proportion to, what it costs together.
+    """A noise that a value may leave with: its law on the grid, the norm it is scaled to, how several add up.
 
     Attributes:
-        name: as ledgers and payments have it.
-        noised: the law: (float64 values, scale, stream) to a noised copy of the same shape, on a grid. Whoever sees it
-            sees a function of values plus noise of that scale.
-        norm: of the sensitivities over whose size a ledger charges it.
-        joint: of the mu = sensitivity / scale of several values from one sample, the mu of all together; None where
-            nobody says that, so that one value alone may leave for a payment.
+        name: its name in ledgers and payments.
+        noised: the law: (float64 values, scale, stream) to a noised copy of the same shape, on a grid, which is a
+            function of values plus noise of that scale.
+        norm: the norm of the sensitivities that it is scaled to.
+        joint: from the mu = sensitivity / scale of several values of one sample to the mu of all together. None if
+            nobody says how they add up: one value alone may then leave for a payment.
     """
 
     name: str
@@ -345,16 +345,16 @@ class Mechanism:
 
     @property
     def accountants(self) -> Mapping[str, Word]:
-        """The accountants that take it, and whose word it is that they bound what it costs."""
+        """The accountants that take it, each with who says that it bounds what this noise costs."""
         return {
             name: word_of(name, self.name) for name, accountant in ACCOUNTANTS.items() if self.name in accountant.takes
         }
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism", Mechanism)
-"""The noises that a value may leave with.
+"""The noises that a value may leave with, by name.
 
-A ledger charges a release by its sensitivity over the scale, so that its accountant must mean this noise.
+A ledger charges sensitivity / scale, which costs another epsilon under another noise: its accountant must take this.
 """
 
 MECHANISMS.register(GAUSSIAN, Mechanism(GAUSSIAN, noised, "l2", lambda mus: math.hypot(*mus)))

@@ -91,8 +91,8 @@ class Number(Declared):
     def _prepared(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or not isinstance(kind := raw.get("kind", "number"), str):
             return raw
-        if raw.get("categories") and kind == "number":
-            kind = "category"
+        if raw.get("categories"):
+            kind = KINDS.get(kind).with_categories or kind
         return KINDS.get(kind).prepared({**raw, "kind": kind})
 
     @model_validator(mode="after")

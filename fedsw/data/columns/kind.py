@@ -85,6 +85,8 @@ class ColumnKind(ABC):
     """Values of such a column where it names classes or groups and lists none; empty where a declaration has to."""
     any_text: ClassVar[bool] = False
     """True if cells of any text are of this kind, which is then tried after all others."""
+    with_categories: ClassVar[str | None] = None
+    """Name of the kind that a declaration of this one has where it lists categories; None for this one."""
 
     def prepared(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
         """The keys of a declaration with bounds and fill as numbers; as they are for most kinds."""

@@ -33,6 +33,7 @@ class NumberKind(ColumnKind):
     stored: ClassVar[Stored] = "numbers"
     whole = False
     ratios = True
+    with_categories: ClassVar[str | None] = "category"
 
     def read(self, cells: Cells, column: DeclaredColumn, spelling: Spelling) -> Numbers:
         """Numbers as they are; a value above float64 is infinite."""
@@ -92,6 +93,7 @@ class IntegerKind(NumberKind):
 
     name = "integer"
     whole = True
+    with_categories = None
 
     def read(self, cells: Cells, column: DeclaredColumn, spelling: Spelling) -> Numbers:
         """Numbers without a fraction."""

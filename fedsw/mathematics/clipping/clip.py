@@ -142,7 +142,7 @@ def row_sums(values: Tensor) -> Tensor:
 
 
 def finite(sums: Sequence[Tensor]) -> Tensor:
-    """Which records have finite values in all of several (n,): a sum is finite only if all its terms are."""
+    """Mark the records (n,) of which all these sums are finite: a sum is finite only if all its terms are."""
     return functools.reduce(operator.add, sums).abs() < math.inf
 
 

@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FairMaps:
-    """Where the scores of a group in a bin go: randomly to the middle of a bin, by an optimal transport plan.
+    """Random maps of scores, one a group: a score in a bin goes to the middle of a bin drawn by a transport plan.
 
     Scores of each group go between bins of the ``edges`` (b + 1,) with probabilities ``maps`` (groups, b, b), so that
     histograms become ``distributions`` (groups, b) in the ball of radius beta / 2 about the ``barycentre`` (b,), at a

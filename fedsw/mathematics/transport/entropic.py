@@ -16,7 +16,7 @@ from torch import Tensor
 def l1_distances(x: Tensor, y: Tensor) -> Tensor:
     """||x_i - y_j||_1 of all pairs of (n, d) and (m, d): (n, m), differentiable in both; memory O(nm + (n + m) d).
 
-    What `torch.cdist(x, y, p=1)` computes, in less time: that takes one pair and one coordinate after the other.
+    The same as `torch.cdist(x, y, p=1)`, which takes longer: one pair and one coordinate after the other.
     """
     distances: Tensor = _Distances.apply(x, y)  # type: ignore[no-untyped-call]
     return distances

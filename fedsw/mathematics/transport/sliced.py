@@ -32,7 +32,7 @@ _WORTH_THREADS = 2**20
 
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
-    """Shape (d, k) of the standard normals that `directions` turns into k directions of R^d."""
+    """Return the shape (d, k) of the standard normals that `directions` turns into k directions of R^d."""
     _require_at_least_one(d=d, k=k)
     if scheme not in ("orthogonal", "iid"):
         raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")

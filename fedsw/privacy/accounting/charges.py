@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from fedsw._tools.text import installed_version
-from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
+from fedsw.privacy.accountants import GAUSSIAN, LAPLACE, accountant_named
 from fedsw.privacy.accounting._composition import Composition
 from fedsw.privacy.accounting._slicing import Slicing
 from fedsw.privacy.accounting.epsilons import epsilon_by
@@ -140,7 +140,7 @@ _Steps = tuple[tuple[str, Step], ...]
 
 
 class _History:
-    """Releases one after the other, and what they cost: computed once for all accounts of this process."""
+    """A sequence of releases and its epsilon by delta, computed once for all ledgers of this process."""
 
     __slots__ = ("__weakref__", "_next", "epsilons")
 
@@ -189,6 +189,7 @@ class Account:
     ) -> None:
         self.spent: set[tuple[int, int]] = set()
         self._accountant, self._device = accountant, device
+        self._numeric = accountant_named(accountant).numeric
         self._counted_as = counted_as(mechanism)
         self._counts = {group: Counter[Step]() for group in groups}
         self._compositions = {group: Composition(device=device) for group in self._counts}
@@ -202,7 +203,7 @@ class Account:
         self.spent.add((round_, attempt))
         for group, step in steps.items():
             self._counts[group][step] += 1
-        if self._accountant == "pld":
+        if self._numeric:
             self._waiting.append(steps)
         self._history = self._history.after(tuple(steps.items()))
 
@@ -216,7 +217,7 @@ class Account:
 
     def by_group(self, delta: float) -> dict[str, float]:
         """Epsilon of each group at delta."""
-        if self._accountant == "pld":
+        if self._numeric:
             return {group: composition.epsilon(delta) for group, composition in self._composed().items()}
         return {
             group: epsilon_by(self._accountant, counts, delta, device=self._device)
@@ -230,7 +231,7 @@ class Account:
         return self._history.epsilons[delta]
 
     def _worst_epsilon(self, delta: float) -> float:
-        if self._accountant != "pld":
+        if not self._numeric:
             return max(self.by_group(delta).values())
         compositions = self._composed()
         most = compositions[self._worst].epsilon(delta)

@@ -106,7 +106,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     if any(math.isinf(step.mu) for step, _ in counts):
         return math.inf
     assert chosen.epsilon is not None
-    stated = float(chosen.epsilon(counts, delta, **({"device": device} if accountant == "pld" else {})))
+    stated = float(chosen.epsilon(counts, delta, **({"device": device} if chosen.numeric else {})))
     if not stated >= 0.0:
         raise ValueError(f"accountant {accountant} says epsilon = {stated}; an epsilon is at least 0, or infinite.")
     return stated

@@ -69,7 +69,7 @@ class Repetitions:
 
 
 def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
-    """The law with that E K, above 1 and at most a million, by bisection over gamma."""
+    """Find the law of a given mean E K, above 1 and at most a million, by bisection over gamma."""
     if not 1.0 < mean <= 1e6:
         raise ValueError(f"the expected number of runs is {mean:g}; it must be above 1, and at most a million")
     low, high = 1e-12, 1 - 1e-12
@@ -80,14 +80,14 @@ def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
 
 
 def worst_curve(curves: Iterable[Renyi]) -> Renyi:
-    """The divergences of a run whose settings are drawn at random, by a law that looks at no record: the largest."""
+    """Largest Renyi divergences of several runs: those of a run whose settings are drawn without seeing records."""
     divergences = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
     orders = sorted(set.intersection(*(set(by_order) for by_order in divergences)))
     return Renyi(tuple(orders), tuple(max(by_order[order] for by_order in divergences) for order in orders))
 
 
 def selected(run: Renyi, law: Repetitions) -> Renyi:
-    """The divergences of the best of K runs, of which nothing else is released, not even K.
+    """Renyi divergences of the best of K runs; nothing else of them is released, not even K.
 
     Guarantee: let each run release its score with everything else that is released of it, and have these divergences,
     in both orders of the neighbours. Then what is released of the run with the best score has the divergences that are
@@ -103,7 +103,7 @@ def selected(run: Renyi, law: Repetitions) -> Renyi:
 
 @dataclass(frozen=True)
 class Selection:
-    """Why a run costs more than its own releases: it is the best of a random number of runs. All of it is public.
+    """A private selection that a run came out of, as the best of a random number of runs. All of it is public.
 
     It is in the run's configuration, its ledger and its summary, so that no file of the run states less. ``plans`` is
     what a candidate's run takes at most, one step so often, once for each candidate whose plan differs; ``settings``
@@ -202,7 +202,7 @@ def renyi_of(counts: Iterable[tuple[Step, int]]) -> Renyi:
 
 
 def renyi_of_best(law: Repetitions, plans: Iterable[tuple[Step, int]]) -> Renyi:
-    """The divergences of the best of K runs, each a candidate's that is drawn at random: by the worst of the plans."""
+    """Renyi divergences of the best of K runs, each of a candidate drawn at random: bounded by the worst plan."""
     return selected(worst_curve(renyi_of([plan]) for plan in plans), law)
 
 

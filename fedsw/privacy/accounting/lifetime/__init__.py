@@ -1,4 +1,4 @@
-"""One account for one data set: what all runs on the same records spent together, and how much they may.
+"""Accounts of data sets: what all runs on the same records have spent together, and the limit that they keep to.
 
 Source: docs/guarantees/ledger.md.
 """

@@ -1,4 +1,4 @@
-"""Which account a ledger belongs to, in a file beside it, and what is charged to such a ledger.
+"""Bind a ledger to the account of its data set, by a file beside it, and count there what the ledger is charged.
 
 Source: docs/guarantees/ledger.md.
 """
@@ -23,9 +23,9 @@ _LEDGER = ".sqlite"
 
 @dataclass(frozen=True)
 class Bound:
-    """Which account a ledger belongs to, and as which run.
+    """The account that a ledger belongs to, and the run that it is there.
 
-    Of a run without noise there is no ledger: the file ``answers`` is there from its first release on.
+    A run without noise has no ledger: the file ``answers`` exists from its first release on.
     """
 
     account: DatasetAccount
@@ -97,7 +97,7 @@ def bound_in(folder: Path) -> list[Path]:
 
 
 def settle(path: Path) -> bool:
-    """Let a ledger's run count with what it spent, by the newest ledger; False if it belongs to no account."""
+    """Make a ledger's run count with what its newest ledger says it spent; False if it belongs to no account."""
     bound = bound_to(path)
     if bound is None:
         return False

@@ -58,7 +58,7 @@ def next_weight(shares: Sequence[Share]) -> float:
 
 
 def in_order(costs: Iterable[Cost]) -> list[Use]:
-    """Uses of runs that were let in one after another, each at once, and released all of it."""
+    """Uses of runs that were admitted one after another, each at once, and released all that they had planned."""
     uses: list[Use] = []
     for cost in costs:
         if cost.steps:
@@ -77,7 +77,7 @@ def lacking(cost: Cost, paid: Cost | None) -> Cost | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit (epsilon, delta) of all runs together, and the first share, in which no release had a part."""
+    """A limit (epsilon, delta) of all runs together; `first` is the cost admitted before anything was released."""
 
     epsilon: float
     delta: float
@@ -177,13 +177,13 @@ def _composed(cost: Cost, delta: float) -> float:
 
 
 def _copies(steps: Counts, step: Step) -> int | None:
-    """How many copies of a step cover some; None if none do."""
+    """How many copies of one step cover these steps; None if no number does."""
     times = sum(steps.values())
     return None if uncovered(steps, {step: times}) else times
 
 
 def room(limit: Limit, uses: Sequence[Use], like: Cost | None = None) -> float:
-    """Epsilon at the limit's delta of the largest run like one that still fits, to a thousandth; 0 if none does."""
+    """Epsilon, at the limit's delta, of the largest run of a given shape that still fits, to 0.1 percent; 0 if none."""
     shape = like or one_cost({Step(1.0, 1.0): 1})
     weight = next_weight([share for use in uses for share in use.shares])
 

@@ -1,4 +1,4 @@
-"""Which costs are no more than others, and epsilon of an account's runs, each of which may have gone several ways.
+"""Costs of runs in an account: which steps cover which others, and the epsilon of all runs together.
 
 Source: docs/guarantees/ledger.md.
 """
@@ -80,7 +80,7 @@ def uncovered(spent: Counts, reserved: Counts) -> dict[Step, int]:
 
 
 def added(first: Counts, second: Counts) -> dict[Step, int]:
-    """Both together."""
+    """Sum of two counts of steps."""
     return {step: first.get(step, 0) + second.get(step, 0) for step in (*first, *second)}
 
 
@@ -114,12 +114,12 @@ class Cost:
 
 
 def one_cost(steps: Counts | Cost) -> Cost:
-    """The cost of a run of one group, or the cost that is given."""
+    """The cost of a run of one group; a `Cost` as it is."""
     return steps if isinstance(steps, Cost) else Cost(steps, (steps,))
 
 
 def planned(step: Step, times: int) -> dict[Step, int]:
-    """Steps as they are reserved for: a trifle above the plan's, which rounding may exceed by a last digit."""
+    """Steps to reserve for a plan: with a mu a trifle above the plan's, which rounding may exceed by a last digit."""
     if step.stated is not None or math.isinf(step.mu):
         return {step: times}
     return {replace(step, mu=step.mu * (1 + 10.0 ** (1 - _DIGITS))): times}
@@ -206,7 +206,7 @@ _DECADES = 5
 
 
 def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
-    """The step of a mechanism that costs a record the steps of one of the parts, whichever that is.
+    """One step that costs a record as much as the dearest of several groups' steps, whichever group it is in.
 
     Guarantee: its profile is at every loss at least that of every part's composition.
 
