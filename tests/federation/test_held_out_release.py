@@ -6,12 +6,15 @@ import math
 
 import pytest
 import torch
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedsw._tools.randomness import Stream
 from fedsw._tools.settings import FederationError
 from fedsw.desk.own_data.evaluate import evaluate
 from fedsw.experiment import ExperimentError
-from fedsw.federation.messages import TALLY, trusts_of
+from fedsw.federation.engines import inprocess
+from fedsw.federation.messages import HELLO, NOISY_TALLY, TALLY, trusts_of
+from fedsw.federation.node import _replies as replies
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node._own_ledger import spent_epsilon
 from fedsw.federation.node.held_records import held_out_records, held_records
@@ -110,6 +113,19 @@ def test_kept_records_are_charged_once_and_whole_and_training_costs_them_nothing
             assert ledger.epsilon() == max(by_group.values())
     assert summary["released_rounds"] == 2 and summary["epsilon_spent"] <= summary["epsilon"] * (1 + 1e-9)
     assert "kept out of training have the same guarantee" in summary["guarantee"]["statement"]
+
+
+def test_sums_over_kept_records_that_no_ledger_has_a_row_of_stay_at_the_client(tmp_path, monkeypatch):
+    chosen, config = kept_run(tables(tmp_path / "data", 40, 60, 80), *LOCAL), {"partition-id": 0, "num-partitions": 3}
+    node = nodes.join(chosen.model_dump_json(), "run", 1, config)
+    monkeypatch.setattr(replies, "join_of", lambda context: node)
+    inprocess.identify(1)
+    request = Message(RecordDict({"config": ConfigRecord({"round": 3})}), 7, NOISY_TALLY.kind, ttl=60.0)
+    reply = Message(RecordDict({"metrics": ConfigRecord({"epsilon": 0.5})}), reply_to=request)
+    context = inprocess.context(1, 7, {**config, "state-dir": str(tmp_path)})
+    with pytest.raises(RuntimeError, match="something would leave in round 3 .*client-0 has no row of it"):
+        replies.require_charged(NOISY_TALLY.kind, request, reply, context)
+    replies.require_charged(HELLO.kind, request, reply, context)  # which releases nothing
 
 
 def test_no_record_is_both_trained_on_and_counted_and_neither_moves_the_other(tmp_path):

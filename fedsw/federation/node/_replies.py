@@ -109,10 +109,10 @@ def _run(name: str) -> str:
 def require_charged(kind: str, message: Message, reply: Message, context: Context) -> None:
     """Withhold a client's answer in a round that its own ledger has no row for: RuntimeError names both.
 
-    For trust models with ledgers at the clients: a handler that charges nothing releases nothing. Exchanges outside
-    training ("query.…") release nothing.
+    For trust models with ledgers at the clients: a handler that charges nothing releases nothing. Exchanges that only
+    ask ("query.…") release nothing.
     """
-    if reply.has_error() or not kind.startswith("train."):
+    if reply.has_error() or kind.startswith("query."):
         return
     node = join_of(context)
     privacy = node.task.experiment.privacy
