@@ -117,7 +117,7 @@ def budget_command(
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
     """Print what the stages of an experiment's sketch cost, from public numbers alone."""
-    from fedsw.cli._plan import sizes_of
+    from fedsw.desk.planning.public_rows import sizes_by_group
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain, rows
     from fedsw.experiment import ExperimentError, load_experiment
@@ -128,7 +128,7 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
             f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
             "rounds cost"
         )
-    by_group, assumed = sizes_of(experiment, None if records is None else str(records))
+    by_group, assumed = sizes_by_group(experiment, None if records is None else str(records))
     plan = planned(experiment, by_group, assumed=assumed)
     plain = as_plain(plan)
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}

@@ -191,8 +191,7 @@ def demo_command(
 
     They are trained at α = 0, ½, ¾ and ε = ∞, 3, 1.
     """
-    from fedsw.cli._execution import explaining
-    from fedsw.desk.compare.demo import (
+    from fedsw.cli._demo import (
         ALPHAS,
         CAPTION,
         EPSILONS,
@@ -202,6 +201,7 @@ def demo_command(
         run_demo,
         start_demo,
     )
+    from fedsw.cli._execution import explaining
     from fedsw.runs.progress import RunProgress
     from fedsw.runs.report.screens import demo_table
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,6 @@ from fedsw.cli._options import answer, changes_of, echo, require_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from fedsw.desk.own_data.drifts import Between, Drifts
 
 
 _Columns = list[str] | None
@@ -84,13 +82,12 @@ def init_command(
     categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
-    from fedsw.data.columns.values import normal
-    from fedsw.desk.own_data.answers import Words, read_bounds, read_format, read_list
-    from fedsw.desk.own_data.code_book import CodeBook, read_code_book
+    from fedsw.desk.own_data.answers import Words
+    from fedsw.desk.own_data.code_book import read_code_book
     from fedsw.desk.own_data.draft import DraftRequest, draft
     from fedsw.experiment import ExperimentError
 
-    book = CodeBook() if code_book is None else read_code_book(code_book)
+    book = read_code_book(code_book)
     group, target, unit = (
         group or book.with_role("group"),
         target or book.with_role("target"),
@@ -104,14 +101,19 @@ def init_command(
     named = (code_book, public_table, held_out)
     require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
     cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
-    words = Words(
-        bounds=dict(read_bounds(text) for text in bounds or ()),
-        categories=dict(read_list(text, "--categories") for text in categories or ()),
-        dates=dict(read_format(text) for text in dates or ()),
-        booleans=tuple(map(normal, boolean or ())),
-        integers=tuple(map(normal, integer or ())),
-        edges=cut | dict(read_list(text, "--edges") for text in edges or ()),
-        drop=(*book.left_out, *map(normal, drop or ())),
+    said = Words.read(
+        bounds=bounds or (),
+        categories=categories or (),
+        dates=dates or (),
+        edges=edges or (),
+        booleans=boolean or (),
+        integers=integer or (),
+        drop=drop or (),
+    )
+    words = replace(
+        said,
+        edges={**cut, **said.edges},
+        drop=(*book.left_out, *said.drop),
         decimal=_mark("--decimal", decimal, (".", ",")),
         thousands=_mark("--thousands", thousands, (",", ".", " ", "'")),
         book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
@@ -144,17 +146,14 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
-    from fedsw.desk.own_data.answers import read_header
-    from fedsw.desk.own_data.code_book import template
-    from fedsw.desk.own_data.examine import named_as_identifier, places
+    from fedsw.desk.own_data.code_book import template_of
 
-    require_writable(path, force=force, read=_tables(folder))
-    names, _ = read_header(places(folder)[0].table)
-    known = {column: role for role, column in roles.items() if column}
-    path.write_text(template(names, known), encoding="utf-8")
-    for name in names:
-        if named_as_identifier(name) and name not in known:
-            echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
+    tables = _tables(folder)
+    require_writable(path, force=force, read=tables)
+    text, left_out = template_of(tables[0], {column: role for role, column in roles.items() if column})
+    path.write_text(text, encoding="utf-8")
+    for name in left_out:
+        echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
     echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 
@@ -270,19 +269,14 @@ def distance_command(
         allow_modules=allow_module or (),
         data_dir=data_dir,
     )
-    lines = [{**_sides(pair), **asdict(pair.drift), "differ": pair.drift.differ} for pair in distances.between]
+    lines = distances.plain()
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
     if distances.doubt:
         plain |= {"epsilon_of_reader": math.inf, "warning": distances.doubt}
-    answer(plain, lambda: _view(distances, confidence, by_column=by_column), as_json=as_json)
+    answer(plain, lambda: _view(lines, distances.doubt, confidence, by_column=by_column), as_json=as_json)
 
 
-def _sides(pair: Between) -> dict[str, str]:
-    column = {} if pair.column is None else {"column": pair.column}
-    return {"one": pair.one, "other": pair.other, **column}
-
-
-def _view(distances: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
+def _view(lines: list[dict[str, Any]], doubt: str, confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -291,13 +285,13 @@ def _view(distances: Drifts, confidence: float, *, by_column: bool) -> Renderabl
     subject = "each column's values" if by_column else "records"
     sides = ("between", "and", *["column"] * by_column)
     rows = []
-    for pair in distances.between:
-        drift, verdict = pair.drift, "yes" if pair.drift.differ else "not shown"
-        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (drift.records, drift.populations)]
-        rows.append([*_sides(pair).values(), f"{drift.distance:.3f}", *intervals, verdict])
-    doubt = [Text(distances.doubt, style="bold red")] if distances.doubt else []
+    for line in lines:
+        named = [line[key] for key in ("one", "other", *["column"] * by_column)]
+        intervals = [f"{low:.3f} to {high:.3f}" for low, high in (line["records"], line["populations"])]
+        rows.append([*named, f"{line['distance']:.3f}", *intervals, "yes" if line["differ"] else "not shown"])
+    warning = [Text(doubt, style="bold red")] if doubt else []
     return Group(
-        *doubt,
+        *warning,
         f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
         table_of((*sides, *_MEASURED), rows, left=sides),
         "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "

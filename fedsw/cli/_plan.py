@@ -1,4 +1,4 @@
-"""Verbs that look ahead: `fedsw plan`, `tune`."""
+"""Verbs that look ahead: `fedsw plan`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from fedsw.cli._options import answer, changes_of, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
-    from fedsw.desk.planning.public_rows import PublicRows
-    from fedsw.desk.planning.search import Candidate
-    from fedsw.experiment import Experiment
+    pass
 
 
 def plan_command(
@@ -56,6 +54,7 @@ def plan_command(
     nothing more.
     """
     from fedsw.desk.planning.after_moments import after_moments as from_run
+    from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain, draw_plan, planned_view
     from fedsw.experiment import load_experiment
@@ -78,7 +77,7 @@ def plan_command(
         changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
         chosen = load_experiment(str(experiment), changes)
         require_possible(chosen, task_of(chosen))
-        by_group, assumed = sizes_of(chosen, records)
+        by_group, assumed = sizes_by_group(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     count = itertools.count(1)
@@ -88,133 +87,9 @@ def plan_command(
             status.update(f"training on public twins: {next(count)}")
 
         if table is None:
-            table, doubt = _table(chosen, public_table, expect)
+            table, doubt = twins_table(chosen, public_table, expect)
             assumed = "; ".join(filter(None, (assumed, doubt)))
         plan = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
         draw_plan(plan, picture)
     answer(as_plain(plan), lambda: planned_view(plan), as_json=as_json)
-
-
-def sizes_of(experiment: Experiment, records: str | None) -> tuple[dict[str, int], str]:
-    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
-    from fedsw.desk.own_data.examine import require_runnable
-    from fedsw.desk.planning.public_rows import known_sizes, spread_evenly
-    from fedsw.experiment import ExperimentError
-    from fedsw.experiment.sources import load_shape
-    from fedsw.federation.server.settling import sizes_at_hand
-
-    if records is None:
-        if experiment.data.data_dir is not None:
-            require_runnable(experiment, named=experiment.name, elsewhere=False)
-        assumed = "a sketch hides groups: groups of one size are assumed" if experiment.privacy.sketch else ""
-        return known_sizes(experiment, sizes_at_hand(experiment)), assumed
-    groups = load_shape(experiment).groups
-    if records.isdecimal():
-        said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
-        return spread_evenly(groups, int(records)), said
-    pairs = [part.rpartition("=") for part in records.split(",")]
-    sizes = {name.strip(): int(size) for name, _, size in pairs if size.strip().isdecimal()}
-    if set(sizes) != set(groups) or len(pairs) != len(groups) or min(sizes.values()) < 2:
-        raise ExperimentError(
-            f"--records {records!r} cannot be read; write a number, or at least 2 for every group: "
-            f"{','.join(f'{name}=N' for name in groups)}"
-        )
-    return {name: sizes[name] for name in groups}, ""
-
-
-def _table(experiment: Experiment, path: Path | None, expect: str | None) -> tuple[PublicRows | None, str]:
-    """The rows of a public table, and what there is to doubt about it."""
-    from fedsw.desk.own_data.apart import other_table
-    from fedsw.desk.planning.public_rows import PublicRows
-    from fedsw.experiment import ExperimentError
-    from fedsw.experiment.sources import declared_columns
-
-    if path is None:
-        return None, ""
-    if expect is not None:
-        raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
-    columns = declared_columns(experiment)
-    private = None if experiment.data.data_dir is None else Path(experiment.data.data_dir)
-    other = other_table(path, columns, private, option="--public-table")
-    read = other.records
-    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table"), other.doubt
-
-
-def tune_command(
-    experiment: options.Name,
-    settings: options.Settings = None,
-    epsilon: options.Epsilon = None,
-    overrides: options.Set = None,
-    tries: Annotated[
-        list[str] | None,
-        typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a setting to try; may be repeated."),
-    ] = None,
-    on_records: Annotated[
-        bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
-    ] = False,
-    expected_runs: Annotated[
-        float, typer.Option(help="With --on-records: how many runs are made on average; their number is secret.")
-    ] = 10.0,
-    most: Annotated[int, typer.Option(min=1, help="On twins: try at most so many combinations.")] = 50,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The held-out metric to search by; -NAME: lower is better.")
-    ] = None,
-    data_dir: options.DataDir = None,
-    runs: options.Runs = options.RUNS,
-    as_json: options.Json = False,
-) -> None:
-    """Search the settings of an experiment on tables of your own.
-
-    On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
-    on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
-    the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
-    search sees how many they are: run it where only you do.
-    """
-    from fedsw.desk.planning.search import candidates, metric_of
-    from fedsw.experiment.load import find_experiment
-
-    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    tried = candidates(find_experiment(experiment), tries or (), changes)
-    name, sign = metric_of(tried[0].experiment, metric)
-    if on_records:
-        _on_records(tried, expected_runs, name, sign, runs, as_json=as_json)
-    else:
-        _on_twins(tried, most, name, sign, as_json=as_json)
-
-
-def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
-    from fedsw.desk.own_data.examine import examine
-    from fedsw.desk.planning.public_rows import known_sizes
-    from fedsw.desk.planning.search import counting, score_on_twins, search, tried_record, tried_view
-    from fedsw.experiment import ExperimentError
-    from fedsw.experiment.sources import require_one_client_each
-
-    data = tried[0].experiment.data
-    if data.source != "files" or data.data_dir is None:
-        raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
-    require_one_client_each(tried[0].experiment)
-    read = examine(tried[0].experiment, Path(data.data_dir).expanduser()).files
-    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.privacy.sketch)
-    sizes = [known_sizes(strictest, file.groups) for file in read]
-    with counting(min(most, len(tried)), show=not as_json) as said:
-        record = tried_record(search(tried, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
-    answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
-
-
-def _on_records(
-    tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
-) -> None:
-    from fedsw.cli._execution import rehearsed
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.desk.planning.private_search import cost_of, cost_view, select, selected_record, selected_view
-    from fedsw.privacy.accounting.selection import with_mean
-
-    for candidate in tried:
-        rehearse(candidate.experiment, rehearsed)
-    law = with_mean(expected)
-    if not as_json:
-        Screen().print(cost_view(cost_of(tried, law)))
-    with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
-        record = selected_record(select(tried, law, metric, sign, runs=runs), metric, sign)
-    answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)

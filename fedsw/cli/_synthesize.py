@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +15,10 @@ from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
     from fedsw.desk.own_data.apart import OtherTable
-    from fedsw.desk.own_data.fidelity import Fidelity
     from fedsw.desk.own_data.synthetic_table import LearntTable
     from fedsw.experiment import Experiment
     from fedsw.federation.engines.driver import RunResult
     from fedsw.runs.observer import Observer
-    from fedsw.runs.page.document import Document
 
 
 _UNKNOWN = (
@@ -135,51 +132,11 @@ def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silen
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
     """Draw, compare and describe a table that was learnt from made-up records."""
-    from fedsw.desk.own_data.apart import OtherTable
-    from fedsw.desk.own_data.rehearsal import made_up
+    from fedsw.desk.own_data.card import rehearse_table
     from fedsw.desk.own_data.synthetic_table import learnt
     from fedsw.experiment.choices import modules_of
 
-    table = learnt(directory, modules_of(experiment))
-    others = made_up(table.columns, dict.fromkeys(table.columns.groups, 20), seed=1)
-    other = None if experiment.data.held_out is None else OtherTable(others)
-    made = _made(table, other, None, Path("synthetic.csv"), 40, 0)
-    made.card.markdown()
-    made.card.page()
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A synthetic table as cells by column, how it compares, what is said of it, and its card."""
-
-    cells: dict[str, list[str]]
-    compared: Fidelity | None
-    said: list[str]
-    card: Document
-
-
-def _made(
-    table: LearntTable, other: OtherTable | None, named: Path | None, output: Path, rows: int, draw: int
-) -> _Made:
-    from fedsw.data.codes import records_of_table
-    from fedsw.desk.own_data.card import card, findings
-    from fedsw.desk.own_data.fidelity import faults_of, fidelity
-    from fedsw.desk.own_data.synthetic_table import table_cells
-    from fedsw.learning.sketches.from_settings import table_of
-
-    cells = table_cells(table, rows, seed=draw)
-    coded, columns = table_of(table.experiment), table.columns
-    assert coded is not None
-    compared = None
-    if other is not None:
-        made = records_of_table(cells, columns)
-        classes, shown = len(columns.classes), columns.positive
-        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=shown)
-    said = findings(table.experiment, table.summary, coded, faults_of(cells, columns), compared)
-    file = None if named is None else named.name
-    doubt = "" if other is None else other.doubt
-    described = card(output.name, rows, table.experiment, table.summary, coded, compared, said, file, doubt)
-    return _Made(cells, compared, said, described)
+    rehearse_table(learnt(directory, modules_of(experiment)), held_out=experiment.data.held_out is not None)
 
 
 def _write(
@@ -197,9 +154,10 @@ def _write(
 ) -> None:
     from fedsw._tools import files
     from fedsw._tools.text import for_spreadsheets, json_text, warning_of_formulas
+    from fedsw.desk.own_data.card import made_table
     from fedsw.desk.own_data.synthetic_table import write_table
 
-    made = _made(table, other, named, output, rows, draw)
+    made = made_table(table, other, named, name=output.name, rows=rows, draw=draw)
     doubted = other is not None and other.doubt
     compared, said = made.compared, made.said
     cells = made.cells

@@ -79,7 +79,7 @@ def predict_command(
     Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
     run. The predicted column need not be there.
     """
-    from fedsw.desk.use.export import columns_for_spreadsheets, texts_in, write_columns
+    from fedsw.cli._columns import columns_for_spreadsheets, texts_in, write_columns
     from fedsw.desk.use.trained import load
     from fedsw.runs.run_files import find_run
 

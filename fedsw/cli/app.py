@@ -24,10 +24,11 @@ from fedsw.cli._data import check_command, distance_command, init_command
 from fedsw.cli._deploy import bundle_command, client_command, deploy, server_command
 from fedsw.cli._describe import describe_command
 from fedsw.cli._options import invoke, new_group, split_debug
-from fedsw.cli._plan import plan_command, tune_command
+from fedsw.cli._plan import plan_command
 from fedsw.cli._run import resume_command, run_command
 from fedsw.cli._show import list_command, report_command, show_command
 from fedsw.cli._synthesize import synthesize_command
+from fedsw.cli._tune import tune_command
 from fedsw.cli._use import evaluate_command, export_command, predict_command
 
 _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from fedsw.cli import _demo as demo
 from fedsw.cli import _execution as execution
 from fedsw.cli import app as cli
-from fedsw.desk.compare import demo
-from fedsw.desk.compare.demo import ALPHAS, EPSILONS, missing_cells, read_demo
+from fedsw.cli._demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.load import shipped, shipped_experiments

@@ -208,6 +208,29 @@ class Words:
     thousands: str | None = None
     book: Mapping[str, ColumnAnswer] = field(default_factory=dict)
 
+    @classmethod
+    def read(
+        cls,
+        *,
+        bounds: Sequence[str],
+        categories: Sequence[str],
+        dates: Sequence[str],
+        edges: Sequence[str],
+        booleans: Sequence[str],
+        integers: Sequence[str],
+        drop: Sequence[str],
+    ) -> Words:
+        """Read the options of a command line; ExperimentError quotes the option that cannot be read."""
+        return cls(
+            bounds=dict(read_bounds(text) for text in bounds),
+            categories=dict(read_list(text, "--categories") for text in categories),
+            dates=dict(read_format(text) for text in dates),
+            booleans=tuple(map(normal, booleans)),
+            integers=tuple(map(normal, integers)),
+            edges=dict(read_list(text, "--edges") for text in edges),
+            drop=tuple(map(normal, drop)),
+        )
+
     @property
     def names(self) -> set[str]:
         """Every column that is spoken of."""

@@ -1,18 +1,67 @@
-"""The card of a synthetic table: its guarantee, what it keeps, and how it compares with held-out records."""
+"""Synthetic tables that are drawn from a run, and their cards: guarantee, what is kept, likeness to held-out records.
+
+`made_table` draws one, compares it with other records and describes it; `findings` and `card` say it in words.
+"""
 
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from fedsw.data.codes import records_of_table
 from fedsw.data.columns.declaration import Coded
-from fedsw.desk.own_data.fidelity import Fidelity
-from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC
+from fedsw.desk.own_data._fidelity import Fidelity, faults_of, fidelity
+from fedsw.desk.own_data.apart import OtherTable
+from fedsw.desk.own_data.rehearsal import made_up
+from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC, LearntTable, table_cells
 from fedsw.experiment import Experiment
+from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.table_counts import table_weights
 from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
+
+
+@dataclass(frozen=True)
+class MadeTable:
+    """A synthetic table as cells by column, its likeness to other records, findings in words, and its card."""
+
+    cells: dict[str, list[str]]
+    compared: Fidelity | None
+    said: list[str]
+    card: Document
+
+
+def made_table(
+    learnt: LearntTable, other: OtherTable | None, named: Path | None, *, name: str, rows: int, draw: int
+) -> MadeTable:
+    """Draw rows from what a run learnt, compare them with another table, and describe them.
+
+    Guarantee: drawing and describing are post-processing. Functions of the ``other`` table have no noise: why its
+    reader has no guarantee, where nobody knows that it holds no private record, is on the card. ``named`` is the file
+    of that table where it is not the experiment's own, `name` that of the table that is made.
+    """
+    cells = table_cells(learnt, rows, seed=draw)
+    coded, columns = table_of(learnt.experiment), learnt.columns
+    assert coded is not None
+    compared = None
+    if other is not None:
+        made, classes = records_of_table(cells, columns), len(columns.classes)
+        compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=columns.positive)
+    said = findings(learnt.experiment, learnt.summary, coded, faults_of(cells, columns), compared)
+    file, doubt = None if named is None else named.name, "" if other is None else other.doubt
+    described = card(name, rows, learnt.experiment, learnt.summary, coded, compared, said, file, doubt)
+    return MadeTable(cells, compared, said, described)
+
+
+def rehearse_table(learnt: LearntTable, *, held_out: bool) -> None:
+    """Draw, compare where records are held out, and describe a table that was learnt from made-up records."""
+    others = made_up(learnt.columns, dict.fromkeys(learnt.columns.groups, 20), seed=1)
+    made = made_table(learnt, OtherTable(others) if held_out else None, None, name="synthetic.csv", rows=40, draw=0)
+    made.card.markdown()
+    made.card.page()
 
 
 def findings(

@@ -16,7 +16,7 @@ from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import as_number
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal
-from fedsw.desk.own_data.answers import ColumnAnswer, ColumnForm, require_order, with_missing
+from fedsw.desk.own_data.answers import ColumnAnswer, ColumnForm, read_header, require_order, with_missing
 from fedsw.desk.own_data.examine import named_as_identifier
 
 FIELDS = (
@@ -66,13 +66,17 @@ class CodeBook:
         return tuple(entry.column for entry in self.entries.values() if entry.role == "leave out")
 
 
-def read_code_book(path: Path) -> CodeBook:
-    """A code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
+def read_code_book(path: Path | None) -> CodeBook:
+    """Read a code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
+
+    Without a path it has no entries.
 
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
     or true, is the empty cell.
     ExperimentError names the row, the column and the value that cannot be read, with what is expected.
     """
+    if path is None:
+        return CodeBook()
     if not path.is_file():
         raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
     entries: dict[str, CodeBookEntry] = {}
@@ -87,6 +91,15 @@ def read_code_book(path: Path) -> CodeBook:
     if not entries:
         raise ExperimentError(f"{path} describes no column; --code-book-template FILE writes one to fill in")
     return CodeBook(entries, path.name)
+
+
+def template_of(table: Path, roles: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Draft a code book with the columns of a table; return it with those that look like identifiers and have no role.
+
+    Of the table the first row is read alone, which names the columns.
+    """
+    names, _ = read_header(table)
+    return template(names, roles), [name for name in names if named_as_identifier(name) and name not in roles]
 
 
 def template(names: Sequence[str], roles: Mapping[str, str]) -> str:

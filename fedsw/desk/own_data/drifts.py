@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from fedsw.desk.own_data.apart import OtherTable, other_table
 from fedsw.experiment import ExperimentError
@@ -40,6 +41,16 @@ class Drifts:
 
     between: list[Between]
     doubt: str = ""
+
+    def plain(self) -> list[dict[str, Any]]:
+        """All of them as plain values, in order."""
+        return [
+            {"one": pair.one, "other": pair.other}
+            | ({} if pair.column is None else {"column": pair.column})
+            | asdict(pair.drift)
+            | {"differ": pair.drift.differ}
+            for pair in self.between
+        ]
 
 
 def drifts(

@@ -8,19 +8,16 @@ import datetime
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from fedsw._tools import files
 from fedsw._tools.randomness import Stream
 from fedsw._tools.settings import FederationError
-from fedsw._tools.text import number, upward
+from fedsw._tools.text import upward
 from fedsw.desk.planning.search import Candidate, score_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.load import unprotected
@@ -262,41 +259,3 @@ def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) 
             f"a run of the search did not end as planned ({summary['status']}); nothing of the search is kept. Mend "
             "that, then search again"
         )
-
-
-def cost_view(cost: SelectionCost) -> RenderableType:
-    """Show what a selection on the records will cost, beside what else could be done."""
-    selection, runs = cost.selection, cost.selection.law.mean
-    text = Text(
-        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
-        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
-        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
-    )
-    if cost.all_shown < selection.epsilon:
-        text.append(": so few runs are cheaper made one by one", style="yellow")
-    return text
-
-
-def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
-    """The outcome of a selection on the records: all of it that may be released."""
-    return {
-        "on": "the records",
-        "metric": metric,
-        "best": list(chosen.candidate.settings),
-        metric: sign * chosen.score,
-        "directory": str(chosen.directory),
-        "epsilon": chosen.cost.selection.epsilon,
-        "delta": chosen.cost.selection.delta,
-    }
-
-
-def selected_view(record: Mapping[str, Any]) -> RenderableType:
-    """The same on a screen."""
-    best = "  ".join(record["best"]) or "as written"
-    text = Text(f"best: {best}", style="bold")
-    text.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
-    text.append(
-        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
-        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
-    )
-    return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from torch import Tensor
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
+from fedsw.desk.own_data.apart import other_table
+from fedsw.desk.own_data.examine import require_runnable
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sources import declared_columns, load_dataset
+from fedsw.experiment.sources import declared_columns, load_dataset, load_shape
+from fedsw.federation.server.settling import sizes_at_hand
 
 
 def public_columns(experiment: Experiment) -> Columns:
@@ -250,3 +254,37 @@ def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> P
             raise ValueError(f"the public table has no record of the group {name!r}, and the plan is for some")
         rows.append(chance.choice(members, by_group[name]) if by_group[name] else members[:0])
     return _rows(table, chance.permutation(np.concatenate(rows)))
+
+
+def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[str, int], str]:
+    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
+    if records is None:
+        if experiment.data.data_dir is not None:
+            require_runnable(experiment, named=experiment.name, elsewhere=False)
+        assumed = "a sketch hides groups: groups of one size are assumed" if experiment.privacy.sketch else ""
+        return known_sizes(experiment, sizes_at_hand(experiment)), assumed
+    groups = load_shape(experiment).groups
+    if records.isdecimal():
+        said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
+        return spread_evenly(groups, int(records)), said
+    pairs = [part.rpartition("=") for part in records.split(",")]
+    sizes = {name.strip(): int(size) for name, _, size in pairs if size.strip().isdecimal()}
+    if set(sizes) != set(groups) or len(pairs) != len(groups) or min(sizes.values()) < 2:
+        raise ExperimentError(
+            f"--records {records!r} cannot be read; write a number, or at least 2 for every group: "
+            f"{','.join(f'{name}=N' for name in groups)}"
+        )
+    return {name: sizes[name] for name in groups}, ""
+
+
+def twins_table(experiment: Experiment, path: Path | None, expect: str | None) -> tuple[PublicRows | None, str]:
+    """The rows of a public table, and what there is to doubt about it."""
+    if path is None:
+        return None, ""
+    if expect is not None:
+        raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
+    columns = declared_columns(experiment)
+    private = None if experiment.data.data_dir is None else Path(experiment.data.data_dir)
+    other = other_table(path, columns, private, option="--public-table")
+    read = other.records
+    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table"), other.doubt

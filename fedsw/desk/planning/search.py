@@ -5,23 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.progress import Progress
-from rich.text import Text
-
 from fedsw._tools.randomness import Stream
-from fedsw._tools.text import number, to_float
+from fedsw._tools.text import to_float
 from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import declared_columns
-from fedsw.runs.report.console import Screen, table_of
 
 Score = Callable[[Experiment], float]
 """How good an experiment turns out; the higher the better."""
@@ -174,37 +168,3 @@ def _chosen(offered: Sequence[Candidate], most: int) -> list[Candidate]:
         return list(offered)
     keys = Stream.seeded(0, "tuning").words(len(offered))
     return [offered[index] for index in sorted(range(len(offered)), key=lambda index: int(keys[index]))[:most]]
-
-
-@contextmanager
-def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
-    """A bar that counts the tries of a search that is free."""
-    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
-        task = progress.add_task("trying settings on public twins", total=total)
-        yield lambda tried: progress.advance(task)
-
-
-def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
-    """The tries of a free search, the best first."""
-    rows = [
-        {
-            "settings": list(result.candidate.settings),
-            "words": result.candidate.words,
-            metric: sign * result.score if math.isfinite(result.score) else None,
-            "fault": result.fault,
-        }
-        for result in tried
-    ]
-    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
-
-
-def tried_view(record: Mapping[str, Any]) -> RenderableType:
-    """The table of a free search."""
-    metric = record["metric"]
-    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
-    table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
-    best = "  ".join(record["best"]) or "as written"
-    note = Text(f"best on public twins: {best}\n", style="bold")
-    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
-    note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
-    return Group(table, note)

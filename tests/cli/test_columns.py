@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsw.desk.use import export
-from fedsw.desk.use.export import write_columns
+from fedsw.cli import _columns
+from fedsw.cli._columns import write_columns
 
 TEXTS = st.one_of(st.sampled_from(["yes", "no", "", " a ", "ä", "a,b", 'a"b', "a\nb", "a\rb"]), st.text(max_size=4))
 
@@ -47,7 +47,7 @@ def test_columns_are_written_as_rows_are(rows, cells):
         "kept": texts,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "_ROWS", rows)
+        patch.setattr(_columns, "_ROWS", rows)
         assert by_columns(columns) == plainly(columns)
 
 

@@ -1,0 +1,174 @@
+"""`fedsw tune`: settings searched on public twins or on the records, with its screens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.progress import Progress
+from rich.text import Text
+
+from fedsw._tools.text import number, upward
+from fedsw.cli import _options as options
+from fedsw.cli._options import answer, changes_of
+from fedsw.runs.report.console import Screen, table_of
+
+if TYPE_CHECKING:
+    from fedsw.desk.planning.private_search import Selected, SelectionCost
+    from fedsw.desk.planning.search import Candidate, Tried
+
+
+def tune_command(
+    experiment: options.Name,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a setting to try; may be repeated."),
+    ] = None,
+    on_records: Annotated[
+        bool, typer.Option("--on-records", help="Search on the private records; what it costs is charged.")
+    ] = False,
+    expected_runs: Annotated[
+        float, typer.Option(help="With --on-records: how many runs are made on average; their number is secret.")
+    ] = 10.0,
+    most: Annotated[int, typer.Option(min=1, help="On twins: try at most so many combinations.")] = 50,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The held-out metric to search by; -NAME: lower is better.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+) -> None:
+    """Search the settings of an experiment on tables of your own.
+
+    On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
+    on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
+    the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
+    search sees how many they are: run it where only you do.
+    """
+    from fedsw.desk.planning.search import candidates, metric_of
+    from fedsw.experiment.load import find_experiment
+
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    tried = candidates(find_experiment(experiment), tries or (), changes)
+    name, sign = metric_of(tried[0].experiment, metric)
+    if on_records:
+        _on_records(tried, expected_runs, name, sign, runs, as_json=as_json)
+    else:
+        _on_twins(tried, most, name, sign, as_json=as_json)
+
+
+def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
+    from fedsw.desk.own_data.examine import examine
+    from fedsw.desk.planning.public_rows import known_sizes
+    from fedsw.desk.planning.search import score_on_twins, search
+    from fedsw.experiment import ExperimentError
+    from fedsw.experiment.sources import require_one_client_each
+
+    data = tried[0].experiment.data
+    if data.source != "files" or data.data_dir is None:
+        raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
+    require_one_client_each(tried[0].experiment)
+    read = examine(tried[0].experiment, Path(data.data_dir).expanduser()).files
+    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.privacy.sketch)
+    sizes = [known_sizes(strictest, file.groups) for file in read]
+    with counting(min(most, len(tried)), show=not as_json) as said:
+        record = tried_record(search(tried, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
+    answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
+
+
+def _on_records(
+    tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
+) -> None:
+    from fedsw.cli._execution import rehearsed
+    from fedsw.desk.own_data.rehearsal import rehearse
+    from fedsw.desk.planning.private_search import cost_of, select
+    from fedsw.privacy.accounting.selection import with_mean
+
+    for candidate in tried:
+        rehearse(candidate.experiment, rehearsed)
+    law = with_mean(expected)
+    if not as_json:
+        Screen().print(cost_view(cost_of(tried, law)))
+    with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
+        record = selected_record(select(tried, law, metric, sign, runs=runs), metric, sign)
+    answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)
+
+
+@contextmanager
+def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
+    """A bar that counts the tries of a search that is free."""
+    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
+        task = progress.add_task("trying settings on public twins", total=total)
+        yield lambda tried: progress.advance(task)
+
+
+def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
+    """The tries of a free search, the best first."""
+    rows = [
+        {
+            "settings": list(result.candidate.settings),
+            "words": result.candidate.words,
+            metric: sign * result.score if math.isfinite(result.score) else None,
+            "fault": result.fault,
+        }
+        for result in tried
+    ]
+    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
+
+
+def tried_view(record: Mapping[str, Any]) -> RenderableType:
+    """The table of a free search."""
+    metric = record["metric"]
+    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
+    table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
+    best = "  ".join(record["best"]) or "as written"
+    note = Text(f"best on public twins: {best}\n", style="bold")
+    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
+    note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
+    return Group(table, note)
+
+
+def cost_view(cost: SelectionCost) -> RenderableType:
+    """Show what a selection on the records will cost, beside what else could be done."""
+    selection, runs = cost.selection, cost.selection.law.mean
+    text = Text(
+        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
+        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
+        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
+    )
+    if cost.all_shown < selection.epsilon:
+        text.append(": so few runs are cheaper made one by one", style="yellow")
+    return text
+
+
+def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
+    """The outcome of a selection on the records: all of it that may be released."""
+    return {
+        "on": "the records",
+        "metric": metric,
+        "best": list(chosen.candidate.settings),
+        metric: sign * chosen.score,
+        "directory": str(chosen.directory),
+        "epsilon": chosen.cost.selection.epsilon,
+        "delta": chosen.cost.selection.delta,
+    }
+
+
+def selected_view(record: Mapping[str, Any]) -> RenderableType:
+    """The same on a screen."""
+    best = "  ".join(record["best"]) or "as written"
+    text = Text(f"best: {best}", style="bold")
+    text.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
+    text.append(
+        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
+        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
+    )
+    return text
