@@ -25,6 +25,7 @@ List = Annotated[bool, typer.Option("--list", help="Show the figures and what is
 All = Annotated[bool, typer.Option("--all", help="Every figure of every paper.")]
 QuickRun = Annotated[bool, typer.Option("--quick", help="Few rounds and points, in minutes: to see that it runs.")]
 DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
+Stale = Annotated[bool, typer.Option("--stale", help="Plan stored runs again; run those that come out otherwise.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="What runs compute on; each result names it.")]
@@ -41,6 +42,7 @@ def reproduce_command(
     list_: List = False,
     quick: QuickRun = False,
     draw: DrawOnly = False,
+    stale: Stale = False,
     seeds: Seeds = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
@@ -74,7 +76,7 @@ def reproduce_command(
     failed: list[tuple[str, str]] = []
     if not draw:
         folder = runs / ("papers-quick" if quick else "papers")
-        failed = _make(asked, store, folder, seeds=seeds, jobs=jobs, device=device, quiet=quiet or as_json)
+        failed = _make(asked, store, folder, seeds, jobs=jobs, device=device, quiet=quiet or as_json, stale=stale)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _PAGES)
     written = _write(studies, store, where)
@@ -94,27 +96,33 @@ def _make(
     asked: Sequence[Figure],
     store: Path,
     runs: Path,
-    *,
     seeds: int | None,
+    *,
     jobs: int | None,
     device: str,
     quiet: bool,
+    stale: bool,
 ) -> list[tuple[str, str]]:
-    """Make what is missing; returns what failed, with the reasons."""
+    """Make what is missing, or what is planned otherwise today; returns what failed, with the reasons."""
     from fedsw.desk.run_grid import GridProgress
     from fedsw.federation.engines.pool import cores, run_all
     from simulations.papers.store import read
-    from simulations.papers.work import fail, make, missing, pieces_of, without_data
+    from simulations.papers.work import fail, make, missing, pieces_of, planned_otherwise, without_data
 
     pieces = pieces_of(asked, seeds=seeds)
     waiting = missing(store, pieces)
+    if stale:
+        changed = planned_otherwise(store, pieces)
+        for key, words in changed.items():
+            typer.echo(f"{key}: {'; '.join(words)}", err=True)
+        waiting = [piece for piece in pieces if piece.key in changed]
     absent = without_data(waiting)
     waiting = [piece for piece in waiting if piece.key not in absent]
     label = "reproduce " + " ".join(dict.fromkeys(figure.id for figure in asked[:3])) + (" …" if len(asked) > 3 else "")
     with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
         run_all(
             waiting,
-            functools.partial(make, runs, store, device=device),
+            functools.partial(make, runs, store, device=device, anew=stale),
             jobs=jobs or cores(),
             watcher=progress,
             failed=functools.partial(fail, store),

@@ -171,6 +171,8 @@ def _kind(study: Study) -> str:
     if study.figure.compute:
         return COMPUTED
     named = {bool(result.about.get("nominal")) for result in study.results}
+    if not named:
+        return "not run"
     return {True: "nominal", False: "secret"}[named.pop()] if len(named) == 1 else "secret; some nominal"
 
 

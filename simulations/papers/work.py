@@ -18,6 +18,7 @@ from fedsw._tools.text import installed_version
 from fedsw.desk.run_grid import attempt, finish
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
+from simulations.papers import plans
 from simulations.papers.cells import Cell, Computation, cells_of, computations_of
 from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
@@ -91,23 +92,43 @@ def _absence(experiment: Experiment) -> str | None:
     return None
 
 
-def make(runs: Path, results: Path, piece: Piece, *, device: str = "cpu") -> bool:
+def planned_otherwise(results: Path, pieces: Iterable[Piece]) -> dict[str, list[str]]:
+    """The stored runs that today's rules and bounds plan otherwise, by key, each with what differs.
+
+    Every run is planned again, which takes a second or two where noise is calibrated; baselines are planned by others.
+    """
+    changed: dict[str, list[str]] = {}
+    for piece in pieces:
+        result = read(results, piece.key)
+        if isinstance(piece.what, Computation) or piece.what.baseline or result is None:
+            continue
+        then = plans.stored(result)
+        words = [] if then is None else list(plans.differences(then, plans.planned(piece.what.experiment)))
+        if words:
+            changed[piece.key] = words
+    return changed
+
+
+def make(runs: Path, results: Path, piece: Piece, *, device: str = "cpu", anew: bool = False) -> bool:
     """Run or compute a piece, measure what is missing, and store it; or store why there is no result.
 
     Args:
         device: what runs compute on, "cpu" or "cuda". It is no part of what a run is, and its file names it.
+        anew: make it whole, whatever is stored of it.
 
     Returns:
         Whether there is a result.
     """
-    return attempt(functools.partial(_make, runs, results, device), functools.partial(fail, results), piece)
+    making = functools.partial(_make, runs, results, device, anew)
+    return attempt(making, functools.partial(fail, results), piece)
 
 
-def _make(runs: Path, results: Path, device: str, piece: Piece) -> None:
+def _make(runs: Path, results: Path, device: str, anew: bool, piece: Piece) -> None:
     if isinstance(piece.what, Computation):
         write(results, piece.key, _computed(piece.what))
-    else:
-        _run_and_measure(runs, results, piece, piece.what, device)
+        return
+    stored = Stored() if anew else _known(results, piece.key)
+    _run_and_measure(runs, results, piece, piece.what, device, stored)
 
 
 def fail(results: Path, piece: Piece, fault: str) -> None:
@@ -119,8 +140,7 @@ def _whole(stored: Stored | None, piece: Piece) -> bool:
     return stored is not None and stored.fault is None and not any(map(stored.lacks, piece.measures))
 
 
-def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell, device: str) -> None:
-    stored = _known(results, piece.key)
+def _run_and_measure(runs: Path, results: Path, piece: Piece, cell: Cell, device: str, stored: Stored) -> None:
     if HELD_OUT in stored.measures and not any(map(stored.lacks, piece.measures)):
         write(results, piece.key, replace(stored, fault=None))
         return

@@ -1,0 +1,84 @@
+"""Plans of today for results that are stored: rules and bounds change, and a result says what it was planned with.
+
+`Numbers` are what a plan settles, `planned` makes those of an experiment by the code as it is, `stored` reads those of
+a result, and `differences` says in words where two of them differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsw._tools.text import to_float
+from fedsw.experiment import Experiment
+from fedsw.experiment.sources import load_dataset, owners
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.server.settling import settled
+from fedsw.federation.trust.trust_model import served
+from fedsw.learning.tasks.problem import Problem
+from simulations.papers.store import Stored
+
+_CLOSE = 1e-3
+"""Relative difference up to which two numbers are one: calibrations stop at such widths, and get better ones."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a run is planned with: noise multiplier, and sensitivities and sampling rates by stratum."""
+
+    multiplier: float
+    sensitivities: Mapping[str, float]
+    rates: Mapping[str, float]
+
+
+def planned(experiment: Experiment) -> Numbers:
+    """The numbers of an experiment by today's rules and bounds; no record is learnt from, and nothing is spent.
+
+    Raises:
+        FileNotFoundError: if its data are not here. ExperimentError, FederationError: if it cannot be run today.
+    """
+    problem = Problem.from_experiment(settled(experiment))
+    records, clients = load_dataset(experiment).train, experiment.federation.clients
+    owner = owners(records, experiment.partition, clients)
+    held = np.stack([np.bincount(owner[rows], minlength=clients) for rows in problem.cells_of(records)], axis=1)
+    plan = served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    return Numbers(
+        plan.multiplier,
+        {name: bound.value for name, bound in zip(plan.strata, plan.sensitivities, strict=True)},
+        dict(zip(plan.strata, plan.rates, strict=True)),
+    )
+
+
+def stored(result: Stored) -> Numbers | None:
+    """The numbers that a stored run was planned with; None for a computation."""
+    said: Mapping[str, Any] | None = result.about.get("guarantee")
+    if said is None or "sensitivities" not in said:
+        return None
+    return Numbers(
+        to_float(said["noise_multiplier"]) or 0.0,
+        {name: float(to_float(value) or 0.0) for name, value in said["sensitivities"].items()},
+        {name: float(value) for name, value in said["sampling_rates"].items()},
+    )
+
+
+def differences(then: Numbers, now: Numbers) -> Iterator[str]:
+    """A phrase for every number that is another one today: what it was, and what it is."""
+    if not _alike(then.multiplier, now.multiplier):
+        yield f"noise multiplier {then.multiplier:.6g}, {now.multiplier:.6g} today"
+    for name, before, after in (
+        ("sensitivity", then.sensitivities, now.sensitivities),
+        ("sampling rate", then.rates, now.rates),
+    ):
+        if before.keys() != after.keys():
+            yield f"a {name} for each of {', '.join(before)}; for {', '.join(after)} today"
+            continue
+        for stratum, value in before.items():
+            if not _alike(value, after[stratum]):
+                yield f"{name} of {stratum} {value:.6g}, {after[stratum]:.6g} today"
+
+
+def _alike(one: float, other: float) -> bool:
+    return one == other or abs(one - other) <= _CLOSE * max(abs(one), abs(other))

@@ -1,0 +1,88 @@
+"""What is stored of figures was planned as it is planned today, or is found and run again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.papers import work
+from simulations.papers.__main__ import main
+from simulations.papers.cells import Cell
+from simulations.papers.figure import Figure, chosen, figures
+from simulations.papers.plans import Numbers, differences, planned, stored
+from simulations.papers.store import read, write
+from simulations.papers.work import make, pieces_of, planned_otherwise
+
+RESULTS = Path(__file__).parents[2] / "simulations" / "papers" / "results"
+TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
+
+
+def a_figure(**changes: Any) -> Figure:
+    series = {"name": "best", "experiment": "fair-classification", "set": [*TINY, "privacy.epsilon=1"], **changes}
+    return Figure.model_validate(
+        {"id": "rll/fig97", "source": "S", "title": "T", "caption": "C", "series": [series], "rows": []}
+    )
+
+
+def test_a_run_is_stored_with_the_numbers_that_it_is_planned_with(tmp_path: Path) -> None:
+    (piece,) = pieces_of([a_figure()])
+    assert make(tmp_path / "runs", tmp_path, piece)
+    result = read(tmp_path, piece.key)
+    assert result is not None and isinstance(piece.what, Cell)
+    then, now = stored(result), planned(piece.what.experiment)
+    assert then is not None and list(differences(then, now)) == []
+    assert then.multiplier == pytest.approx(now.multiplier) and then.rates == pytest.approx(now.rates)
+
+
+def test_every_number_that_is_another_one_today_is_told() -> None:
+    then = Numbers(2.0, {"A=0": 1.0, "A=1": 2.0}, {"A=0": 0.1, "A=1": 0.2})
+    assert list(differences(then, then)) == []
+    (told,) = differences(then, replace(then, multiplier=2.01))
+    assert told == "noise multiplier 2, 2.01 today"
+    (told,) = differences(then, replace(then, sensitivities={"A=0": 1.0, "A=1": 2.2}))
+    assert told == "sensitivity of A=1 2, 2.2 today"
+    (told,) = differences(then, replace(then, rates={"A=0": 0.15, "A=1": 0.2}))
+    assert told == "sampling rate of A=0 0.1, 0.15 today"
+    (told,) = differences(then, replace(then, rates={"all": 0.1}))
+    assert told == "a sampling rate for each of A=0, A=1; for all today"
+
+
+def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = a_figure()
+    (piece,) = pieces_of([figure])
+    assert make(tmp_path / "runs", tmp_path / "results", piece)
+    assert planned_otherwise(tmp_path / "results", [piece]) == {}
+    result = read(tmp_path / "results", piece.key)
+    assert result is not None
+    guarantee = {**result.about["guarantee"], "noise_multiplier": 9.0}
+    write(tmp_path / "results", piece.key, replace(result, about={**result.about, "guarantee": guarantee}))
+    assert list(planned_otherwise(tmp_path / "results", [piece])) == [piece.key]
+
+    monkeypatch.setattr("simulations.papers.figure.chosen", lambda names: [figure])
+    monkeypatch.setattr("simulations.papers.__main__._write", lambda *given: [])
+    folders = ("--runs", str(tmp_path / "again"), "--results", str(tmp_path / "results"), "--jobs", "1", "--quiet")
+    assert main(["rll/fig97", *folders]) == 0  # what is stored is not made again
+    assert list(planned_otherwise(tmp_path / "results", [piece])) == [piece.key]
+    assert main(["rll/fig97", "--stale", *folders]) == 0
+    assert "noise multiplier 9" in capsys.readouterr().err
+    assert planned_otherwise(tmp_path / "results", [piece]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["rll", "spf", "rr", "rco", "sketches"])
+def test_what_is_stored_is_planned_so_today(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed of every point; data sets that are not here are left out, and said."""
+    folder = os.environ.get("FEDSW_DATA")
+    if folder is None:
+        pytest.skip("FEDSW_DATA is not set: the papers' data sets are not here")
+    monkeypatch.setenv("FEDSW_DATA", folder)
+    pieces = pieces_of((figure for figure in chosen(list(figures())) if figure.paper == paper), seeds=1)
+    assert any(read(RESULTS, piece.key) is not None for piece in pieces)
+    absent = work.without_data(pieces)
+    assert planned_otherwise(RESULTS, [piece for piece in pieces if piece.key not in absent]) == {}
