@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,6 +45,30 @@ def nodes_of_tests_are_simulated() -> Iterator[None]:
 def same_draws_wherever_a_test_runs() -> None:
     """Tests that draw their inputs from torch's own generator get the same ones, whatever ran before them."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Any:
+    """Runs of a small federation in this process, in a folder of the test's own."""
+    from tests.federations import Federation  # Flower comes with it: tests without a federation do without
+
+    return Federation(tmp_path)
+
+
+@pytest.fixture
+def run(federation: Any) -> Any:
+    """A run under local trust: takes an experiment, gives its summary and its folder."""
+    from tests.federation.local_runs import Runs
+
+    return Runs(federation)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    """A user whose new files are everybody's, unless a program says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
 
 
 LONG = (

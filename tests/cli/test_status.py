@@ -15,12 +15,7 @@ from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.status import read_status
 from fedsw.runs.view import read_run
-from tests.federations import Federation, Saboteur, small
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path)
+from tests.federations import Saboteur, small
 
 
 def broken(federation, round_: int) -> Path:

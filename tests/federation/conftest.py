@@ -1,18 +1,18 @@
-"""Fixtures of the server's tests."""
+"""Fixtures of the federation's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
+from fedsw.federation.node import joining as nodes
 from tests.brief import brief  # noqa: F401
-from tests.federation.local_runs import Runs
-from tests.federations import Federation
 
 
 @pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path)
-
-
-@pytest.fixture
-def run(federation):
-    """A run under local trust: takes an experiment, gives its summary and its folder."""
-    return Runs(federation)
+def nobody_is_remembered() -> Iterator[None]:
+    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
+    nodes._nodes.clear()
+    yield
+    nodes._nodes.clear()

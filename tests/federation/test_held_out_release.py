@@ -38,13 +38,7 @@ from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.runs.kept_runs import LOCAL, NOBODY, SITE, entries, exact, frame, kept_run, released, tables, written
 
-
-@pytest.fixture(autouse=True)
-def nobody_is_remembered():
-    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
-    nodes._nodes.clear()
-    yield
-    nodes._nodes.clear()
+pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
 
 
 @pytest.mark.parametrize("moments", [(), ("privacy.moments=0.3",)], ids=["", "moments"])

@@ -38,6 +38,8 @@ from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.privacy.accounting.test_alternatives import chosen_as_one_goes
 
+pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
+
 LOCAL = ("privacy.trust=local-gradient", "privacy.delta=1e-5")
 FIRST = ("privacy.moments=0.3", "privacy.delta=1e-5")
 ALONE = {"partition-id": 0, "num-partitions": 3}
@@ -57,14 +59,6 @@ class StopAfter(NoObserver):
     def round_done(self, record):
         if record["round"] == self._last:
             raise Stopped
-
-
-@pytest.fixture(autouse=True)
-def nobody_is_remembered():
-    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
-    nodes._nodes.clear()
-    yield
-    nodes._nodes.clear()
 
 
 def exact(chosen):

@@ -21,16 +21,11 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import STATED
 from fedsw.runs.report.facts import promise
 from tests.federation.local_runs import parameters_of
-from tests.federations import Federation, small
+from tests.federations import small
 
 MODULE = "tests.federation.penalties"
 FAIR, MEANS, ENERGY = (f"objective.penalty={MODULE}:{name}" for name in ("Fair", "Means", "energy"))
 NOISE = ("privacy.epsilon=4.0", "training.rounds=2")
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path)
 
 
 def test_an_unknown_penalty_is_refused_and_all_that_there_are_are_named():

@@ -113,10 +113,18 @@ def _is_somewhere(name: str) -> bool:
         stem = "/".join(parts[:end])
         text = SOURCES.get(f"{stem}.py", SOURCES.get(f"{stem}/__init__.py"))
         if text is not None:
-            if all(re.search(rf"\b{part}\b", text) for part in parts[end:]):
-                return True
-            break
-    return any(f'"{name}"' in text for text in SOURCES.values())
+            first, others = parts[end : end + 1], parts[end + 1 :]  # others may stand where the first is defined
+            return (
+                all(re.search(rf"\b{part}\b", text) for part in first)
+                and all(map(_is_written, others))
+                or (any(f'"{name}"' in source for source in SOURCES.values()))
+            )
+    return False
+
+
+@cache
+def _is_written(word: str) -> bool:
+    return any(re.search(rf"\b{word}\b", text) for text in SOURCES.values())
 
 
 def test_a_file_or_a_name_that_is_nowhere_is_found():

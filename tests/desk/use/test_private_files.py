@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +18,10 @@ from fedsw.federation.node._answered import Answered
 from fedsw.runs.report.figures import new_panels
 from tests.desk.use.conftest import INCOME, settings
 
+pytestmark = pytest.mark.usefixtures("open_to_all")
+
 SMALL = ["data.records=200", "data.test_records=100", "federation.clients=2"]
 QUICK = [*(word for setting in SMALL for word in ("--set", setting)), "--rounds", "2", "--jobs", "1"]
-
-
-@pytest.fixture(autouse=True)
-def open_to_all() -> Iterator[None]:
-    """An umask that takes nothing away."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
 
 
 def open_below(place: Path) -> set[str]:

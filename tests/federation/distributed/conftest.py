@@ -4,17 +4,11 @@ import pytest
 
 from tests.brief import brief  # noqa: F401
 from tests.federation.distributed.sites import Sites
-from tests.federations import Federation
 
 
 @pytest.fixture
 def sites(tmp_path):
     return Sites(tmp_path)
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,6 @@ from tests.processes import interruptible
 COMMAND = [sys.executable, "-c", "import sys; from fedsw.cli.app import main; sys.exit(main())"]
 SMALL = ["data.records=400", "data.test_records=100", "federation.clients=2"]
 LOCAL = ["privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4"]
-
-
-@pytest.fixture
-def open_to_all() -> Iterator[None]:
-    """An umask that takes nothing away."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
 
 
 @pytest.mark.parametrize("trust", [[], LOCAL])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from fedsw.mathematics.clipping import _columns as columns
+from tests.mathematics.clipping.naive import double_by_default
 
 
 @pytest.fixture(params=["formed", "factored"])
@@ -15,3 +18,10 @@ def way(request, monkeypatch):
         columns, "_forms", lambda call, deltas, way, room: original(call, deltas, request.param, room=room)
     )
     return request.param
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Tensors that a test makes have 64 bits."""
+    with double_by_default():
+        yield

@@ -13,13 +13,9 @@ from fedsw.mathematics.clipping import Safety, Term, UnsupportedModule, clipped_
 from fedsw.mathematics.clipping import _tape as recording
 from fedsw.mathematics.clipping._refusals import unrehearsed
 from tests.mathematics.clipping.layers import encoder
-from tests.mathematics.clipping.naive import autograd_sum, double_by_default, jacobian, naive_sum
+from tests.mathematics.clipping.naive import autograd_sum, jacobian, naive_sum
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with double_by_default():
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 class Crossed(nn.Module):

@@ -8,13 +8,9 @@ from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, UnsupportedModule, clipped_sum, record
 from tests.mathematics.clipping.layers import encoder
-from tests.mathematics.clipping.naive import double_by_default, jacobian, naive_sum
+from tests.mathematics.clipping.naive import jacobian, naive_sum
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with double_by_default():
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 class Residual(nn.Module):

@@ -14,11 +14,7 @@ from fedsw.mathematics.clipping.rules import _rule as rule
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with double_by_default():
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def relative_error(found, expected):

@@ -11,13 +11,9 @@ from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, UnsupportedModule, clipped_sum, probe_independence, record
 from fedsw.mathematics.clipping._refusals import unrehearsed
-from tests.mathematics.clipping.naive import double_by_default, naive_sum
+from tests.mathematics.clipping.naive import naive_sum
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with double_by_default():
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 class Heads(nn.Module):

@@ -32,11 +32,6 @@ def run_to_death(code, path):
     assert child.returncode == -signal.SIGKILL, said
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
 def create(path, epsilon=100.0):
     return Ledger.create(path, groups=["all"], delta=1e-5, epsilon=epsilon, nominal=False)
 

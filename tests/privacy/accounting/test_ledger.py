@@ -34,11 +34,6 @@ def charges(p=0.1, sensitivity=1.0, other=0.5):
     return [Charge("A=0", p, sensitivity), Charge("A=1", other * p, sensitivity)]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
 def create(path, budget=1.0, **more):
     settings = {"groups": GROUPS, "delta": 1e-5, "epsilon": budget, "nominal": False} | more
     return Ledger.create(path, **settings)

@@ -15,8 +15,9 @@ from fedsw.federation.engines.pool import settle_run
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, spend_together
 from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import About, DatasetAccount, Reservation, cost_of_ledger
-from tests.federations import Federation
 from tests.privacy.lifetime.test_runs import counted, failing
+
+pytestmark = pytest.mark.usefixtures("accounts")
 
 ROUND = [Charge("all", 0.1, 0.5)]
 STEP = Step(0.1, 0.5)
@@ -36,22 +37,11 @@ class Releases:
         self.rounds.append(round_)
 
 
-@pytest.fixture(autouse=True)
-def accounts(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
-    return tmp_path / "accounts"
-
-
 @pytest.fixture
 def account(accounts):
     found = DatasetAccount(accounts, "people")
     found.reserve("run", {STEP: 10}, About("own", "central", ""))
     return found
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path / "runs" / "small")
 
 
 def limited(account: DatasetAccount, path: Path) -> Ledger:

@@ -25,26 +25,11 @@ from fedsw.runs.account_records import account_record, together_record
 from fedsw.runs.accounts import Budgeted
 from tests.federation.sketch_runs import SKETCH
 from tests.federation.test_local_slices import RELEASE, SLICES
-from tests.federations import SMALL, Federation, Saboteur
+from tests.federations import SMALL, Saboteur
+
+pytestmark = pytest.mark.usefixtures("accounts")
 
 DELTA = 1e-4
-
-
-@pytest.fixture(autouse=True)
-def accounts(tmp_path, monkeypatch):
-    folder = tmp_path / "accounts"
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(folder))
-    return folder
-
-
-@pytest.fixture
-def people(accounts):
-    return DatasetAccount(accounts, "people")
-
-
-@pytest.fixture
-def federation(tmp_path):
-    return Federation(tmp_path / "runs" / "small")
 
 
 def counted(*overrides: str, raw=SMALL) -> Experiment:

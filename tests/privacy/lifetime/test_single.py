@@ -37,19 +37,10 @@ from tests.privacy.lifetime.test_runs import kinds
 from tests.runs.single.examples import records
 from tests.runs.single.test_trainer import Stop, plan, stopping_after, trainer
 
+pytestmark = pytest.mark.usefixtures("accounts")
+
 DELTA = 1e-4
 SKETCH = plan_sketch(LAW, records=N, epsilon=1.0, delta=1e-3)
-
-
-@pytest.fixture(autouse=True)
-def accounts(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
-    return tmp_path / "accounts"
-
-
-@pytest.fixture
-def people(accounts):
-    return DatasetAccount(accounts, "people")
 
 
 def secret(**other):
