@@ -202,7 +202,7 @@ def client_command(
     or both, here or in a node file.
     """
     from fedsw._tools.files import private_folder
-    from fedsw.federation.deploy.certificates import SIGNING_PUBLIC
+    from fedsw.federation.deploy.certificates import ServerCertificates
     from fedsw.federation.deploy.flower_processes import NodeSettings
     from fedsw.federation.deploy.node_file import NodeFile, read_node_file, write_node_file
     from fedsw.federation.deploy.serving import keep_connected
@@ -221,9 +221,9 @@ def client_command(
     plain = bool(file.stock) if stock is None else stock
     node = NodeSettings(
         superlink=_needed("superlink", superlink, file.superlink),
-        authority=folder / "ca.crt",
+        authority=ServerCertificates.of(folder).authority,
         key=key or file.key or folder / "node.key",
-        server_key=server_key or file.server_key or folder / SIGNING_PUBLIC,
+        server_key=server_key or file.server_key or ServerCertificates.of(folder).signing_public,
         client=_needed("partition-id", partition_id, file.partition_id),
         clients=_needed("num-partitions", num_partitions, file.num_partitions),
         num_clients=_first(num_clients, file.num_clients),

@@ -336,12 +336,14 @@ class Mechanism:
         norm: the norm of the sensitivities that it is scaled to.
         joint: from the mu = sensitivity / scale of several values of one sample to the mu of all together. None if
             nobody says how they add up: one value alone may then leave for a payment.
+        ratio: what scale / sensitivity is called in a guarantee's statement.
     """
 
     name: str
     noised: Noised
     norm: Norm = "l2"
     joint: Callable[[Iterable[float]], float] | None = None
+    ratio: str = "scale/Delta"
 
     @property
     def accountants(self) -> Mapping[str, Word]:
@@ -357,8 +359,10 @@ MECHANISMS: Registry[Mechanism] = Registry("mechanism", Mechanism)
 A ledger charges sensitivity / scale, which costs another epsilon under another noise: its accountant must take this.
 """
 
-MECHANISMS.register(GAUSSIAN, Mechanism(GAUSSIAN, noised, "l2", lambda mus: math.hypot(*mus)))
-MECHANISMS.register(LAPLACE, Mechanism(LAPLACE, laplace_noised, "l1", math.fsum))
+MECHANISMS.register(
+    GAUSSIAN, Mechanism(GAUSSIAN, noised, "l2", lambda mus: math.hypot(*mus), "noise multiplier sigma/Delta")
+)
+MECHANISMS.register(LAPLACE, Mechanism(LAPLACE, laplace_noised, "l1", math.fsum, "scale b/Delta"))
 
 
 def mechanism(
@@ -376,7 +380,7 @@ def mechanism(
         for accountant in accountants:
             accountant_named(accountant)
         _require_noising(name, law)
-        MECHANISMS.register(name, Mechanism(name, law, norm))
+        MECHANISMS.register(name, Mechanism(name, law, norm, ratio=f"scale of {name} noise/Delta"))
         for accountant in accountants:
             let_take(accountant, name, "stated" if upper_bound else "none")
         return law

@@ -24,8 +24,9 @@ from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.trust_model import Side
 from fedsw.learning.moments.moments_budget import PUBLIC
-from fedsw.privacy.accountants import GAUSSIAN, LAPLACE, accountant_named, doubt, is_proven
+from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting.selection import Selection
+from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
@@ -296,7 +297,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     neighbours = f"replacement of {replaced}{within(experiment, drawn)}{apart}"
     words = (
         f"{_promise(plan, epsilon)} ({kind}{neighbours}) of {what}, "
-        f"{_multiplier(plan.mechanism)} = {plan.multiplier:.4g}"
+        f"{MECHANISMS.get(plan.mechanism).ratio} = {plan.multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if plan.task.objective.word == "stated":
@@ -315,12 +316,6 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
     return doubt(plan.accountant, plan.mechanism) + words
-
-
-def _multiplier(mechanism: str) -> str:
-    """The name of the noise multiplier under a mechanism."""
-    fallback = f"scale of {mechanism} noise/Delta"
-    return {GAUSSIAN: "noise multiplier sigma/Delta", LAPLACE: "scale b/Delta"}.get(mechanism, fallback)
 
 
 def _promise(plan: Plan, epsilon: float) -> str:
