@@ -18,8 +18,6 @@ from fedsw.privacy.accounting.lifetime import (
     DatasetAccount,
     LimitReached,
     Reservation,
-    cost_beside_others,
-    cost_of_ledger,
 )
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.group_names import UNNAMED, Names
@@ -79,7 +77,7 @@ class Budgeted:
         if self._account is None:
             return None if self._said is None else self._said()
         ledger = self._ledger
-        head = self._account.settle(self._run, {} if ledger is None else cost_of_ledger(ledger), ledger)
+        head = self._account.settle(self._run, {} if ledger is None else Cost.of_ledger(ledger), ledger)
         _keep(self._directory, self._account, head)
         return _said_of(self._account, None if ledger is None else ledger.delta)
 
@@ -268,7 +266,7 @@ def cost_of_run(directory: Path) -> Cost:
     parts: list[Counts] = []
     for ledger_path in [path] if path.exists() else client_ledgers(directory):
         with Ledger.open(ledger_path, read_only=True) as ledger:
-            parts += cost_beside_others(ledger).parts
+            parts += Cost.beside_others(ledger).parts
     return Cost.of(parts)
 
 

@@ -16,7 +16,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
 from fedsw.privacy.accountants import ACCOUNTANTS, doubt, require_noise, word_of
 from fedsw.privacy.accounting import Charge, Ledger, Step, accountant
-from fedsw.privacy.accounting.lifetime import cost_of_ledger
+from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.masks import Share
 from fedsw.privacy.mechanisms import MECHANISMS, mechanism, noised
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid, release_share
@@ -118,7 +118,7 @@ def test_an_epsilon_of_ones_own_noise_says_whose_word_it_is(known, tmp_path, sta
         assert released.spent > 0
     with Ledger.open(tmp_path / "l.sqlite") as ledger:
         assert ledger.mechanism == "wide" and not ledger.guarantee
-        assert set(cost_of_ledger(ledger).steps) == {Step(0.5, math.inf)}  # an account takes nobody's word
+        assert set(Cost.of_ledger(ledger).steps) == {Step(0.5, math.inf)}  # an account takes nobody's word
 
 
 def test_ones_own_noise_is_of_the_scale_that_it_was_paid_for(known):

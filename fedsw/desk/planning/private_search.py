@@ -35,11 +35,11 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, lifetime
 from fedsw.privacy.accounting.lifetime import (
     About,
+    Cost,
     Counts,
     DatasetAccount,
     accounts_folder,
     composed_epsilon,
-    cost_of_ledger,
 )
 from fedsw.privacy.accounting.lifetime.composing import counted, uncovered
 from fedsw.privacy.accounting.profiles import stated_step
@@ -248,7 +248,7 @@ def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[
 def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:
     """Refuse a run that spent other than its plan, or could go on: what it would release later is not paid for."""
     with Ledger.open(directory / LEDGER, read_only=True) as ledger:
-        spent = cost_of_ledger(ledger).steps
+        spent = Cost.of_ledger(ledger).steps
     if uncovered(spent, counted(planned.items())):
         raise FederationError(
             "a run of the search spent other than planned (attempts were made again), so that the selection would cost "

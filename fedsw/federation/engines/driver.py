@@ -18,12 +18,12 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import Engine, inprocess
 from fedsw.federation.engines.pool import environment
 from fedsw.federation.engines.records_at_hand import at_hand, handed_again, handed_over, require_at_hand
-from fedsw.federation.node._own_ledger import STATE_VARIABLE, give_back, held_open
+from fedsw.federation.node._own_ledger import STATE_VARIABLE, held_open
 from fedsw.federation.server._federation import Job
 from fedsw.federation.server.app import app_for
 from fedsw.learning.tasks.needs import require_possible
 from fedsw.learning.tasks.own_task import task_of
-from fedsw.privacy.accounting.lifetime import account_named, accounts_folder, bound_in, settle
+from fedsw.privacy.accounting.lifetime import Bound, account_named, accounts_folder
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.commands import ELSEWHERE, SERVED, command_for
 from fedsw.runs.directory import RunDirectory
@@ -204,14 +204,13 @@ def _drive(
             else:
                 deployed.run(directory, experiment, observer, resume=resume)
     except BaseException as fault:
-        give_back(ledgers)
+        Bound.give_back_in(ledgers)
         _remove_refused(directory, ledgers)
         if isinstance(fault, KeyboardInterrupt) and directory.is_dir():
             fault.add_note(f"what was released is kept: fedsw.resume({str(directory)!r}) goes on")
         raise
     for folder in (ledgers, *directory.glob("nodes/*")):
-        for ledger in bound_in(folder):
-            settle(ledger)
+        Bound.settle_in(folder)
     return _result(directory, experiment)
 
 

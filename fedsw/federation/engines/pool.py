@@ -14,7 +14,7 @@ from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedsw.privacy.accounting.lifetime import DatasetAccount, bound_in, bound_to, cost_of_ledger, settle
+from fedsw.privacy.accounting.lifetime import Bound, Cost, DatasetAccount
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import kept_account
 from fedsw.runs.directory import RunDirectory
@@ -154,10 +154,7 @@ def settle_run(directory: Path) -> list[str]:
             _settle_server(directory, account)
         settled.append(account.data)
     for folder in (directory, directory / "clients", *sorted(directory.glob("nodes/*"))):
-        for ledger in bound_in(folder):
-            bound = bound_to(ledger)
-            if bound is not None and settle(ledger):
-                settled.append(bound.account.data)
+        settled += Bound.settle_in(folder)
     if not settled:
         raise FileNotFoundError(
             f"nothing in {directory} belongs to an account; give the folder of a run or training that counts in one, a "
@@ -173,4 +170,4 @@ def _settle_server(path: Path, account: DatasetAccount) -> None:
         account.settle(directory.name(), {}, None)
         return
     with ledger:
-        account.settle(directory.name(), cost_of_ledger(ledger), ledger)
+        account.settle(directory.name(), Cost.of_ledger(ledger), ledger)

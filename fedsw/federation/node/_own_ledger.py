@@ -23,22 +23,16 @@ from fedsw.federation.node.simulated import is_simulated
 from fedsw.learning.moments.budget_split import GROUP
 from fedsw.learning.moments.moments_budget import run_with_split, with_held_out
 from fedsw.privacy.accountants import GAUSSIAN
-from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger, LedgerReplaced
+from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
 from fedsw.privacy.accounting.charges import as_steps
-from fedsw.privacy.accounting.journal import memory_of, remember, remembered
 from fedsw.privacy.accounting.lifetime import (
     About,
+    Bound,
     Cost,
     Counts,
     DatasetAccount,
     Reservation,
     accounts_folder,
-    bind_again,
-    bound_in,
-    bound_to,
-    one_cost,
-    settle,
-    unbind,
 )
 from fedsw.privacy.accounting.lifetime.composing import counted
 from fedsw.privacy.relations import REPLACE_ONE
@@ -99,10 +93,10 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
     for client in clients:
         client.account.require_newest(run, client.ledger)
         if noisy or client.answers is not None:
-            bind_again(client.ledger, client.account, run, client.answers)
+            Bound(client.account, run, client.answers).write_alone(client.ledger)
     try:
         if (within := clients[0].account.within) is not None:
-            together = Cost.of(part for client in clients for part in one_cost(client.cost).counted().parts)
+            together = Cost.of(part for client in clients for part in Cost.one(client.cost).counted().parts)
             folder = str(clients[0].ledger.parent.resolve())
             within.reserve(run, together, About(experiment.name, kind, folder, why), among=True)
         for client in clients:
@@ -112,7 +106,7 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
                 client.account.settle(run, client.cost, None)
     except BaseException:
         if noisy or clients[0].answers is not None:
-            give_back(clients[0].ledger.parent)
+            Bound.give_back_in(clients[0].ledger.parent)
         raise
 
 
@@ -124,21 +118,13 @@ def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequenc
     """
     if most is None:
         return
-    planned, steps = one_cost(most).counted(), as_steps(charges, sigma, ledger.groups)
+    planned, steps = Cost.one(most).counted(), as_steps(charges, sigma, ledger.groups)
     for group, taken in ledger.steps_by_group().items():
         if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
             raise BudgetExhausted(
                 f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
                 f"{group}; nothing was charged"
             )
-
-
-def give_back(folder: Path) -> None:
-    """Give back what was set aside for ledgers in a folder that were never begun: the run was refused."""
-    for path in bound_in(folder):
-        if not path.exists() and remembered(path) is None:
-            settle(path)
-            unbind(path)
 
 
 STATE_VARIABLE = "FEDSW_STATE"
@@ -305,7 +291,7 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         try:
             _require_same(path, held, promise)
             yield held
-            remember(path, held.head())
+            held.head().remember(path)
         finally:
             cache.give_back(path)
         return
@@ -316,7 +302,7 @@ def opened(path: Path, promise: Promise) -> Iterator[Ledger]:
         ledger = _open(path, promise)
         _require_same(path, ledger, promise)
         yield ledger
-        remember(path, ledger.head())
+        ledger.head().remember(path)
     except BaseException:
         if ledger is not None:
             ledger.close()
@@ -342,7 +328,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
         ledger = Ledger.create(path, **asdict(promise))
     try:
         _require_remembered(path, ledger)
-        bound = bound_to(path)
+        bound = Bound.of(path)
     except BaseException:
         ledger.close()
         raise
@@ -380,7 +366,7 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
 
 def _require_remembered(path: Path, ledger: Ledger | None) -> None:
     """Refuse a ledger that lacks the row remembered beside it, or is gone."""
-    head, beside = remembered(path), memory_of(path).name
+    head, beside = Head.remembered(path), Head.file_beside(path).name
     if head is None:
         return
     if ledger is None:

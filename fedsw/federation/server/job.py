@@ -21,7 +21,6 @@ from fedsw.privacy.accounting.lifetime import (
     DatasetAccount,
     accounts_folder,
     added,
-    one_cost,
     planned,
 )
 from fedsw.privacy.accounting.selection import Selection
@@ -73,7 +72,7 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 def planned_cost(plan: Plan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
-    return one_cost(covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta))
+    return Cost.one(covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta))
 
 
 def _of_rounds(plan: Plan) -> Counts:

@@ -31,6 +31,9 @@ CREATE TRIGGER rows_stay BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'rows a
 CREATE TRIGGER rows_remain BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'rows are final'); END;
 """
 
+_BYTES = 128
+"""Length of a remembered head, whatever its number: it is written over in one write."""
+
 _STATEMENTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 
 
@@ -57,6 +60,23 @@ class Head:
     def of(cls, stored: Mapping[str, Any]) -> Head:
         """The head that a file stores; ValueError, LookupError or TypeError for anything else."""
         return cls(int(stored["sequence"]), str(stored["digest"]))
+
+    @staticmethod
+    def file_beside(path: Path) -> Path:
+        """The small file beside a journal that remembers its head."""
+        return path.with_suffix(".head")
+
+    def remember(self, path: Path) -> None:
+        """Write the head beside its journal, before anything that rests on it leaves."""
+        files.overwrite(self.file_beside(path), json.dumps(asdict(self)).encode("ascii").ljust(_BYTES))
+
+    @classmethod
+    def remembered(cls, path: Path) -> Head | None:
+        """The head that is remembered beside a journal; None without one, or where a dying machine emptied the file."""
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+            head = cls.of(json.loads(cls.file_beside(path).read_text(encoding="ascii")))
+            return head if head.sequence else None
+        return None
 
 
 class Journal:
@@ -287,24 +307,3 @@ def _canonical(value: dict[str, Any]) -> str:
 
 def _digest(previous: str, sequence: int, key: str, body: str) -> str:
     return hashlib.sha256(json.dumps([previous, sequence, key, body]).encode()).hexdigest()
-
-
-_BYTES = 128
-
-
-def memory_of(path: Path) -> Path:
-    """The file beside a journal."""
-    return path.with_suffix(".head")
-
-
-def remember(path: Path, head: Head) -> None:
-    """Write the last row beside the journal, before anything that rests on it leaves."""
-    files.overwrite(memory_of(path), json.dumps(asdict(head)).encode("ascii").ljust(_BYTES))
-
-
-def remembered(path: Path) -> Head | None:
-    """The row that is remembered; None without one, or where a machine that died emptied the file."""
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        head = Head.of(json.loads(memory_of(path).read_text(encoding="ascii")))
-        return head if head.sequence else None
-    return None

@@ -22,7 +22,7 @@ from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.divergence import Diverged, divergence, stopped_diverged
 from fedsw.learning.tasks.own_task import made_up_features
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
-from fedsw.privacy.accounting.lifetime import About, account_named, one_cost, require_same
+from fedsw.privacy.accounting.lifetime import About, Cost, account_named, require_same
 from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
@@ -169,7 +169,7 @@ class PrivateTrainer:
             self.directory,
             self._account,
             name,
-            one_cost(self.plan.reserved()),
+            Cost.one(self.plan.reserved()),
             about,
             resumed=resumed,
             remembered=[self.directory / ACCOUNT],

@@ -17,7 +17,7 @@ from fedsw.desk.planning.search import Candidate
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger, Step, epsilon
 from fedsw.privacy.accounting import selection as renyi
-from fedsw.privacy.accounting.lifetime import Cost, DatasetAccount, LimitReached, one_cost
+from fedsw.privacy.accounting.lifetime import Cost, DatasetAccount, LimitReached
 from fedsw.privacy.accounting.selection import Repetitions
 from tests.desk.own_data.test_check import write
 from tests.desk.planning.test_search import OWN
@@ -181,7 +181,7 @@ def test_runs_that_the_theorem_does_not_cover_are_refused(account, setting, said
 
 @pytest.mark.parametrize(
     "cost",
-    [one_cost({Step(0.2, 0.1): 4, Step(1.0, 0.05): 1}), Cost.of([{Step(0.2, 0.1): 4}, {Step(1.0, 0.2): 1}])],
+    [Cost.one({Step(0.2, 0.1): 4, Step(1.0, 0.05): 1}), Cost.of([{Step(0.2, 0.1): 4}, {Step(1.0, 0.2): 1}])],
     ids=["rounds and moments", "rounds or counts"],
 )
 def test_runs_that_release_several_things_are_not_taken_for_runs_that_release_the_dearest(account, monkeypatch, cost):

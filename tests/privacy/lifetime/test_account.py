@@ -23,9 +23,7 @@ from fedsw.privacy.accounting.lifetime import (
     LimitReached,
     Reservation,
     composed_epsilon,
-    cost_of_ledger,
     in_order,
-    one_cost,
     planned,
     room,
 )
@@ -289,7 +287,7 @@ def test_what_was_rounded_up_once_is_not_rounded_up_again():
 def test_ledgers_of_laplace_noise_count_as_pure(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
         ledger.spend(0, 0, [Charge("all", 1.0, 0.5)], 1.0)
-        assert cost_of_ledger(ledger).steps == {stated_step(Pure(0.5)): 1}
+        assert Cost.of_ledger(ledger).steps == {stated_step(Pure(0.5)): 1}
 
 
 def test_releases_with_laplace_noise_at_two_rates_count_both(tmp_path):
@@ -297,7 +295,7 @@ def test_releases_with_laplace_noise_at_two_rates_count_both(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite", groups=("all",), delta=1e-5, epsilon=2.0, accountant="laplace") as ledger:
         ledger.spend(0, 0, [Charge("all", 1.0, 0.5)], 1.0)
         ledger.spend(1, 0, [Charge("all", 0.1, 0.5)], 1.0)
-        assert cost_of_ledger(ledger).steps == {stated_step(Pure(0.5)): 2} and ledger.epsilon() == 1.0
+        assert Cost.of_ledger(ledger).steps == {stated_step(Pure(0.5)): 2} and ledger.epsilon() == 1.0
 
 
 def test_laplace_noise_for_presence_counts_twice_for_a_replacement(tmp_path):
@@ -305,15 +303,15 @@ def test_laplace_noise_for_presence_counts_twice_for_a_replacement(tmp_path):
     asked = {"groups": ("all",), "delta": 1e-5, "epsilon": 2.0, "accountant": "laplace"}
     with Ledger.create(tmp_path / "l.sqlite", **asked, relation="add-or-remove-one") as ledger:
         ledger.spend(0, 0, [Charge("all", 0.5, 0.5, "poisson")], 1.0)
-        assert cost_of_ledger(ledger).steps == {stated_step(Pure(1.0)): 1}
+        assert Cost.of_ledger(ledger).steps == {stated_step(Pure(1.0)): 1}
 
 
 def test_a_run_of_the_size_that_is_left_fits():
     taken = {Step(0.1, 0.3): 50}
-    left = room(Limit(2.0, DELTA), in_order([one_cost(taken)]))
+    left = room(Limit(2.0, DELTA), in_order([Cost.one(taken)]))
     spent = composed_epsilon([taken], DELTA)
     assert 2.0 - spent < left < 2.0  # more than the difference: epsilons do not add up
-    assert room(Limit(spent / 2, DELTA), in_order([one_cost(taken)])) == 0.0
+    assert room(Limit(spent / 2, DELTA), in_order([Cost.one(taken)])) == 0.0
 
 
 @pytest.mark.parametrize("shape", [{Step(1.0, 0.7): 1}, {Step(0.1, 0.4): 60}, {Step(0.3, 0.2): 5, Step(1.0, 0.1): 1}])
@@ -321,7 +319,7 @@ def test_what_is_advised_is_admitted_and_two_per_cent_more_is_not(account, shape
     account.limit(2.0, DELTA)
     account.reserve("taken", {Step(0.1, 0.3): 50}, OWN)
     state = account.state()
-    left = room(state.limit, state.uses(), like=one_cost(shape))
+    left = room(state.limit, state.uses(), like=Cost.one(shape))
 
     def sized(epsilon):
         low, high = 0.0, 50.0

@@ -21,7 +21,6 @@ from fedsw.privacy.accounting.lifetime import (
     Share,
     Use,
     in_order,
-    one_cost,
     room,
     total_epsilon,
 )
@@ -37,7 +36,7 @@ OWN = About("own", "central", "")
 
 def largest(limit: Limit, before: list[Cost], rate: float) -> Step:
     """The release of the least noise, of this share of the records, that still fits."""
-    return sized(rate, 20.0, lambda step: limit.admits(in_order([*before, one_cost({step: 1})])))
+    return sized(rate, 20.0, lambda step: limit.admits(in_order([*before, Cost.one({step: 1})])))
 
 
 def sized(rate: float, high: float, within: Callable[[Step], bool]) -> Step:
@@ -52,14 +51,14 @@ def sized(rate: float, high: float, within: Callable[[Step], bool]) -> Step:
 def extended(plan: Cost, more: Step) -> list[Use]:
     """A run that was let in with a plan, and with one more release."""
     (use,) = in_order([plan])
-    share = Share(one_cost({more: 1}), next_weight(use.shares))
+    share = Share(Cost.one({more: 1}), next_weight(use.shares))
     return [Use(plan.and_more({more: 1}), (*use.shares, share), leads=True)]
 
 
 @pytest.mark.parametrize(("epsilon", "first"), [(1.0, Step(1.0, 0.166)), (1.0, Step(0.1, 0.6)), (3.0, Step(1.0, 0.5))])
 def test_whatever_is_chosen_by_what_was_released_shows_no_more_than_the_limit(epsilon: float, first: Step):
     """Exact, for two releases: given each outcome of the first, the second that shows most there of all that fit."""
-    before = one_cost({first: 1})
+    before = Cost.one({first: 1})
     limit = Limit(epsilon, DELTA, before)
     assert limit.admits(in_order([before])) and limit.shared
     second = [largest(limit, [before], rate) for rate in (1.0, 0.3, 0.1, 0.01, 0.001)]
@@ -71,7 +70,7 @@ def test_a_first_plan_may_take_the_limit_whole_and_nothing_but_its_own_steps_is_
     """It may stop where its releases say: whoever could begin something else instead would have two courses."""
     plan = {Step(0.1, 0.4): 60}
     account = DatasetAccount(tmp_path, "people")
-    account.limit(total_epsilon([one_cost(plan)], DELTA), DELTA)
+    account.limit(total_epsilon([Cost.one(plan)], DELTA), DELTA)
     account.reserve("first", plan, OWN)
     account.settle("first", {Step(0.1, 0.4): 1}, None)
     with pytest.raises(LimitReached, match="Nothing more fits: the plan of the first run takes the limit whole"):
@@ -87,9 +86,9 @@ def test_a_first_run_that_is_refused_reads_what_of_it_fits(tmp_path):
     account.limit(0.1, DELTA)
     with pytest.raises(LimitReached, match=r"A run like it of epsilon 0\.09\d+ still fits"):
         account.reserve("first", plan, OWN)
-    left = room(Limit(0.1, DELTA), [], like=one_cost(plan))
+    left = room(Limit(0.1, DELTA), [], like=Cost.one(plan))
     assert 0.09 < left <= 0.1
-    smaller = sized(0.1, 0.5, lambda step: total_epsilon([one_cost({step: 2})], DELTA) <= left)
+    smaller = sized(0.1, 0.5, lambda step: total_epsilon([Cost.one({step: 2})], DELTA) <= left)
     account.reserve("first", {smaller: 2}, OWN)
 
 
@@ -104,7 +103,7 @@ def test_a_first_run_that_is_refused_reads_what_of_it_fits(tmp_path):
 )
 def test_no_choice_of_what_extends_a_plan_shows_more_than_the_limit(epsilon, first, shared):
     """Exact, for one more release of any share of the records: each fits as a fixed plan, and the choice does not."""
-    plan = one_cost({first: 1})
+    plan = Cost.one({first: 1})
     limit = Limit(epsilon, DELTA, plan)
     assert limit.admits(in_order([plan])) and limit.shared == shared
     rates = (1.0, 0.3, 0.1, 0.01, 0.001)
@@ -117,14 +116,14 @@ def test_no_choice_of_what_extends_a_plan_shows_more_than_the_limit(epsilon, fir
 
 
 def test_a_plan_that_leaves_room_is_extended_by_its_own_steps_alone():
-    plan = one_cost({Step(0.1, 0.4): 60})
+    plan = Cost.one({Step(0.1, 0.4): 60})
     limit = Limit(1.02 * total_epsilon([plan], DELTA), DELTA, plan)
     assert not limit.shared
     assert limit.admits(in_order([plan.and_more({Step(0.09, 0.39): 1})]))  # no more than one of its own
     assert limit.admits(in_order([plan]))
     for other in ({Step(1.0, 0.001): 1}, {Step(0.001, 0.41): 1}, {Step(0.1, 0.1): 1, Step(1.0, 0.001): 1}):
         assert not limit.admits(in_order([plan.and_more(other)]))
-    assert not limit.admits(in_order([plan, one_cost({Step(1.0, 0.001): 1})]))
+    assert not limit.admits(in_order([plan, Cost.one({Step(1.0, 0.001): 1})]))
 
 
 def test_small_runs_that_are_alike_compose_as_one_and_others_by_their_own_epsilons(tmp_path):
@@ -134,7 +133,7 @@ def test_small_runs_that_are_alike_compose_as_one_and_others_by_their_own_epsilo
     for number in range(4):
         account.reserve(f"alike {number}", run, OWN)
     state = account.state()
-    assert state.limit.chosen(state.uses()) == total_epsilon([one_cost({Step(0.01, 1.0): 120})], 1e-5 / 3)
+    assert state.limit.chosen(state.uses()) == total_epsilon([Cost.one({Step(0.01, 1.0): 120})], 1e-5 / 3)
     with pytest.raises(LimitReached):
         account.reserve("other", other, OWN)
     several = DatasetAccount(tmp_path, "several")
@@ -144,11 +143,11 @@ def test_small_runs_that_are_alike_compose_as_one_and_others_by_their_own_epsilo
     first, second, third = several.state().limit.filters(several.state().uses())
     assert first > 10.0 and second == math.inf
     shares = [(run, 1 / 2), (other, 1 / 6)]
-    assert third == pytest.approx(math.fsum(total_epsilon([one_cost(c)], w * 1e-5 / 3) for c, w in shares), rel=1e-9)
+    assert third == pytest.approx(math.fsum(total_epsilon([Cost.one(c)], w * 1e-5 / 3) for c, w in shares), rel=1e-9)
 
 
 def test_a_share_of_a_delta_too_small_to_compute_fits_by_the_other_filters_alone():
-    costs = [one_cost({Step(1.0, 0.05): 1})] * 12
+    costs = [Cost.one({Step(1.0, 0.05): 1})] * 12
     for delta in (1e-10, 1e-9, 1e-8):
         limit, uses = Limit(2.0, delta, costs[0]), in_order(costs)
         divergences, alike, summed = limit.filters(uses)
@@ -158,7 +157,7 @@ def test_a_share_of_a_delta_too_small_to_compute_fits_by_the_other_filters_alone
 
 def test_a_filter_s_order_follows_from_the_limit_alone_so_that_what_runs_take_adds_up():
     """An order that was best for what has run would have been chosen by what it released."""
-    first, second = one_cost({Step(0.1, 0.4): 60}), one_cost({Step(1.0, 0.2): 3})
+    first, second = Cost.one({Step(0.1, 0.4): 60}), Cost.one({Step(1.0, 0.2): 3})
     for epsilon in (0.3, 1.0, 3.0, 10.0):
         orders = {Limit(epsilon, DELTA, plan).order for plan in (None, first, second)}
         assert len(orders) == 1
@@ -188,7 +187,7 @@ def test_a_share_s_part_of_delta_never_changes_and_all_parts_are_no_more_than_on
     account.reserve("3", plan, OWN)  # it goes on with what it was let in with
     account.extend("3", {Step(0.1, 0.2): 1})
     uses = account.state().uses()
-    assert [share.cost for share in account.state().runs["3"].shares] == [one_cost(plan), one_cost({Step(0.1, 0.2): 1})]
+    assert [share.cost for share in account.state().runs["3"].shares] == [Cost.one(plan), Cost.one({Step(0.1, 0.2): 1})]
     weights = [share.weight for use in uses for share in use.shares]
     assert len(weights) == 6 and min(weights) > 0 and sum(weights) < 1
 
@@ -196,14 +195,14 @@ def test_a_share_s_part_of_delta_never_changes_and_all_parts_are_no_more_than_on
 def test_a_first_plan_stays_the_first_when_its_run_goes_on_with_another(tmp_path):
     """Else whoever saw what it released would choose which plan is admitted as if nothing had been released."""
     account, step = DatasetAccount(tmp_path, "people"), Step(0.1, 0.4)
-    account.limit(total_epsilon([one_cost({step: 60})], DELTA), DELTA)
+    account.limit(total_epsilon([Cost.one({step: 60})], DELTA), DELTA)
     account.reserve("first", {step: 60}, OWN)
     account.settle("first", {step: 1}, None)
     other = {step: 1, Step(1.0, 0.15): 1}
-    assert total_epsilon([one_cost(other)], DELTA) < 0.8 * account.state().epsilon
+    assert total_epsilon([Cost.one(other)], DELTA) < 0.8 * account.state().epsilon
     with pytest.raises(LimitReached):
         account.reserve("first", other, OWN)
-    assert account.state().first == one_cost({step: 60})
+    assert account.state().first == Cost.one({step: 60})
     account.reserve("another", {step: 59}, OWN)  # more of its own step, in whichever run
 
 
@@ -214,7 +213,7 @@ def test_a_first_plan_stays_until_nobody_has_released_or_may(tmp_path):
     account.reserve("first", plan, OWN)
     account.reserve("second", {Step(1.0, 0.1): 1}, OWN)
     account.settle("first", {}, None)
-    assert account.state().first == one_cost(plan)
+    assert account.state().first == Cost.one(plan)
     account.settle("second", {}, None)
     assert account.state().first is None
 
@@ -227,14 +226,14 @@ def test_a_run_that_released_nothing_is_not_the_first(tmp_path):
     account.reserve("first", {Step(1.0, 0.2): 1}, OWN)
     account.reserve("failed", {Step(0.1, 0.2): 60}, OWN)
     state = account.state()
-    assert state.limit is not None and state.limit.first == one_cost({Step(1.0, 0.2): 1})
+    assert state.limit is not None and state.limit.first == Cost.one({Step(1.0, 0.2): 1})
     assert [run.leads for run in state.runs.values()] == [True, False]
     assert list(state.runs) == ["first", "failed"]
 
 
 @pytest.mark.parametrize("plan", [{Step(1.0, 0.3): 1}, {Step(0.1, 0.4): 60}, {Step(0.01, 1.0): 300}])
 def test_that_runs_may_be_chosen_costs_less_than_a_quarter_of_epsilon(plan):
-    taken = [one_cost(plan)] * 3
+    taken = [Cost.one(plan)] * 3
     exact = total_epsilon(taken, DELTA)
     assert exact <= Limit(exact, DELTA, taken[0]).chosen(in_order(taken)) <= 1.25 * exact
 
@@ -242,7 +241,7 @@ def test_that_runs_may_be_chosen_costs_less_than_a_quarter_of_epsilon(plan):
 @pytest.mark.parametrize("order", [1.5, 4.0, 21.6])
 def test_divergences_of_every_kind_of_release_are_those_of_closed_forms(order: float):
     def of(step: Step) -> float:
-        return divergence(one_cost({step: 1}), order)
+        return divergence(Cost.one({step: 1}), order)
 
     assert of(Step(1.0, 0.4)) == pytest.approx(order * 0.08, rel=1e-12)
     assert of(Step(0.1, 0.4)) == renyi_divergence(Step(0.1, 0.4), order)
@@ -261,7 +260,7 @@ def test_divergences_of_every_kind_of_release_are_those_of_closed_forms(order: f
 @pytest.mark.parametrize("order", [1.5, 21.608])
 def test_slices_of_which_some_are_hardly_ever_seen_have_a_divergence_too(d: int, k: int, order: float):
     exact = k / (order - 1) * log_moment(d, order * (order - 1) / 2)
-    assert exact <= divergence(one_cost({Step(1.0, 1.0, slicing=Slicing(d, k)): 1}), order) <= 2.0 * exact
+    assert exact <= divergence(Cost.one({Step(1.0, 1.0, slicing=Slicing(d, k)): 1}), order) <= 2.0 * exact
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -270,7 +269,7 @@ def test_slices_of_which_some_are_hardly_ever_seen_have_a_divergence_too(d: int,
     st.floats(0.3, 4.0),
 )
 def test_what_is_admitted_is_within_the_limit_as_a_fixed_plan_too(steps: list[Step], epsilon: float):
-    costs = [one_cost({step: 3}) for step in steps]
+    costs = [Cost.one({step: 3}) for step in steps]
     if Limit(epsilon, DELTA, costs[0]).admits(in_order(costs)):
         counts: dict[Step, int] = {}
         for step in steps:
@@ -281,5 +280,5 @@ def test_what_is_admitted_is_within_the_limit_as_a_fixed_plan_too(steps: list[St
 def test_a_record_pays_for_the_dearest_of_a_run_s_groups():
     parts = [{Step(1.0, 0.2): 1}, {Step(0.1, 0.5): 40}]
     both = Cost.of(parts)
-    assert divergence(both, 8.0) == max(divergence(one_cost(part), 8.0) for part in parts)
+    assert divergence(both, 8.0) == max(divergence(Cost.one(part), 8.0) for part in parts)
     assert room(Limit(2.0, DELTA, both), in_order([both])) < 2.0

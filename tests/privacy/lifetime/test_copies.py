@@ -14,7 +14,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.federation.engines.pool import settle_run
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, spend_together
 from fedsw.privacy.accounting.journal import Journal
-from fedsw.privacy.accounting.lifetime import About, DatasetAccount, Reservation, cost_of_ledger
+from fedsw.privacy.accounting.lifetime import About, Cost, DatasetAccount, Reservation
 from tests.privacy.lifetime.test_runs import counted, failing
 
 pytestmark = pytest.mark.usefixtures("accounts")
@@ -119,7 +119,7 @@ def test_a_copy_whose_ledger_is_as_long_is_told_by_its_digest(account, tmp_path)
         assert other.head().sequence == 2
         for refused in (
             lambda: account.require_newest("run", copy),
-            lambda: account.settle("run", cost_of_ledger(other), other),
+            lambda: account.settle("run", Cost.of_ledger(other), other),
         ):
             with pytest.raises(LedgerReplaced, match="remembers its release 2"):
                 refused()
@@ -158,8 +158,8 @@ def test_the_runs_of_one_account_go_on_side_by_side(account, tmp_path):
         for round_ in range(1, 5):
             one.spend(round_, 0, ROUND, 1.0)
             two.spend(round_, 0, ROUND, 1.0)
-        account.settle("run", cost_of_ledger(one), one)
-        account.settle("other", cost_of_ledger(two), two)
+        account.settle("run", Cost.of_ledger(one), one)
+        account.settle("other", Cost.of_ledger(two), two)
     assert {sum(run.steps.values()) for run in account.state().runs.values()} == {4}
 
 
@@ -222,7 +222,7 @@ def test_a_run_killed_at_any_point_goes_on_and_its_copies_only_if_nothing_was_re
         assert not released.exists()
     with limited(account, path) as ledger:
         ledger.spend(3, 0, ROUND, 1.0)
-        account.settle("run", cost_of_ledger(ledger), ledger)
+        account.settle("run", Cost.of_ledger(ledger), ledger)
     assert steps_of(account) == charged + 1
     with pytest.raises(LedgerReplaced):
         limited(account, copy)
@@ -237,7 +237,7 @@ def test_an_account_whose_last_rows_are_gone_or_older_lets_no_copy_go_on(account
     with limited(account, tmp_path / "first.sqlite") as ledger:
         for round_ in range(2, 6):
             ledger.spend(round_, 0, ROUND, 1.0)
-        account.settle("run", cost_of_ledger(ledger), ledger)
+        account.settle("run", Cost.of_ledger(ledger), ledger)
     before = account.state()
     for put_back in (None, older):
         shutil.rmtree(rows, ignore_errors=True)
@@ -247,7 +247,7 @@ def test_an_account_whose_last_rows_are_gone_or_older_lets_no_copy_go_on(account
         with pytest.raises(LedgerReplaced, match=says):
             account.require_newest("run", copy)
         with Ledger.open(copy) as other, pytest.raises(LedgerReplaced, match=says):
-            account.settle("run", cost_of_ledger(other), other)
+            account.settle("run", Cost.of_ledger(other), other)
     shutil.rmtree(rows)
     with Ledger.open(copy) as other, pytest.raises(LedgerReplaced, match="is missing"):
         other.limiter = Reservation(account, "run")

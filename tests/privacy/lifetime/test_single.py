@@ -18,11 +18,10 @@ from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced, Spending, S
 from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import (
     About,
+    Cost,
     DatasetAccount,
     LimitReached,
-    cost_of_ledger,
     counting,
-    one_cost,
     total_epsilon,
 )
 from fedsw.privacy.mechanisms import MECHANISMS
@@ -58,7 +57,7 @@ def together(*paths):
     costs = []
     for path in paths:
         with Ledger.open(path, read_only=True) as ledger:
-            costs.append(cost_of_ledger(ledger))
+            costs.append(Cost.of_ledger(ledger))
     return total_epsilon(costs, DELTA)
 
 
@@ -190,7 +189,7 @@ def test_what_was_not_planned_is_asked_for_release_by_release_and_makes_no_empty
             assert people.state().first is None
             for round_ in range(2):
                 ledger.spend(round_, 0, own, 1.0)
-        assert people.state().first == one_cost({Step(1.0, 0.1): 1})
+        assert people.state().first == Cost.one({Step(1.0, 0.1): 1})
         with pytest.raises(LimitReached), counting(ledger, people, {}, about):
             ledger.spend(9, 0, [Charge("all", 1.0, 1.0)], 1.0)
     people.reserve("other", {Step(0.05, 0.2): 20}, about)

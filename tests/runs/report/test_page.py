@@ -16,7 +16,7 @@ from markupsafe import Markup
 from fedsw._tools.text import measured, upward
 from fedsw.cli.app import main
 from fedsw.privacy.accounting import Charge, Ledger, Step
-from fedsw.privacy.accounting.lifetime import one_cost, total_epsilon
+from fedsw.privacy.accounting.lifetime import Cost, total_epsilon
 from fedsw.privacy.accounting.selection import Repetitions, Selection
 from fedsw.runs.accounts import cost_of_run, spent_by
 from fedsw.runs.page import _content as content
@@ -173,7 +173,7 @@ def test_the_best_of_several_runs_counts_with_its_selection_beside_others(tmp_pa
     with Ledger.create(tmp_path / LEDGER, groups=("all",), delta=1e-4, epsilon=2.0, selection=selection) as ledger:
         assert cost_of_run(tmp_path).steps == {}
         ledger.spend(0, 0, [Charge("all", 1.0, 0.1)], 1.0)
-    alone = total_epsilon([one_cost({Step(1.0, 0.1): 1})], 1e-4)
+    alone = total_epsilon([Cost.one({Step(1.0, 0.1): 1})], 1e-4)
     assert total_epsilon([cost_of_run(tmp_path)], 1e-4) > 1.5 * alone
 
 

@@ -5,14 +5,8 @@ Source: docs/guarantees/ledger.md.
 
 from fedsw.privacy.accounting.lifetime._bound import (
     Bound,
-    bind,
-    bind_again,
-    bound_in,
-    bound_to,
     counting,
     require_same,
-    settle,
-    unbind,
 )
 from fedsw.privacy.accounting.lifetime._chosen import Limit, Share, Use, in_order, room
 from fedsw.privacy.accounting.lifetime._dataset_account import (
@@ -31,9 +25,6 @@ from fedsw.privacy.accounting.lifetime.composing import (
     Counts,
     added,
     composed_epsilon,
-    cost_beside_others,
-    cost_of_ledger,
-    one_cost,
     planned,
     total_epsilon,
 )
@@ -58,20 +49,11 @@ __all__ = [
     "accounts_folder",
     "accounts_in",
     "added",
-    "bind",
-    "bind_again",
-    "bound_in",
-    "bound_to",
     "composed_epsilon",
-    "cost_beside_others",
-    "cost_of_ledger",
     "counting",
     "in_order",
-    "one_cost",
     "planned",
     "require_same",
     "room",
-    "settle",
     "total_epsilon",
-    "unbind",
 ]

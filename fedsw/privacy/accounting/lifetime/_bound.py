@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fedsw._tools import files
 from fedsw.privacy.accounting._ledger import Ledger, account_beside
-from fedsw.privacy.accounting.journal import memory_of, remembered
+from fedsw.privacy.accounting.journal import Head
 from fedsw.privacy.accounting.lifetime._dataset_account import About, DatasetAccount, Reservation
-from fedsw.privacy.accounting.lifetime.composing import NO_NOISE, Counts, cost_of_ledger
+from fedsw.privacy.accounting.lifetime.composing import NO_NOISE, Cost, Counts
 
 _BOUND = ".account.json"
 _LEDGER = ".sqlite"
@@ -32,88 +32,100 @@ class Bound:
     run: str
     answers: Path | None = None
 
+    @classmethod
+    def of(cls, path: Path) -> Bound | None:
+        """What a ledger is bound to; None if it belongs to no account."""
+        try:
+            content = json.loads(account_beside(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        folder, within = Path(content["folder"]), content.get("within")
+        around = None if within is None else DatasetAccount(folder, within)
+        answers = content.get("answers")
+        account = DatasetAccount(folder, content["data"], around)
+        return cls(account, content["run"], None if answers is None else Path(answers))
 
-def bind(path: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
-    """Write down beside a ledger, which need not exist, that it belongs to an account."""
-    files.new_folder(path.parent)
-    content = {"data": account.data, "folder": str(account.folder.resolve()), "run": run, "ledger": path.name}
-    if account.within is not None:
-        content["within"] = account.within.data
-    if answers is not None:
-        content["answers"] = str(answers.resolve())
-    files.replace(account_beside(path), json.dumps(content).encode())
+    def write(self, path: Path) -> None:
+        """Write this down beside a ledger, which need not exist."""
+        files.new_folder(path.parent)
+        account = self.account
+        content = {"data": account.data, "folder": str(account.folder.resolve()), "run": self.run, "ledger": path.name}
+        if account.within is not None:
+            content["within"] = account.within.data
+        if self.answers is not None:
+            content["answers"] = str(self.answers.resolve())
+        files.replace(account_beside(path), json.dumps(content).encode())
+
+    def write_alone(self, path: Path) -> None:
+        """Write this down beside a ledger in place of any other run: one ledger has one run.
+
+        What another run set aside, whose ledger never began here, is given back.
+
+        Raises:
+            ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
+        """
+        before = Bound.of(path)
+        if before is not None and (before.run, before.account.path) != (self.run, self.account.path):
+            if before.answers is None and _begun(path):
+                raise ValueError(
+                    f"{path} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
+                    f"{before.account.data!r}, and this is run {self.run[:12]!r} in that of {self.account.data!r}; "
+                    "give every run a folder of its own"
+                )
+            before.settle(path)
+        self.write(path)
+
+    def settle(self, path: Path) -> None:
+        """Make a ledger's run count with what its newest ledger says it spent."""
+        if self.answers is not None or not _begun(path):
+            if self.run in self.account.state().runs:
+                released = self.answers is not None and self.answers.exists()
+                self.account.settle(self.run, NO_NOISE if released else {}, None)
+            elif self.account.within is not None:  # it was refused, or ended, before it set anything aside
+                self.account.within.settle_among(self.run)
+            return
+        head = Head.remembered(path)
+        with Ledger.open(path) as ledger:
+            if head is not None:
+                ledger.require(head, Head.file_beside(path).name)
+            self.account.settle(self.run, Cost.of_ledger(ledger), ledger)
+
+    @staticmethod
+    def settle_in(folder: Path) -> list[str]:
+        """Settle every ledger of a folder that belongs to an account; returns the data sets' names, one a ledger."""
+        settled = []
+        for path in _bound_in(folder):
+            if (bound := Bound.of(path)) is not None:
+                bound.settle(path)
+                settled.append(bound.account.data)
+        return settled
+
+    @staticmethod
+    def give_back_in(folder: Path) -> None:
+        """Give back what was set aside for ledgers of a folder that were never begun: their run was refused."""
+        for path in _bound_in(folder):
+            if not _begun(path):
+                if (bound := Bound.of(path)) is not None:
+                    bound.settle(path)
+                _unbind(path)
 
 
-def bind_again(path: Path, account: DatasetAccount, run: str, answers: Path | None = None) -> None:
-    """Write down that a ledger belongs to an account as this run, and to no other: one ledger has one run.
-
-    What another run set aside, whose ledger never began here, is given back.
-
-    Raises:
-        ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
-    """
-    before = bound_to(path)
-    if before is not None and (before.run, before.account.path) != (run, account.path):
-        if before.answers is None and _begun(path):
-            raise ValueError(
-                f"{path} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
-                f"{before.account.data!r}, and this is run {run[:12]!r} in that of {account.data!r}; give every run a "
-                "folder of its own"
-            )
-        settle(path)
-    bind(path, account, run, answers)
-
-
-def unbind(path: Path) -> None:
+def _unbind(path: Path) -> None:
     """Forget that a ledger that was never begun belongs to an account."""
     account_beside(path).unlink(missing_ok=True)
 
 
 def _begun(path: Path) -> bool:
-    return path.exists() or remembered(path) is not None
+    return path.exists() or Head.remembered(path) is not None
 
 
-def bound_to(path: Path) -> Bound | None:
-    """The account that a ledger belongs to; None if it belongs to none."""
-    try:
-        content = json.loads(account_beside(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    folder, within = Path(content["folder"]), content.get("within")
-    around = None if within is None else DatasetAccount(folder, within)
-    answers = content.get("answers")
-    return Bound(
-        DatasetAccount(folder, content["data"], around), content["run"], None if answers is None else Path(answers)
-    )
-
-
-def bound_in(folder: Path) -> list[Path]:
+def _bound_in(folder: Path) -> list[Path]:
     """The ledgers of a folder that belong to an account, whether they were begun or not."""
     ledgers = []
     for beside in sorted(folder.glob(f"?*{_BOUND}")):
         named = json.loads(beside.read_text(encoding="utf-8")).get("ledger")
         ledgers.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
     return ledgers
-
-
-def settle(path: Path) -> bool:
-    """Make a ledger's run count with what its newest ledger says it spent; False if it belongs to no account."""
-    bound = bound_to(path)
-    if bound is None:
-        return False
-    if bound.answers is not None or not _begun(path):
-        if bound.run in bound.account.state().runs:
-            released = bound.answers is not None and bound.answers.exists()
-            bound.account.settle(bound.run, NO_NOISE if released else {}, None)
-        elif bound.account.within is not None:  # it was refused, or its process ended, before it set anything aside
-            bound.account.within.settle_among(bound.run)
-        return True
-    head = remembered(path)
-    with Ledger.open(path) as ledger:
-        if head is not None:
-            ledger.require(head, memory_of(path).name)
-        bound.account.settle(bound.run, cost_of_ledger(ledger), ledger)
-    return True
 
 
 def require_same(named: DatasetAccount | None, bound: DatasetAccount | None, path: Path) -> None:
@@ -139,23 +151,23 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
     LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
     a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.
     """
-    bound = bound_to(ledger.path)
+    bound = Bound.of(ledger.path)
     require_same(account, None if bound is None else bound.account, ledger.path)
     if account is None:
         yield
         return
     run = ledger.identity
     account.newest.require(run, ledger, account.state().runs.get(run))
-    bind(ledger.path, account, run)
+    Bound(account, run).write(ledger.path)
     try:
-        account.reserve(run, cost_of_ledger(ledger).and_more(more), about)
+        account.reserve(run, Cost.of_ledger(ledger).and_more(more), about)
     except BaseException:
         if bound is None:
-            unbind(ledger.path)
+            _unbind(ledger.path)
         raise
     before, ledger.limiter = ledger.limiter, Reservation(account, run)
     try:
         yield
     finally:
         ledger.limiter = before
-        account.settle(run, cost_of_ledger(ledger), ledger)
+        account.settle(run, Cost.of_ledger(ledger), ledger)

@@ -18,7 +18,6 @@ from fedsw.privacy.accounting.lifetime.composing import (
     Cost,
     Counts,
     counted,
-    one_cost,
     total_epsilon,
     uncovered,
     worst_of,
@@ -72,7 +71,7 @@ def lacking(cost: Cost, paid: Cost | None) -> Cost | None:
     if paid is None:
         return cost if cost.steps else None
     rest = worst_of(paid.lacks(part) for part in cost.parts)
-    return one_cost(rest) if rest else None
+    return Cost.one(rest) if rest else None
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Limit:
             return math.inf
         step = max(self.first.steps, key=self.first.steps.__getitem__)
         alone = all(set(part) <= {step} for part in self.first.parts)
-        longest = one_cost({}) if alone else self.first
+        longest = Cost.one({}) if alone else self.first
         for use in uses:
             beyond = [self.first.lacks(part) for part in use.cost.parts] if use.leads and not alone else use.cost.parts
             copies = [_copies(part, step) for part in beyond]
@@ -184,7 +183,7 @@ def _copies(steps: Counts, step: Step) -> int | None:
 
 def room(limit: Limit, uses: Sequence[Use], like: Cost | None = None) -> float:
     """Epsilon, at the limit's delta, of the largest run of a given shape that still fits, to 0.1 percent; 0 if none."""
-    shape = like or one_cost({Step(1.0, 1.0): 1})
+    shape = like or Cost.one({Step(1.0, 1.0): 1})
     weight = next_weight([share for use in uses for share in use.shares])
 
     def fits(factor: float) -> bool:

@@ -24,9 +24,6 @@ from fedsw.privacy.accounting.journal import (
     LedgerBusy,
     LedgerDamaged,
     LedgerReplaced,
-    memory_of,
-    remember,
-    remembered,
 )
 from fedsw.privacy.accounting.lifetime._chosen import room
 from fedsw.privacy.accounting.lifetime.composing import (
@@ -35,7 +32,6 @@ from fedsw.privacy.accounting.lifetime.composing import (
     added,
     as_row,
     counted,
-    one_cost,
     total_epsilon,
     uncovered,
 )
@@ -156,7 +152,7 @@ class DatasetAccount:
             LedgerReplaced, LedgerDamaged: as `state`; also if a witness's row is not in the file.
             LedgerBusy: if another process writes for a minute.
         """
-        planned = one_cost(steps).counted()
+        planned = Cost.one(steps).counted()
         with self._writing() as (journal, state):
             for head, by in witnesses:
                 self._require(journal, head, by)
@@ -216,7 +212,7 @@ class DatasetAccount:
             if ledger is not None:
                 self.newest.follow(run, ledger)
                 head = [ledger.head().sequence, ledger.head().digest]
-            row = {"kind": "settled", "run": run, **_as_row(one_cost(spent).counted()), "ledger": head}
+            row = {"kind": "settled", "run": run, **_as_row(Cost.one(spent).counted()), "ledger": head}
             self._append(journal, row)
             settled = journal.head
         if self.within is not None:
@@ -300,18 +296,18 @@ class DatasetAccount:
 
     def _append(self, journal: Journal, row: Mapping[str, Any]) -> None:
         journal.append(f"{journal.head.sequence + 1}/{row['kind']}", dict(row))
-        remember(self.path, journal.head)
+        journal.head.remember(self.path)
 
     def _require_remembered(self, journal: Journal | None) -> None:
-        head = remembered(self.path)
+        head = Head.remembered(self.path)
         if head is None:
             return
         if journal is None:
             raise LedgerReplaced(
-                f"{self.path} is gone, but {memory_of(self.path).name} remembers its row {head.sequence}; put the "
-                "account back: without it nobody knows what was spent"
+                f"{self.path} is gone, but {Head.file_beside(self.path).name} remembers its row {head.sequence}; put "
+                "the account back: without it nobody knows what was spent"
             )
-        self._require(journal, head, memory_of(self.path).name)
+        self._require(journal, head, Head.file_beside(self.path).name)
 
     def _require(self, journal: Journal, head: Head, by: str) -> None:
         if not journal.passes(head):
@@ -358,7 +354,7 @@ def _with_taken(planned: Cost, taken: Cost) -> Cost:
     """A plan of a run that goes on, with what it counts with already; by groups where those cover what was taken."""
     if all(not planned.lacks(part) for part in taken.parts):
         return planned
-    return one_cost(added(planned.steps, uncovered(taken.steps, planned.steps)))
+    return Cost.one(added(planned.steps, uncovered(taken.steps, planned.steps)))
 
 
 def _as_row(cost: Cost) -> dict[str, Any]:

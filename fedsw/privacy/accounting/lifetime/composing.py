@@ -100,6 +100,23 @@ class Cost:
                 parts = [other for other in parts if uncovered(other, group)] + [group]
         return cls(worst_of(parts), tuple(parts) or ({},))
 
+    @staticmethod
+    def one(steps: Counts | Cost) -> Cost:
+        """The cost of a run of one group; a `Cost` as it is."""
+        return steps if isinstance(steps, Cost) else Cost(steps, (steps,))
+
+    @classmethod
+    def of_ledger(cls, ledger: Ledger) -> Cost:
+        """The steps that a run's ledger was charged for, by its groups."""
+        return cls.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
+
+    @classmethod
+    def beside_others(cls, ledger: Ledger) -> Cost:
+        """Cost of a run when composed with others: its ledger's, or its selection if it is the best of several."""
+        if ledger.selection is not None and ledger.released_rounds():
+            return cls.one({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
+        return cls.of_ledger(ledger)
+
     def lacks(self, steps: Counts) -> dict[Step, int]:
         """Steps missing from the cost for a group that takes these steps: none if a part covers them."""
         return min((uncovered(steps, part) for part in self.parts), key=lambda rest: sum(rest.values()))
@@ -111,11 +128,6 @@ class Cost:
     def counted(self) -> Cost:
         """The same of comparable steps."""
         return Cost(counted(self.steps.items()), tuple(counted(part.items()) for part in self.parts))
-
-
-def one_cost(steps: Counts | Cost) -> Cost:
-    """The cost of a run of one group; a `Cost` as it is."""
-    return steps if isinstance(steps, Cost) else Cost(steps, (steps,))
 
 
 def planned(step: Step, times: int) -> dict[Step, int]:
@@ -274,18 +286,6 @@ def _by_group(cost: Cost) -> Counts:
     if any(math.isinf(step.mu) for part in cost.parts for step in part):
         return NO_NOISE
     return {one_of(cost.parts): 1}
-
-
-def cost_of_ledger(ledger: Ledger) -> Cost:
-    """The steps that a run's ledger was charged for, by its groups."""
-    return Cost.of(counted(steps.items()) for steps in ledger.steps_by_group().values())
-
-
-def cost_beside_others(ledger: Ledger) -> Cost:
-    """Cost of a run when composed with others: `cost_of_ledger`, or its selection if it is the best of several."""
-    if ledger.selection is not None and ledger.released_rounds():
-        return one_cost({stated_step(renyi_of_best(ledger.selection.law, ledger.selection.plans)): 1})
-    return cost_of_ledger(ledger)
 
 
 @lru_cache(maxsize=512)
