@@ -18,8 +18,6 @@ from fedsw.data import Records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
 from fedsw.learning.models import flatten, load_flat
-from fedsw.learning.objectives import Objective
-from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.learning.tasks.task import Inputs
@@ -106,8 +104,8 @@ def _pairs(task: Problem, records: Records, genuine: Records, coins: NDArray[np.
 
 def _labels_are_free(task: Problem) -> bool:
     """Say whether a label may change without a public stratum changing, and a loss looks at it."""
-    goal = task.objective
-    free = isinstance(goal, Objective) and "label" not in goal.drawn_by
+    compared = task.objective.lone
+    free = compared is not None and compared.other_side is None and "label" not in compared.drawn_by
     return free and task.task.facts.target == "class"
 
 
@@ -217,15 +215,19 @@ class Attacker:
 
     def _matched(self, node: Node, outputs: Tensor, theta: Tensor, round_: int, attempt: int) -> tuple[Tensor, Tensor]:
         """Cotangents of every record, and the gradient of the other side where there is one; as in a round."""
-        objective, task = self._task.objective, self._task
-        directions = task.directions(round_, attempt)
-        if isinstance(objective, Objective):
-            cotangents = torch.cat(objective.cotangents(torch.split(outputs, node.sizes), directions))
-            return cotangents, torch.zeros(task.parameters, dtype=torch.float64)
-        assert self._public_side is not None and isinstance(objective, Matching)
-        sample = self._public_side.sample(theta, len(outputs), round_, attempt).cpu()
-        cotangents, other = objective.cotangents(outputs, sample, directions)
-        return cotangents, self._public_side.contribution(other.to(task.device)).cpu()
+        task, side = self._task, self._public_side
+        if (penalty := task.objective.lone) is None:
+            raise TypeError("the attack knows one shipped penalty; the objective has others, or several")
+
+        def sample(count: int) -> Tensor:
+            assert side is not None
+            return side.sample(theta, count, round_, attempt).cpu()
+
+        cells = [outputs] if side is not None else list(torch.split(outputs, node.sizes))
+        cotangents, other = penalty.pulled(cells, task.directions(round_, attempt), sample)
+        if side is None or other is None:
+            return torch.cat(cotangents), torch.zeros(task.parameters, dtype=torch.float64)
+        return torch.cat(cotangents), side.contribution(other.to(task.device)).cpu()
 
     def _contributions(
         self, theta: Tensor, side: Records, cotangents: Tensor | None, weight: float

@@ -40,7 +40,6 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import draw
 from fedsw.federation.trust.trust_model import served
 from fedsw.learning.models import flatten
-from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks import problem as problems
 from fedsw.learning.tasks.problem import Problem
@@ -127,7 +126,7 @@ class Neighbours:
             features[rows] = _row(task, strength, m if canarys else -m, jacobian=-1.0, loss=-1.0)
             if canarys and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
-                at = m * _JUST_BELOW if isinstance(task.objective, Matching) else m
+                at = m if task.objective.other_side is None else m * _JUST_BELOW
                 at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
                 features[canary_rows(genuine, rows)] = _row(task, strength, at, jacobian=jacobian, loss=1.0)
         return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
@@ -159,7 +158,7 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
         return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)
-    if isinstance(task.objective, Matching):
+    if task.objective.other_side is not None:
         why = "all codes at one pole of the ball, the canary's a little below and its Jacobian turned round"
     else:
         why = "the canary's group at M, the others at -M, the canary's Jacobian turned round"

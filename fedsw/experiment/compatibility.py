@@ -54,7 +54,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
 def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
     """Return the parts of a record that neighbours share and that are so public: "group", "label", both, or none.
 
-    Of a penalty of one's own only what is known before it is loaded (`Composite.fixed`).
+    Of a penalty of one's own only what is known before it is loaded (`PenaltyKind.fixed`).
     """
     if settings.privacy.sketch:
         return ()

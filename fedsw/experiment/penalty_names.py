@@ -26,7 +26,7 @@ class PenaltyKind:
             whatever the task has on the other side, ``"records"``.
         takes: which of `groups`, `classes` and `radius` it is made with; of one's own those that it has as fields.
         fixed: what of a record stays in the neighbours of its guarantee, since strata are drawn by it.
-        word: whose word its bound is; of one's own nobody knows before it is loaded (`Composite.word`).
+        word: whose word its bound is; of one's own nobody knows before it is loaded (`Objective.word`).
         beside: whether it may be one of several (objective.also).
         canary: whether `fedsw audit --canary` has worst neighbours of it.
         custom: whether it is named as `module:Name`, so that its code is somebody's own.

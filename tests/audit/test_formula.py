@@ -11,7 +11,7 @@ from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
 from fedsw.learning.objectives import Clip
-from fedsw.learning.tasks.compared import compared_by, composite_of
+from fedsw.learning.tasks.compared import compared_by, objective_of
 from fedsw.privacy.sensitivity import SLACK
 
 PARITY = {"penalty": "statistical-parity", "weight": 0.15}
@@ -26,7 +26,7 @@ def both(also, penalty, bound, scale=1.0):
     weights = {"objective": {"penalty": penalty, "alpha": 0.3, "also": list(also)}, "privacy": {"bound": bound}}
     clip = {"output": 0.8 * scale, "jacobian": 0.6, "loss": 1.7}
     chosen = parse_experiment({"name": "formula", **weights, "clip": clip})
-    objective = composite_of(chosen, SHAPE)
+    objective = objective_of(chosen, SHAPE)
     norms = Clip(clip["output"], clip["jacobian"], clip["loss"])
     widths = [each.width for each in compared_by(objective, 3, norms)]
     spreads = [math.ceil(5 / d) / 5 for d in widths]

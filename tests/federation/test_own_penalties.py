@@ -16,7 +16,7 @@ from fedsw.experiment.choices import CodeRefused, modules_of
 from fedsw.experiment.penalty_names import PENALTIES, PenaltyKind
 from fedsw.experiment.sources import Shape
 from fedsw.federation.node.limits import require_modules, require_proven
-from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import STATED
 from fedsw.runs.report.facts import promise
@@ -79,10 +79,10 @@ def test_a_penalty_of_ones_own_that_cannot_hold_is_refused_before_a_record_is_re
 
 
 def test_parts_are_for_the_groups_and_classes_of_the_data_set():
-    composite = composite_of(small(FAIR), Shape(4, ("a", "b", "c"), 5, 0))
+    composite = objective_of(small(FAIR), Shape(4, ("a", "b", "c"), 5, 0))
     assert [len(part.cells) for part in composite.parts] == [3, 15]
     with pytest.raises(ExperimentError, match="compares 2 groups, and the data set has 3"):
-        composite_of(small(MEANS), Shape(4, ("a", "b", "c"), 5, 0))
+        objective_of(small(MEANS), Shape(4, ("a", "b", "c"), 5, 0))
 
 
 def test_a_penalty_of_parts_trains_what_its_parts_do_bit_for_bit(federation):
@@ -150,7 +150,7 @@ def test_a_derivative_that_is_no_number_moves_nothing_and_stops_no_round(federat
     summary = federation.run(small(f"objective.penalty={MODULE}:Upset", "objective.alpha=1.0", *NOISE))
     assert summary["status"] == "completed" and summary["released_rounds"] == 2
     composite = Problem.from_experiment(small(f"objective.penalty={MODULE}:Upset")).objective
-    pulled = composite.cotangents([[torch.zeros(30, 1), torch.ones(4, 1)]], [torch.ones(1, 1)], lambda *_: None)
+    pulled, _ = composite.cotangents([[torch.zeros(30, 1), torch.ones(4, 1)]], [torch.ones(1, 1)], lambda *_: None)
     assert all(bool(rows.isfinite().all()) for rows in pulled[0]) and not pulled[0][0].any() and pulled[0][1].any()
 
 

@@ -54,7 +54,7 @@ def test_what_is_charged_and_noised_leaves_room_for_single_precision(alpha, pena
     plan, members = _plan(*choices, sizes=((100,) * cells, (150,) * cells))
     drawn = draw(plan, members, round_=1, attempt=0)
     task = plan.task
-    exact = task.objective.sensitivities(drawn.batch, task.clip, d=task.dimension, spread=1.0, bound=bound)
+    exact = task.objective.parts[0].sensitivities(drawn.batch, task.clip, d=task.dimension, spread=1.0, bound=bound)
     charged = charges(plan, drawn, task.sensitivities(drawn.batch, [1.0]))
     for proved, charge, planned in zip(exact, charged, plan.sensitivities, strict=True):
         assert charge.sensitivity >= proved.value * SLACK * (1 - 1e-12)

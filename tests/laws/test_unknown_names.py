@@ -23,8 +23,9 @@ from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.task_kinds import Facts
 from fedsw.experiment.trust import trust_model
 from fedsw.learning.objectives import Clip, Objective, histograms
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives._matching import Matching
+from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.penalties import Stated
 from fedsw.learning.tasks import compared
 from fedsw.privacy.accountants import ACCOUNTANTS, accountant_named, require_noise
 from fedsw.privacy.accounting import Step, epsilon_by
@@ -37,7 +38,6 @@ from tests.privacy.test_unknown import DECIDING
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = {*PENALTIES, *ACCOUNTANTS, *MECHANISMS, *RELATIONS, "class", "numbers", "add-remove"}
 CONSTANTS = {"GAUSSIAN", "LAPLACE", "NO_NOISE", "REPLACE_ONE", "REPLACE_ANY", "ADD_OR_REMOVE"}
-PARTS = {"Objective", "Matching", "Composite", "StatedPart", "Parity", "EqualizedOdds", "ToSample", "Stated"}
 SPOKEN = re.compile(r"penalt|accountant|mechanism|noise|relation|target|takes", re.IGNORECASE)
 """What a comparison is about where a name is a word for other things, too."""
 
@@ -46,12 +46,8 @@ VALIDATED = "`Facts` takes known targets alone"
 RAISES = "the last branch raises"
 ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
 DECIDES = {
-    "audit/_canaries.py:Attacker._matched": RAISES,
     "audit/_canaries.py:_labels_are_free": ATTACK,
-    "audit/_neighbours.py:Neighbours.records": ATTACK,
-    "audit/_neighbours.py:worst_neighbours": ATTACK,
     "audit/record/_folder.py:Folder.delta": "the larger delta is for every accountant that is not pure",
-    "audit/record/_folder.py:Folder.penalties": RAISES,
     "audit/record/_sums_row.py:check": "one check more for pld; the others have theirs",
     "audit/record/_promise.py:_fixed": "the names are those of `Folder.penalties`, which raises",
     "audit/record/_promise.py:_sentence": "the larger delta is for every accountant that is not pure",
@@ -71,36 +67,8 @@ DECIDES = {
     "experiment/sections/_privacy.py:Privacy._consistent": "every relation but one is refused",
     "experiment/sources.py:load_dataset": VALIDATED,
     "experiment/sources.py:stated_shape": VALIDATED,
-    "federation/trust/central/rounds.py:Rounds._matched": RAISES,
-    "federation/trust/distributed/_ranked.py:Ranks.__init__": LOOKED_UP,
-    "federation/trust/distributed/_ranked.py:Ranks._sample": LOOKED_UP,
-    "federation/trust/distributed/_ranked.py:Ranks.of": LOOKED_UP,
-    "federation/trust/distributed/_ranked.py:ranked_by": RAISES,
-    "federation/trust/distributed/_ranked.py:table_errors": LOOKED_UP,
-    "federation/trust/local_gradient/_noising.py:objective_of": RAISES,
     "federation/trust/local_release/__init__.py:LocalReleased.accountant": "the door asks whether it takes the noise",
-    "learning/objectives/composite.py:Composite.cotangents": RAISES,
-    "learning/objectives/composite.py:with_slack": "whatever is no composite is asked for its own sensitivities",
-    "learning/objectives/histograms.py:_between": RAISES,
-    "learning/objectives/histograms.py:_reach": RAISES,
-    "learning/objectives/histograms.py:_weight": RAISES,
-    "learning/objectives/penalties.py:require_bound": "whatever has cotangents and a bound is challenged by them",
-    "runs/single/_begun.py:_values": "a digest: what is no objective is written as it is",
-    "runs/single/objective.py:Objective.__post_init__": "one check more for a sample",
-    "runs/single/objective.py:Objective._sample": RAISES,
-    "learning/tasks/compared.py:compared_by": "whatever is no composite is one penalty on the task's outputs",
-    "learning/tasks/compared.py:require_stated": "what is stated is tried; a proven part has nothing to try",
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
-    "learning/tasks/problem.py:Problem._require_stated": (
-        "whatever is no composite has a proven bound, or raised before"
-    ),
-    "learning/tasks/problem.py:Problem.heads": "whatever is no composite compares the task's outputs",
-    "learning/tasks/problem.py:Problem.prior_sample": RAISES,
-    "learning/tasks/problem.py:Problem.private_parameters": (
-        "whatever is not known has private parameters, and is clipped"
-    ),
-    "learning/tasks/problem.py:_objective": RAISES,
-    "learning/tasks/public_side.py:public_side_of": RAISES,
 }
 """Every function that decides by such a name, after its file, and why what is unknown goes no further there."""
 
@@ -126,8 +94,6 @@ def compares(node: ast.AST) -> bool:
             parts = [node.left, *node.comparators]
         case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=[_, *_]):
             parts = [node.func, *node.args]
-        case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
-            return bool({each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)} & PARTS)
         case _:
             return False
     words = {each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)}
@@ -152,7 +118,6 @@ def test_every_place_that_decides_by_such_a_name_is_listed_with_why_an_unknown_o
         "mechanism == LAPLACE",
         "relation != 'replace-one'",
         "facts.target == 'numbers'",
-        "isinstance(part, Objective | Matching)",
     ],
 )
 def test_a_comparison_is_seen_however_it_is_written(line):
@@ -165,11 +130,12 @@ def test_words_for_other_things_are_left_alone():
 
 
 CLIP = Clip(1.0, 1.0, 1.0)
-ODD = SimpleNamespace(cells=("all",), owner=lambda stratum: 0, word="proven", drawn_by=(), penalty="energy")
-NEAR = Objective("statistical-parity", 2, 1, 1.0)
+ODD = SimpleNamespace(weight=0.5, between=lambda: SimpleNamespace(cells=("all",), word="proven", drawn_by=()))
+STATED = Stated(0.5, pull=lambda outputs, directions: outputs, bound=lambda sizes, clip: 1.0)
+NEAR = BetweenGroups("statistical-parity", 2, 1, 1.0)
 UNKNOWN = {
     "a penalty": lambda: PENALTIES.get("energy"),
-    "a penalty between groups": lambda: Objective("energy", 2, 1, 0.5),
+    "a penalty between groups": lambda: BetweenGroups("energy", 2, 1, 0.5),
     "a penalty of the settings": lambda: parse_experiment({"name": "x", "objective": {"penalty": "energy"}}),
     "one more penalty": lambda: parse_experiment(
         {"name": "x", "objective": {"also": [{"penalty": "energy", "weight": 0.1}]}}
@@ -184,12 +150,10 @@ UNKNOWN = {
         {"A=0": 5, "A=1": 5},
         spreads=[1.0],
     ),
-    "a part of an objective": lambda: Composite.cotangents(
-        SimpleNamespace(parts=(ODD,)), [[torch.zeros(2, 1)]], [torch.ones(1, 1)], lambda *_: None
+    "a part of an objective": lambda: Objective((ODD,)).cotangents(
+        [[torch.zeros(2, 1)]], [torch.ones(1, 1)], lambda *_: None
     ),
-    "a part of tables": lambda: histograms.cotangent_bound(
-        SimpleNamespace(alpha=1.0, pairs=()), cell=0, size=5, radius=1.0, spread=1.0
-    ),
+    "a part of tables": lambda: histograms.cotangent_bound(STATED.between(), cell=0, size=5, radius=1.0, spread=1.0),
     "classes of a task": lambda: Facts(target="colours"),
     "another side": lambda: Facts(other_side="twin"),
     "a trust model": lambda: trust_model("somebody"),

@@ -22,10 +22,7 @@ from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import Preparation, prepare
 from fedsw.learning.moments.released_moments import Moments
-from fedsw.learning.objectives import Clip, Objective
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.objectives.matching import Matching
-from fedsw.learning.objectives.penalties import StatedPart
+from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.recovery import is_running
 from fedsw.runs.run_files import require_plain_files
@@ -257,21 +254,13 @@ class Folder:
         if not self.own_penalties:
             return [{**goal, "weight": goal["alpha"]}, *goal["also"]]
         objective, penalties = self.task.objective, []
-        if not isinstance(objective, Composite):
-            raise ValueError(f"the settings name {self.own_penalties}, and their objective is {objective}")
         for penalty, part in zip(objective.penalties, objective.parts, strict=True):
             clip = penalty.clip
             known: dict[str, Any] = {"weight": part.alpha, "dimension": penalty.dimension}
             known |= {} if clip is None else {"radius": clip.output, "jacobian": clip.jacobian}
-            if isinstance(part, Objective):
-                known["penalty"] = part.penalty
-            elif isinstance(part, Matching):
-                known |= {"penalty": "prior-matching", "prior_radius": part.radius}
-            elif isinstance(part, StatedPart):
-                loss = float(self.experiment["clip"]["loss"])
-                known |= {"penalty": "stated", "stated": partial(_stated, part.bounding, loss)}
-            else:
-                raise TypeError(f"no formula here is that of a {type(part).__name__}")
+            known |= part.described()
+            if (bounding := known.pop("bounding", None)) is not None:
+                known["stated"] = partial(_stated, bounding, float(self.experiment["clip"]["loss"]))
             penalties.append(known)
         return penalties
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.data import Records
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.objectives import Objective
+from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.transport.sliced import public_directions
@@ -59,10 +59,10 @@ class AtRest:
 
 def converged(problem: Problem, records: Records) -> AtRest:
     """Minimise the experiment's objective, penalties included, on all records by steps of Adam; nothing is noised."""
-    composite = composite_of(problem.experiment, problem.shape)
-    order = torch.argsort(composite.cell_of(records.sensitive, records.target), stable=True)
+    objective = objective_of(problem.experiment, problem.shape)
+    order = torch.argsort(objective.cell_of(records.sensitive, records.target), stable=True)
     ordered = records.take(order)
-    counts = composite.cell_of(ordered.sensitive, ordered.target).bincount(minlength=len(composite.cells)).tolist()
+    counts = objective.cell_of(ordered.sensitive, ordered.target).bincount(minlength=len(objective.cells)).tolist()
     inputs = problem.given(ordered)
     model = Standardised(problem.build_model(), inputs.features)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
@@ -71,7 +71,7 @@ def converged(problem: Problem, records: Records) -> AtRest:
         for step in range(STAGE):
             for group in optimizer.param_groups:
                 group["lr"] = _RATE * (1 - step / STAGE)
-            _step(problem, composite, model, inputs, counts, stage * STAGE + step, optimizer)
+            _step(problem, objective, model, inputs, counts, stage * STAGE + step, optimizer)
         with torch.no_grad():
             loss = float(problem.losses(model(inputs.features), inputs).double().mean())
         if abs(before - loss) <= _STILL * max(abs(loss), _STILL):
@@ -82,7 +82,7 @@ def converged(problem: Problem, records: Records) -> AtRest:
 
 def _step(
     problem: Problem,
-    composite: Composite,
+    objective: Objective,
     model: nn.Module,
     inputs: Inputs,
     counts: list[int],
@@ -92,7 +92,7 @@ def _step(
     """One step along the gradient of the whole: the task loss's own, and the penalties' through their outputs."""
     optimizer.zero_grad(set_to_none=True)
     raw = model(inputs.features)
-    heads = [penalty.selected(raw, inputs, problem.task.outputs) for penalty in composite.penalties]
+    heads = [penalty.selected(raw, inputs, problem.task.outputs) for penalty in objective.penalties]
     slicing = problem.experiment.slicing
     thetas = [
         public_directions(
@@ -101,8 +101,8 @@ def _step(
         for index, head in enumerate(heads)
     ]
     parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
-    pulls = composite.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
-    total = composite.task_share * problem.losses(raw, inputs).double().mean()
+    pulls, _ = objective.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
+    total = objective.task_share * problem.losses(raw, inputs).double().mean()
     for head, pull in zip(heads, pulls, strict=True):
         total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
     total.backward()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, ha
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import Numbers
 from fedsw.federation.server.settling import numbers_of, settled
-from fedsw.learning.tasks.compared import composite_of
+from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import Uncounted, release
 from fedsw.runs.evaluation.quality import quality_of_classes, quality_of_numbers
@@ -120,7 +120,7 @@ def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Obj
     slicing = experiment.slicing
     return made(
         problem.task,
-        composite_of(experiment, problem.shape).penalties,
+        objective_of(experiment, problem.shape).penalties,
         classes=problem.classes,
         targets=problem.shape.targets,
         dimension=problem.dimension,

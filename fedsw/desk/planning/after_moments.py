@@ -28,7 +28,6 @@ from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
 from fedsw.learning.moments.preparation import prepare, residual_of, started, whitening_of
 from fedsw.learning.moments.released_moments import Moments, constant_of
 from fedsw.learning.objectives import Clip, histograms
-from fedsw.learning.objectives import Objective as Compared
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.directory import RunDirectory
@@ -251,8 +250,7 @@ def summed_noise(
 
     In a batch of so many twins of every stratum, at a noise multiplier of a client's tables and contribution together.
     """
-    compared = problem.objective
-    assert isinstance(compared, Compared)
+    compared = problem.objective.between_groups()
     share, bins = 0.0, 0
     if split.asks_tables(experiment):
         share, bins = _tables(replace(problem, experiment=experiment), batch, multiplier)
@@ -287,8 +285,7 @@ class TabledObjective(Objective):
     def _cotangents(
         self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
     ) -> Sequence[Sequence[Tensor]]:
-        ((outputs,), (theta,), (compared,)) = by_stratum, thetas, self.composite.parts
-        assert isinstance(compared, Compared)
+        ((outputs,), (theta,), compared) = by_stratum, thetas, self.composite.between_groups()
         chance, radius = np.random.default_rng([10, self.seed, batch.round]), clip.output
         counts = []
         for rows in outputs:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import TableSettings
 from fedsw.learning.moments.moments_budget import shares
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip, WeightedPenalty
 from fedsw.learning.objectives.histograms import contribution_sensitivity, table_sensitivity
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.release import Part
@@ -113,7 +113,7 @@ def asks_tables(experiment: Experiment) -> bool:
 
 def noise(
     split: BudgetSplit,
-    objective: Objective,
+    penalty: WeightedPenalty,
     clip: Clip,
     *,
     sizes: Sequence[int],
@@ -127,7 +127,7 @@ def noise(
     directions of that spread.
     """
     bound = SLACK * worst(
-        contribution_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
+        contribution_sensitivity(penalty, sizes, clip, cell=cell, spread=spread)
         for cell, count in enumerate(own_sizes)
         if count
     )

@@ -21,7 +21,6 @@ from fedsw.data import Records
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.experiment import Experiment
 from fedsw.learning.models.coded import middle_of
-from fedsw.learning.objectives import Objective
 from fedsw.learning.tasks.problem import Problem
 
 MOST_FEATURES = 256
@@ -222,7 +221,8 @@ def _weights(side: int) -> Tensor:
 def layout_of(problem: Problem) -> Layout | None:
     """Return the layout of a problem's moments, from public numbers; None where there are none, or too many."""
     shape, target, features = problem.shape, problem.task.facts.target, problem.features
-    if not isinstance(problem.objective, Objective) or problem.experiment.privacy.sketch:
+    compared = problem.objective.lone
+    if compared is None or compared.other_side is not None or problem.experiment.privacy.sketch:
         return None
     predicted = (
         shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0

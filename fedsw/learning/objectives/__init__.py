@@ -1,5 +1,7 @@
-"""Penalties between the distributions of outputs: cotangents, and what one replaced record moves."""
+"""Objectives: a task loss and weighted penalties between distributions of outputs, with what one record moves."""
 
-from fedsw.learning.objectives.groups import Clip, Objective, contribution_bound
+from fedsw.learning.objectives._weighted_penalty import Clip, WeightedPenalty
+from fedsw.learning.objectives._weighted_sum import Objective
+from fedsw.learning.objectives.groups import contribution_bound
 
-__all__ = ["Clip", "Objective", "contribution_bound"]
+__all__ = ["Clip", "Objective", "WeightedPenalty", "contribution_bound"]

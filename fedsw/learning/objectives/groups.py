@@ -1,17 +1,17 @@
-"""Objectives of a run: a task loss plus weighted Wasserstein distances between groups of records."""
+"""`BetweenGroups`, weighted Wasserstein distances between groups of records; the terms of a clipped gradient."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedsw._tools.registry import Word
+from fedsw.learning.objectives import histograms
+from fedsw.learning.objectives._weighted_penalty import Clip, WeightedPenalty
 from fedsw.mathematics.clipping import Term
 from fedsw.mathematics.clipping.clip import Mode
 from fedsw.mathematics.transport import sliced
@@ -26,28 +26,8 @@ GROUP, GROUP_AND_LABEL = "each record's sensitive group", "each record's sensiti
 
 
 @dataclass(frozen=True)
-class Clip:
-    """The three norms that bound a record's influence.
-
-    ``output`` M is the radius of the ball that outputs are projected onto before they are compared, ``jacobian`` L the
-    spectral norm that per-sample Jacobians of the unprojected output are clipped to, ``loss`` C the l2 norm that
-    per-record gradients of the task loss are.
-    """
-
-    output: float
-    jacobian: float
-    loss: float
-
-    def __post_init__(self) -> None:
-        for name in ("output", "jacobian", "loss"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"clip.{name} = {value}; it must be positive and finite.")
-
-
-@dataclass(frozen=True)
-class Objective:
-    """(1 - alpha) * task loss + alpha * penalty, where the penalty compares the outputs of cells of records.
+class BetweenGroups(WeightedPenalty):
+    """alpha * penalty beside (1 - alpha) * task loss, where the penalty compares the outputs of cells of records.
 
     Statistical parity compares the outputs of every two groups: the cells are the groups. Equality of odds
     compares them within every class, with weight 1/classes: the cells are the pairs (class, group). Batches
@@ -62,6 +42,8 @@ class Objective:
     groups: int
     classes: int
     alpha: float
+    word = "proven"  # by docs/guarantees/sensitivity.md
+    other_side = None
 
     def __post_init__(self) -> None:
         if self.penalty not in _WITHIN_CLASSES:
@@ -82,11 +64,6 @@ class Objective:
     def within_classes(self) -> bool:
         """True if groups are compared within every class, so that strata are (class, group)."""
         return _WITHIN_CLASSES[self.penalty]
-
-    @property
-    def word(self) -> Word:
-        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
-        return "proven"
 
     @property
     def drawn_by(self) -> tuple[str, ...]:
@@ -141,11 +118,31 @@ class Objective:
             total[j].add_(q_j, alpha=weight)
         return total
 
-    def task_weight(self, batch: int) -> float:
-        """Weight (1 - alpha) / batch of one record's task loss in a batch of that many records."""
-        if batch < 1:
-            raise ValueError(f"batch = {batch}; the task loss is a mean over at least 1 record.")
-        return (1 - self.alpha) / batch
+    def pulled(
+        self,
+        cells: Sequence[Tensor],
+        directions: Tensor,
+        sample: Callable[[int], Tensor],
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[list[Tensor], None]:
+        """The `cotangents` of the cells; no sample is asked for."""
+        return self.cotangents(cells, directions, ties=ties, memory_limit=memory_limit), None
+
+    def reach(self, radius: float) -> float:
+        """The radius M itself: all cells' outputs are in one ball."""
+        return float(radius)
+
+    def slot_means(
+        self, counts: Sequence[Tensor], directions: Tensor, radius: float, sample: Tensor | None = None
+    ) -> tuple[list[Tensor], None]:
+        """Slot means of every cell against the cells that it is compared with; see `histograms.matched`."""
+        return histograms.matched(counts, self, radius), None
+
+    def described(self) -> dict[str, Any]:
+        """The penalty's name."""
+        return {"penalty": self.penalty}
 
     def sensitivities(
         self,

@@ -1,4 +1,7 @@
-"""Ranks from noised tables: histograms of projections that a client may release, and the cotangents they allow."""
+"""Ranks from noised tables: histograms of projections that a client may release, and the cotangents they allow.
+
+A penalty whose ranks tables give says what it compares (`WeightedPenalty.pairs`, `reach`); any other raises TypeError.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsw.learning.objectives import Clip, Objective
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives._weighted_penalty import Clip, WeightedPenalty
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
 _NARROW = 1e-12
-Part = Objective | Matching
-"""A penalty whose ranks come from tables: between groups, or to a sample that is public."""
 
 
 def table_sensitivity(k: int) -> Sensitivity:
@@ -84,10 +84,10 @@ def slot_means(counts: Tensor, other: Tensor, radius: float) -> Tensor:
     return _quantile_means(_cumulated(counts), _cumulated(other), _centres(counts, radius)).clamp(-radius, radius)
 
 
-def matched(counts: Sequence[Tensor], objective: Objective, radius: float) -> list[Tensor]:
+def matched(counts: Sequence[Tensor], penalty: WeightedPenalty, radius: float) -> list[Tensor]:
     """For every cell, the table (k, bins) of slot means that its records see, averaged over the compared cells."""
     tables = [torch.zeros_like(cell) for cell in counts]
-    for cell, other, share in _shares(objective):
+    for cell, other, share in _shares(penalty):
         tables[cell] += share * slot_means(counts[cell], counts[other], radius)
     return tables
 
@@ -127,7 +127,14 @@ def _quantile_means(ranks: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 
 
 def cotangents(
-    outputs: Tensor, directions: Tensor, table: Tensor, objective: Part, *, cell: int, size: int | Tensor, radius: float
+    outputs: Tensor,
+    directions: Tensor,
+    table: Tensor,
+    penalty: WeightedPenalty,
+    *,
+    cell: int,
+    size: int | Tensor,
+    radius: float,
 ) -> Tensor:
     """Cotangents (n, d) of one client's outputs of a cell: alpha times the penalty's, with ranks from a table; float64.
 
@@ -140,34 +147,36 @@ def cotangents(
     Outputs (n, d) are in the ball of radius M, directions (d, k) unit columns, the table (k, bins) slot means by bin;
     ``size`` is that of the cell in the whole federation's batch, or (n, 1), what each row's client takes it for.
     """
-    reach = _reach(objective, radius)
+    reach = penalty.reach(radius)
     means = table.to(torch.float64).nan_to_num().clamp(-reach, reach)
     slices = _slices(outputs, directions)
     where = bin_of(slices, radius, means.shape[1])
     gaps = slices - means.T.gather(0, where)
-    scale = objective.alpha * _weight(objective, cell) * 2 / (size * directions.shape[1])
+    scale = penalty.alpha * penalty.weight_of(cell) * 2 / (size * directions.shape[1])
     return scale * (gaps @ directions.to(torch.float64).T)
 
 
-def cotangent_bound(objective: Part, *, cell: int, size: int, radius: float, spread: float) -> float:
+def cotangent_bound(penalty: WeightedPenalty, *, cell: int, size: int, radius: float, spread: float) -> float:
     """The largest norm of a cotangent of `cotangents`: alpha W (2 / size) (lambda M + sqrt(lambda) A)."""
-    weight = objective.alpha * _weight(objective, cell)
-    return weight * 2 / size * (spread * radius + math.sqrt(spread) * _reach(objective, radius))
+    weight = penalty.alpha * penalty.weight_of(cell)
+    return weight * 2 / size * (spread * radius + math.sqrt(spread) * penalty.reach(radius))
 
 
-def pulled_sensitivity(part: Part, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float) -> Sensitivity:
+def pulled_sensitivity(
+    penalty: WeightedPenalty, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
+) -> Sensitivity:
     """How far replacing one record of a cell moves a penalty's part of the contribution, given its noised tables.
 
     It is 2 L max ||q||: only the replaced record's own term moves, since every other record's cotangent depends on
     itself and on the tables.
     """
-    public = part.sensitivities(sizes, clip, d=1, alone=True)[cell].public
-    pulled = cotangent_bound(part, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
-    return Sensitivity(2 * clip.jacobian * pulled, "own terms", public=public)
+    public = penalty.sensitivities(sizes, clip, d=1, alone=True)[cell].public
+    norm = cotangent_bound(penalty, cell=cell, size=sizes[cell], radius=clip.output, spread=spread)
+    return Sensitivity(2 * clip.jacobian * norm, "own terms", public=public)
 
 
 def contribution_sensitivity(
-    objective: Objective, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
+    penalty: WeightedPenalty, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
 ) -> Sensitivity:
     """How far replacing one record of a cell moves a client's contribution, once the noised tables are given.
 
@@ -180,36 +189,14 @@ def contribution_sensitivity(
 
     Source: docs/guarantees/local-gradients.md.
     """
-    penalty = pulled_sensitivity(objective, sizes, clip, cell=cell, spread=spread)
-    return penalty + (1 - objective.alpha) * loss_sensitivity(clip.loss, sum(sizes))
+    pulled = pulled_sensitivity(penalty, sizes, clip, cell=cell, spread=spread)
+    return pulled + (1 - penalty.alpha) * loss_sensitivity(clip.loss, sum(sizes))
 
 
-def _shares(objective: Objective) -> list[tuple[int, int, float]]:
+def _shares(penalty: WeightedPenalty) -> list[tuple[int, int, float]]:
     """(cell, compared cell, share of the cell's comparisons)."""
-    both = [(a, b, weight) for i, j, weight in objective.pairs for a, b in ((i, j), (j, i))]
-    return [(cell, other, weight / _weight(objective, cell)) for cell, other, weight in both]
-
-
-def _reach(objective: Part, radius: float) -> float:
-    """A, what no slot mean is beyond: the ball of the other side."""
-    if isinstance(objective, Matching):
-        return objective.radius
-    _between(objective)
-    return float(radius)
-
-
-def _weight(objective: Part, cell: int) -> float:
-    """Summed weight of the distances that a cell takes part in."""
-    if isinstance(objective, Matching):
-        return 1.0
-    return sum(weight for i, j, weight in _between(objective).pairs if cell in (i, j))
-
-
-def _between(objective: Objective) -> Objective:
-    """A penalty between groups; TypeError for anything else, whose ranks no table gives."""
-    if not isinstance(objective, Objective):
-        raise TypeError(f"a {type(objective).__name__} has no ranks that tables could give")
-    return objective
+    both = [(a, b, weight) for i, j, weight in penalty.pairs for a, b in ((i, j), (j, i))]
+    return [(cell, other, weight / penalty.weight_of(cell)) for cell, other, weight in both]
 
 
 def _cumulated(counts: Tensor) -> Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedsw._tools.registry import Word
-from fedsw.learning.objectives.groups import GROUP, Clip, Objective
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives._matching import Matching
+from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
+from fedsw.learning.objectives.groups import GROUP, BetweenGroups
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
 
@@ -37,6 +38,11 @@ class Penalty:
     dimension: int | None = None
     clip: Clip | None = None
     centre: float = 0.0
+    shipped: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, shipped: bool = False) -> None:
+        super().__init_subclass__()
+        cls.shipped = shipped
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
@@ -56,11 +62,18 @@ class Penalty:
         """How far one replaced record moves the clipped gradient, as you state it; see `Stated`."""
         raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
 
-    def between(self) -> Part:
+    def between(self) -> WeightedPenalty:
         """The penalty alone, with its weight."""
         if type(self) is Penalty:
             raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
         return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
+
+    def require_width(self, columns: int) -> None:
+        """Refuse outputs of so many columns where the penalty's sample has others; ValueError names both."""
+
+    def sample_of(self, uniform: Callable[[float], Tensor]) -> Tensor:
+        """The public sample (m, d) about the centre, which `uniform` may draw from a ball; TypeError without one."""
+        raise TypeError(f"a {type(self).__name__} compares with no sample")
 
     def selected(self, raw: Any, batch: Any, task_outputs: Callable[[Any, Any], Tensor]) -> Tensor:
         """The compared outputs (n, d), centred and unprojected; ``task_outputs`` makes the task's own."""
@@ -77,30 +90,30 @@ class Penalty:
 
 
 @dataclass(frozen=True)
-class Parity(Penalty):
+class Parity(Penalty, shipped=True):
     """Sliced W2^2 between the outputs of every two groups (statistical parity). Source: RLL, Section 5."""
 
     groups: int = 2
 
-    def between(self) -> Objective:
+    def between(self) -> BetweenGroups:
         """The penalty alone, with its weight."""
-        return Objective("statistical-parity", self.groups, 1, self.weight)
+        return BetweenGroups("statistical-parity", self.groups, 1, self.weight)
 
 
 @dataclass(frozen=True)
-class EqualizedOdds(Penalty):
+class EqualizedOdds(Penalty, shipped=True):
     """Sliced W2^2 between the outputs of every two groups within every class. Source: RLL, Section 5."""
 
     groups: int = 2
     classes: int = 2
 
-    def between(self) -> Objective:
+    def between(self) -> BetweenGroups:
         """The penalty alone, with its weight."""
-        return Objective("equality-of-odds", self.groups, self.classes, self.weight)
+        return BetweenGroups("equality-of-odds", self.groups, self.classes, self.weight)
 
 
 @dataclass(frozen=True)
-class ToSample(Penalty):
+class ToSample(Penalty, shipped=True):
     """Sliced W2^2 between the outputs of all private records and a public sample.
 
     The points (m, d) are fixed in advance, or drawn for every attempt from the uniform law on a ball of ``radius`` A
@@ -127,14 +140,41 @@ class ToSample(Penalty):
         """The penalty alone, with its weight."""
         return Matching("prior", self.weight, self.radius)
 
+    def require_width(self, columns: int) -> None:
+        """Refuse outputs of so many columns where the sample has others; ValueError names both."""
+        if self.sample is not None and self.sample.shape[1] != columns:
+            raise ValueError(f"the public sample has {self.sample.shape[1]} columns and the outputs {columns}")
+
+    def sample_of(self, uniform: Callable[[float], Tensor]) -> Tensor:
+        """The points (m, d) less the centre, float64, or fresh ones of `uniform` where there are none."""
+        return uniform(self.radius) if self.sample is None else self.sample.detach().double() - self.centre
+
+
+@dataclass(frozen=True)
+class ToModel(Penalty, shipped=True):
+    """Sliced W2^2 between the outputs of all private records and those of a generator, or of a public domain.
+
+    See `_matching.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
+    only penalty of their objectives; the server has the sample.
+    """
+
+    other_side: OtherSide = "generator"
+    radius: float = 1.0
+    both: bool = False
+    fixed: bool = False
+
+    def between(self) -> Matching:
+        """The penalty alone, with its weight."""
+        return Matching(self.other_side, self.weight, self.radius, both=self.both, fixed=self.fixed)
+
 
 Pull = Callable[[Sequence[Tensor], Tensor], Sequence[Tensor]]
 Bounding = Callable[[Sequence[int], Clip], float]
 
 
 @dataclass(frozen=True)
-class StatedPart:
-    """The penalty alone, with its weight; the same functions as `fedsw.learning.objectives.Objective`."""
+class StatedPart(WeightedPenalty):
+    """A penalty between groups by a user's own derivative, alone, with its weight."""
 
     groups: int
     alpha: float
@@ -142,6 +182,7 @@ class StatedPart:
     bounding: Bounding
     drawn_by: tuple[str, ...] = ("group",)
     word: Word = "stated"
+    other_side = None
 
     def owner(self, stratum: int) -> int:
         """Which of its groups a stratum of the finest penalty is in."""
@@ -154,7 +195,7 @@ class StatedPart:
 
     def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
         """The group of every record (n,), int64."""
-        return Objective("statistical-parity", self.groups, 1, 0.0).cell_of(sensitive, target)
+        return BetweenGroups("statistical-parity", self.groups, 1, 0.0).cell_of(sensitive, target)
 
     def cotangents(
         self,
@@ -172,6 +213,22 @@ class StatedPart:
                 f"{[tuple(rows.shape) for rows in outputs]}; it gives a derivative of each group's outputs"
             )
         return cotangents
+
+    def pulled(
+        self,
+        cells: Sequence[Tensor],
+        directions: Tensor,
+        sample: Callable[[int], Tensor],
+        *,
+        ties: Ties = "shared",
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[list[Tensor], None]:
+        """The `cotangents` of the groups; no sample is asked for."""
+        return self.cotangents(cells, directions, ties=ties, memory_limit=memory_limit), None
+
+    def described(self) -> dict[str, Any]:
+        """That it is stated, and the user's function of sizes and clip that states it."""
+        return {"penalty": "stated", "bounding": self.bounding}
 
     def sensitivities(
         self,
@@ -192,8 +249,17 @@ class StatedPart:
         return (whole,) * self.groups
 
 
-Part = Objective | Matching | StatedPart
-"""A penalty alone, with its weight."""
+def fields_of(thing: object) -> frozenset[str]:
+    """Names of the fields of a penalty's class, or of an object of one; TypeError for anything else."""
+    if isinstance(thing, Penalty) or (isinstance(thing, type) and issubclass(thing, Penalty)):
+        return frozenset(one.name for one in fields(thing))
+    raise TypeError(f"a {type(thing).__name__} is no class derived from fedsw.Penalty, nor an object of one")
+
+
+def made_of(thing: Any, arguments: Mapping[str, Any]) -> Penalty:
+    """The penalty that a class makes of the arguments, or an object changed to them; see `fields_of`."""
+    made: Penalty = replace(thing, **arguments) if isinstance(thing, Penalty) else thing(**arguments)
+    return made
 
 
 def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
@@ -248,7 +314,7 @@ def require_bound(
     The largest movement is returned, as a part of the bound; ValueError if it is above.
     """
     clip, part = penalty.clip or clip, penalty.between()
-    if isinstance(part, Matching):
+    if part.other_side is not None:
         raise TypeError(f"{type(penalty).__name__} has a bound that is proven, and other outputs beside the records'")
     theta = public_directions(dimension, 50, "orthogonal", seed, "challenge")
     bounds = part.sensitivities(sizes, clip, d=dimension, spread=spread(theta), alone=True)
@@ -307,12 +373,16 @@ def _changed(pair: _Pair, group: int, radius: float, draw: torch.Generator) -> _
     return outputs, other
 
 
-def _moved(part: Objective | StatedPart, pair: _Pair, group: int, theta: Tensor) -> float:
+def _no_sample(count: int) -> Tensor:
+    raise TypeError(f"a sample of {count} points is asked for, and groups alone are compared here")
+
+
+def _moved(part: WeightedPenalty, pair: _Pair, group: int, theta: Tensor) -> float:
     """How far the gradient moves under Jacobians of norm 1 that point as badly as they can."""
     before, last = pair
     after = [points.clone() for points in before]
     after[group][-1] = last
-    old, new = part.cotangents(before, theta), part.cotangents(after, theta)
+    old, new = (part.pulled(cells, theta, _no_sample)[0] for cells in (before, after))
     replaced = torch.linalg.vector_norm(old[group][-1]) + torch.linalg.vector_norm(new[group][-1])
     old[group], new[group] = old[group][:-1], new[group][:-1]
     others = sum(torch.linalg.vector_norm(a - b, dim=1).sum() for a, b in zip(old, new, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,18 +15,16 @@ from fedsw.experiment.sections import Also
 from fedsw.experiment.sections import Objective as ObjectiveSettings
 from fedsw.experiment.sources import Shape
 from fedsw.learning.objectives import Clip, Objective
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.objectives.matching import Matching
-from fedsw.learning.objectives.penalties import Penalty, StatedPart, expanded, require_bound
+from fedsw.learning.objectives.penalties import Penalty, expanded, fields_of, made_of, require_bound
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A penalty's columns among the outputs that travel, its clip, and the penalty itself if it is one of several."""
+    """A penalty with its columns among the outputs that travel, and its clip."""
 
     columns: slice
     clip: Clip
-    penalty: Penalty | None
+    penalty: Penalty
 
     @property
     def width(self) -> int:
@@ -34,10 +32,8 @@ class Compared:
         return int(self.columns.stop - self.columns.start)
 
 
-def compared_by(objective: Objective | Matching | Composite, dimension: int, clip: Clip) -> tuple[Compared, ...]:
+def compared_by(objective: Objective, dimension: int, clip: Clip) -> tuple[Compared, ...]:
     """List the columns of every penalty in the order in which they travel; ``clip`` is of those without their own."""
-    if not isinstance(objective, Composite):
-        return (Compared(slice(0, dimension), clip, None),)
     compared, start = [], 0
     for penalty in objective.penalties:
         d = penalty.dimension or dimension
@@ -57,14 +53,15 @@ def penalty_of(name: str, key: str, values: Mapping[str, Any]) -> Penalty:
     except ValueError as fault:
         raise ExperimentError(f"{key}: {fault}") from None
     thing = load_object(kind.made, what=key)
-    if not isinstance(thing, Penalty) and not (isinstance(thing, type) and issubclass(thing, Penalty)):
+    try:
+        takes = fields_of(thing) & _NUMBERS if kind.custom else set(kind.takes)
+    except TypeError:
         raise ExperimentError(
             f"{key} is {name!r}, a {type(thing).__name__}; name a class derived from fedsw.Penalty, or an object of one"
-        )
-    takes = {field.name for field in fields(thing)} & _NUMBERS if kind.custom else set(kind.takes)
+        ) from None
     arguments = {taken: value for taken, value in values.items() if taken in _SHARED | takes and value is not None}
     try:
-        return replace(thing, **arguments) if isinstance(thing, Penalty) else thing(**arguments)
+        return made_of(thing, arguments)
     except Exception as fault:  # code of the user's own
         raise ExperimentError(f"{key} {name!r} cannot be made ({type(fault).__name__}: {fault})") from fault
 
@@ -95,13 +92,13 @@ def _penalties(key: str, goal: ObjectiveSettings | Also, weight: float, shape: S
 
 def _of_data(part: Penalty, values: Mapping[str, Any]) -> Penalty:
     """A part with the data set's numbers, about the settings' centre where it names no outputs of its own."""
-    arguments = {name: values[name] for name in _NUMBERS if name in {field.name for field in fields(part)}}
+    arguments = {name: values[name] for name in _NUMBERS if name in fields_of(part)}
     if part.outputs is None and not part.centre:
         arguments["centre"] = values["centre"]
     return replace(part, **arguments)
 
 
-def composite_of(experiment: Experiment, shape: Shape) -> Composite:
+def objective_of(experiment: Experiment, shape: Shape) -> Objective:
     """The penalties of an experiment that has several, or one of its user's own.
 
     ExperimentError if one cannot be made, or has nothing that this data set's groups could be compared by.
@@ -111,32 +108,32 @@ def composite_of(experiment: Experiment, shape: Shape) -> Composite:
     for index, further in enumerate(goal.also):
         made += _penalties(f"objective.also[{index}].penalty", further, further.weight, shape, further.centre)
     try:
-        composite = Composite(tuple(made))
-        composite.parts  # noqa: B018  made here, so that what cannot be is refused at load
+        objective = Objective(tuple(made))
+        objective.parts  # noqa: B018  made here, so that what cannot be is refused at load
     except (TypeError, ValueError) as fault:
         raise ExperimentError(f"objective: {fault}") from fault
-    for part in composite.parts:
+    for part in objective.parts:
         groups = getattr(part, "groups", len(shape.groups))
         if groups != len(shape.groups):
             raise ExperimentError(
                 f"a penalty of your own compares {groups} groups, and the data set has {len(shape.groups)}: give its "
                 "class a field `groups`, which is set to their number"
             )
-    return composite
+    return objective
 
 
-def require_stated(composite: Composite, dimension: int, clip: Clip) -> None:
+def require_stated(objective: Objective, dimension: int, clip: Clip) -> None:
     """Look for a counterexample to every bound that a user states, on made-up outputs; nothing of it is a proof.
 
     ExperimentError if one is found, or if the user's own code raises or gives other shapes than its outputs have.
     """
-    for part, penalty in zip(composite.parts, composite.penalties, strict=True):
-        if not isinstance(part, StatedPart) or not penalty.weight:
+    for part, penalty in zip(objective.parts, objective.penalties, strict=True):
+        if part.word == "proven" or not penalty.weight:
             continue
         d = penalty.dimension or dimension
         try:
             with torch.random.fork_rng(devices=[]):
-                for sizes in ((3,) * part.groups, tuple(range(2, 2 + part.groups))):
+                for sizes in ((3,) * len(part.cells), tuple(range(2, 2 + len(part.cells)))):
                     require_bound(penalty, sizes, clip, dimension=d, tries=_TRIES)
         except Exception as fault:  # code of the user's own
             raise ExperimentError(

@@ -25,13 +25,12 @@ from fedsw.experiment.sources import Shape, load_shape
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning import models
 from fedsw.learning.objectives import Clip, Objective, contribution_bound
-from fedsw.learning.objectives.composite import Composite, with_slack
-from fedsw.learning.objectives.matching import Matching
-from fedsw.learning.objectives.penalties import EqualizedOdds, Parity, ToSample
+from fedsw.learning.objectives._weighted_sum import with_slack
+from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks._coding import coding_of
-from fedsw.learning.tasks.compared import Compared, compared_by, composite_of, penalty_of, require_stated
+from fedsw.learning.tasks.compared import Compared, compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.needs import of_shape, require_possible
@@ -68,7 +67,7 @@ class Problem:
 
     experiment: Experiment
     task: Task
-    objective: Objective | Matching | Composite
+    objective: Objective
     clip: Clip
     shape: Shape
     dimension: int
@@ -232,9 +231,8 @@ class Problem:
 
     def heads(self, raw: Raw, batch: Inputs) -> Tensor:
         """The outputs of all penalties side by side, centred and unprojected: (n, columns)."""
-        if not isinstance(self.objective, Composite):
-            return self.outputs(raw, batch)
-        return torch.cat([p.selected(raw, batch, self.task.outputs) for p in self.objective.penalties], dim=1)
+        selected = [penalty.selected(raw, batch, self.task.outputs) for penalty in self.objective.penalties]
+        return selected[0] if len(selected) == 1 else torch.cat(selected, dim=1)
 
     def projected(self, raw: Raw, batch: Inputs) -> Tensor:
         """The outputs (n, columns) inside their balls: what a client may send under `central`."""
@@ -303,7 +301,7 @@ class Problem:
     @property
     def private_parameters(self) -> bool:
         """True if private records pass through the trained parameters, so that clients contribute gradients."""
-        return not isinstance(self.objective, Matching) or self.objective.private_parameters
+        return self.objective.private_parameters
 
     def latents(self, count: int, *purpose: Label) -> Tensor:
         """Standard normal inputs (count, latent) of a generator: public, seeded apart from data, sampling and noise."""
@@ -329,13 +327,9 @@ class Problem:
 
     def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
         """Return the sample (m, d) that a penalty compares with, on the device: its points, or fresh uniform ones."""
-        penalty = self.compared[number].penalty
-        if not isinstance(penalty, ToSample):
-            raise TypeError(f"penalty {number} is a {type(penalty).__name__}, which compares with no sample")
-        if penalty.sample is not None:
-            return (penalty.sample.detach().double() - penalty.centre).to(self.device)
-        stream = Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
-        return uniform_ball(count, self.compared[number].width, penalty.radius, stream).to(self.device)
+        compared, stream = self.compared[number], Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
+        uniform = functools.partial(uniform_ball, count, compared.width, stream=stream)
+        return compared.penalty.sample_of(uniform).to(self.device)
 
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
         """Positions (n_j,) of the records of every cell j (stratum of sampling), in the objective's order."""
@@ -348,10 +342,8 @@ class Problem:
 
     def _require_stated(self) -> None:
         """Try bounds that a user states, and refuse them where ranks come from tables, which no derivative is given."""
-        if not isinstance(self.objective, Composite):
-            return
         trust = self.experiment.privacy.model
-        if trust.local and not trust.masked:
+        if self.objective.lone is None and trust.local and not trust.masked:
             raise ExperimentError(
                 f"trust {trust.name!r} takes one of the shipped penalties, and objective.penalty "
                 f"{self.experiment.objective.penalty!r} is none: use 'central' or 'distributed'"
@@ -376,7 +368,6 @@ class Problem:
         with torch.no_grad():
             raw = model(features)
         for number, compared in enumerate(self.compared):
-            assert compared.penalty is not None
             try:
                 values = compared.penalty.selected(raw, batch, self.task.outputs)
             except ValueError as fault:
@@ -435,23 +426,19 @@ def _clip_of(experiment: Experiment) -> Clip:
     return Clip(*(_NO_LIMIT,) * 3) if clip.open else Clip(clip.output, clip.jacobian, clip.loss)
 
 
-def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective | Matching | Composite:
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
     goal, other_side = experiment.objective, task.facts.other_side
     kind = PENALTIES.get(goal.penalty)
-    if goal.also or kind.custom:
-        return composite_of(experiment, shape)
+    if goal.also or kind.custom or (kind.compares, other_side) == ("groups", None):
+        return objective_of(experiment, shape)
+    centre = experiment.clip.centre
     if (kind.compares, other_side) == ("sample", "prior"):
-        return Matching("prior", goal.alpha, goal.prior_radius)
+        return Objective((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius),))
     if kind.compares == "records" and other_side in ("generator", "domain"):
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
         fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
-        return Matching(other_side, goal.alpha, limit, both=goal.protected == "both", fixed=fixed)
-    if (kind.compares, other_side) == ("groups", None):
-        numbers = {"weight": goal.alpha, "groups": len(shape.groups), "classes": shape.classes}
-        made = penalty_of(goal.penalty, "objective.penalty", numbers)
-        if isinstance(made, Parity | EqualizedOdds):
-            return made.between()
-        return composite_of(experiment, shape)
+        both = goal.protected == "both"
+        return Objective((ToModel(goal.alpha, None, None, None, centre, other_side, limit, both, fixed),))
     raise ExperimentError(
         f"objective.penalty {goal.penalty!r} compares {kind.compares}, and objective.task {goal.task!r} has "
         f"{'groups' if other_side is None else f'a {other_side} on its other side'}; name a penalty of that"

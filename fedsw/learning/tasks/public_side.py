@@ -14,8 +14,6 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import load_public
 from fedsw.experiment.task_kinds import model_kind
-from fedsw.learning.objectives.matching import Matching
-from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import Tape, Term, clipped_sum, record
@@ -78,9 +76,7 @@ class Prior(PublicSide):
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Fresh points (count, d) for the attempt; `theta` (r,) does not matter."""
-        stream = Stream.seeded(self._task.experiment.slicing.seed, "prior", round_, attempt)
-        radius = self._task.experiment.objective.prior_radius
-        return uniform_ball(count, self._task.dimension, radius, stream).to(self._task.device)
+        return self._task.prior_sample(0, count, round_, attempt)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Nothing: zeros (r,), whatever the cotangents (count, d) are."""
@@ -144,11 +140,10 @@ class Domain(Modelled):
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
-    """The other side of the task's objective; None where private groups are compared with each other."""
-    if not isinstance(task.objective, Matching):
-        return None
+    """The other side of the task's objective; None where groups are compared, or penalties are composed."""
     kinds: dict[str, type[PublicSide]] = {"prior": Prior, "generator": Generator, "domain": Domain}
-    return kinds[task.objective.other_side](task)
+    side = task.objective.other_side
+    return None if side is None else kinds[side](task)
 
 
 def _flat_gradient(outputs: list[Tensor], model: nn.Module, cotangents: list[Tensor] | None = None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -24,9 +25,9 @@ from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import task_names
 from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives.composite import Composite
+from fedsw.learning.objectives import Objective as WeightedSum
 from fedsw.learning.objectives.groups import terms_of
-from fedsw.learning.objectives.penalties import Penalty, ToSample, expanded
+from fedsw.learning.objectives.penalties import Penalty, expanded
 from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.learning.tasks.task import Inputs, Raw, Task
@@ -143,7 +144,7 @@ class Objective:
     mode: Mode = "spectral"
     micro_batch: int = 65_536
     memory_limit: int = DEFAULT_MEMORY_LIMIT
-    composite: Composite = field(init=False)
+    composite: WeightedSum = field(init=False)
     learnt: Learnt = field(init=False)
     _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
 
@@ -151,7 +152,7 @@ class Objective:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, whole(getattr(self, name), name, least=least))
         object.__setattr__(self, "penalties", expanded(self.penalties))
-        object.__setattr__(self, "composite", Composite(tuple(self.penalties)))
+        object.__setattr__(self, "composite", WeightedSum(tuple(self.penalties)))
         learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
         object.__setattr__(self, "learnt", learnt)
         if self.dimension is None:
@@ -160,8 +161,7 @@ class Objective:
         for penalty, d in zip(self.penalties, self.dimensions, strict=True):
             if d < 1:
                 raise ValueError(f"dimension = {d}; outputs that are compared have at least 1")
-            if isinstance(penalty, ToSample) and penalty.sample is not None and penalty.sample.shape[1] != d:
-                raise ValueError(f"the public sample has {penalty.sample.shape[1]} columns and the outputs {d}")
+            penalty.require_width(d)
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -286,13 +286,14 @@ class Objective:
 
         A forecast of clients that nobody trusts overrides it (`fedsw.desk.planning.after_moments.TabledObjective`).
         """
-        return self.composite.cotangents(
+        by_penalty, _ = self.composite.cotangents(
             by_stratum,
             thetas,
             lambda number, count: self._sample(number, count, batch).to(by_stratum[0][0].device),
             ties=self.ties,
             memory_limit=self.memory_limit,
         )
+        return by_penalty
 
     def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
         pulled = [
@@ -341,12 +342,8 @@ class Objective:
         )
 
     def _sample(self, number: int, count: int, batch: Batch) -> Tensor:
-        penalty = self.penalties[number]
-        assert isinstance(penalty, ToSample)
-        if penalty.sample is not None:
-            return penalty.sample.detach().double() - penalty.centre
         stream = Stream.seeded(self.direction_seed, "prior", batch.round, batch.attempt)
-        return uniform_ball(count, self.dimensions[number], penalty.radius, stream)
+        return self.penalties[number].sample_of(partial(uniform_ball, count, self.dimensions[number], stream=stream))
 
     def _inputs(self, model: nn.Module, records: Records) -> Inputs:
         first = next((p for p in model.parameters() if p.requires_grad), None)

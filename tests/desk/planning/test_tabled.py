@@ -44,7 +44,7 @@ def test_noise_adds_up_over_clients_each_with_that_of_the_protocol(alpha):
     experiment = local(25, alpha)
     problem, clip = Problem.from_experiment(experiment), Clip(0.5, 0.2, 0.3)
     divided = split.budget_split(experiment, rate=1.0, delta=1e-6)
-    one = split.noise(divided, problem.objective, clip, sizes=BATCH, own_sizes=BATCH, spread=1.0, k=1)
+    one = split.noise(divided, problem.objective.parts[0], clip, sizes=BATCH, own_sizes=BATCH, spread=1.0, k=1)
     found = summed_noise(problem, experiment, clip, BATCH, multiplier=3.0)
     assert (found.count, found.gradient) == pytest.approx((5 * one.table, 5 * one.contribution))
     assert (found.count > 0) == (alpha > 0)

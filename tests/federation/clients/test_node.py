@@ -140,7 +140,7 @@ def test_centring_outputs_does_not_change_the_gradient_and_halves_the_sensitivit
         vectors.append(node.contribution(batch, q, 0.0)[0])
     assert torch.allclose(vectors[0], vectors[1], rtol=1e-5, atol=1e-9)
     bounds = [
-        n.task.objective.sensitivities([20, 20], n.task.clip, d=1, spread=1.0)[0].value - 0.5 * 2 * 5.0 / 40
+        n.task.objective.parts[0].sensitivities([20, 20], n.task.clip, d=1, spread=1.0)[0].value - 0.5 * 2 * 5.0 / 40
         for n in (plain, centred)
     ]
     assert bounds[1] == pytest.approx(bounds[0] / 2)

@@ -67,7 +67,8 @@ def test_all_planned_attempts_together_cost_what_was_asked_for(overrides):
 def test_each_sum_has_the_noise_of_its_own_sensitivity():
     task, found = attempt()
     worst = max(
-        contribution_sensitivity(task.objective, found.batch, task.clip, cell=cell, spread=1.0).value for cell in (0, 1)
+        contribution_sensitivity(task.objective.parts[0], found.batch, task.clip, cell=cell, spread=1.0).value
+        for cell in (0, 1)
     )
     assert found.noise.of_contribution.value == pytest.approx(SLACK * worst)
     assert found.noise.of_table.value == math.sqrt(2)
@@ -108,7 +109,8 @@ def test_the_tables_share_is_the_best_of_the_two_errors_that_it_weighs():
     wide, _ = attempt("model.kind=mlp", "model.hidden=[256]")
     assert share_of(more, found.batch) > share > share_of(wide, found.batch)
     worst = max(
-        contribution_sensitivity(task.objective, found.batch, task.clip, cell=cell, spread=1.0).value for cell in (0, 1)
+        contribution_sensitivity(task.objective.parts[0], found.batch, task.clip, cell=cell, spread=1.0).value
+        for cell in (0, 1)
     )
     y = task.parameters * (SLACK * worst) ** 2
     x = y * (share / (1 - share)) ** 2
@@ -121,7 +123,7 @@ def test_the_tables_share_costs_little_more_than_the_best_one(bins):
     """Errors of whole gradients, with logistic Jacobians that share a direction, against a grid of shares."""
     task, _ = attempt("objective.alpha=0.75", f"local.bins={bins}", "clip.output=0.5", "clip.centre=0.5")
     n, mu, draw, r = (1500, 1500), 0.1, torch.Generator().manual_seed(0), task.parameters
-    directions, goal = task.directions(1, 0), task.objective
+    directions, goal = task.directions(1, 0), task.objective.parts[0]
     squares = [torch.rand((size, 1), generator=draw, dtype=torch.float64).square() for size in n]
     outputs = [squares[0] - 0.5, 0.5 - squares[1]]
     jacobians = torch.randn((sum(n), r), generator=draw, dtype=torch.float64)

@@ -189,7 +189,7 @@ def test_ranks_to_a_public_sample_converge_to_exact_matching_as_bins_grow(d):
     draw = torch.Generator().manual_seed(d)
     theta = torch.linalg.qr(torch.randn(d, d, generator=draw, dtype=torch.float64)).Q
     task = problem("autoencoder", "model.latent=3", "objective.alpha=1.0")
-    part, radius = task.objective, task.clip.output
+    part, radius = task.objective.parts[0], task.clip.output
     outputs = project(torch.randn(37, d, generator=draw, dtype=torch.float64), radius)
     sample = project(0.3 * torch.randn(23, d, generator=draw, dtype=torch.float64), part.radius)
     mine, its = cotangents(outputs, sample, theta)

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.learning.moments import budget_split as split
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
+from fedsw.learning.objectives.groups import BetweenGroups
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.accounting import Step, epsilon
 from fedsw.privacy.sensitivity import SLACK
 from tests.federations import small
 
-PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=0.75)
-THREE_GROUPS = Objective("statistical-parity", groups=3, classes=1, alpha=0.5)
-ODDS = Objective("equality-of-odds", groups=2, classes=3, alpha=0.6)
+PARITY = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=0.75)
+THREE_GROUPS = BetweenGroups("statistical-parity", groups=3, classes=1, alpha=0.5)
+ODDS = BetweenGroups("equality-of-odds", groups=2, classes=3, alpha=0.6)
 CLIP = Clip(output=1.5, jacobian=2.0, loss=5.0)
 
 

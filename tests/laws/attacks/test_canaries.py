@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives.groups import BetweenGroups
 from fedsw.mathematics.clipping import Term, clipped_sum, record
 from fedsw.mathematics.transport.sliced import project
 from tests.laws.attacks.canaries import epsilon_of_gaussian, shown_mu
@@ -39,7 +40,7 @@ def _batch(own_jacobian: float, own_output: float = 5.0) -> list[torch.Tensor]:
 
 def _released(batch, *, noise=1.0, claimed_n=N, jacobian_bound=L, alpha=1.0) -> np.ndarray:
     """TRIALS releases of the clipped gradient of alpha * SP penalty, put together from the library's own pieces."""
-    objective = Objective("statistical-parity", groups=2, classes=1, alpha=alpha)
+    objective = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=alpha)
     clip = Clip(M, L, C)
     tape = record(Freely(), torch.cat(batch))
     outputs = project(tape.raw, M)

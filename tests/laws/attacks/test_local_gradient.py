@@ -9,15 +9,16 @@ from torch import nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.moments import budget_split as split
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
+from fedsw.learning.objectives.groups import BetweenGroups
 from fedsw.mathematics.clipping import Term, clipped_sum, record
 from fedsw.mathematics.transport.sliced import project
 from tests.laws.attacks.canaries import epsilon_of_gaussian, shown_mu
 
 DELTA, MULTIPLIER, TRIALS = 1e-5, 1.0, 100_000
 CLIP = Clip(output=1.0, jacobian=1.0, loss=1.0)
-PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=1.0)
+PARITY = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=1.0)
 ONE = torch.ones((1, 1), dtype=torch.float64)
 N, BINS, SHARE = 8, 4, 0.3
 CLAIMED = epsilon_of_gaussian(1 / MULTIPLIER, DELTA)

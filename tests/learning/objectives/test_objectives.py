@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.learning.objectives import Clip, Objective, contribution_bound
+from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.penalties import Parity
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.sensitivity import Side, swd_sensitivity
 
-PARITY = Objective("statistical-parity", groups=2, classes=1, alpha=0.75)
-THREE_GROUPS = Objective("statistical-parity", groups=3, classes=1, alpha=0.5)
-ODDS = Objective("equality-of-odds", groups=2, classes=3, alpha=0.6)
+PARITY = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=0.75)
+THREE_GROUPS = BetweenGroups("statistical-parity", groups=3, classes=1, alpha=0.5)
+ODDS = BetweenGroups("equality-of-odds", groups=2, classes=3, alpha=0.6)
 CLIP = Clip(output=1.0, jacobian=2.0, loss=5.0)
 
 
@@ -31,7 +33,7 @@ def outputs_of(sizes: list[int], d: int, seed: int = 0) -> list[Tensor]:
     return [sliced.project(torch.randn((n, d), generator=generator, dtype=torch.float64), CLIP.output) for n in sizes]
 
 
-def naive_penalty(objective: Objective, outputs: list[Tensor], theta: Tensor) -> float:
+def naive_penalty(objective: BetweenGroups, outputs: list[Tensor], theta: Tensor) -> float:
     """A double loop over classes and groups, a loop over directions, equal sizes only."""
     total = 0.0
     for y in range(objective.classes):
@@ -43,7 +45,7 @@ def naive_penalty(objective: Objective, outputs: list[Tensor], theta: Tensor) ->
     return total
 
 
-def penalty(objective: Objective, outputs: list[Tensor], theta: Tensor) -> float:
+def penalty(objective: BetweenGroups, outputs: list[Tensor], theta: Tensor) -> float:
     """By the pairs that are compared, with their weights; of any sizes."""
     return sum(weight * float(sliced.sliced_w2(outputs[i], outputs[j], theta)) for i, j, weight in objective.pairs)
 
@@ -66,13 +68,13 @@ def test_pairs_compare_groups_within_a_class_only() -> None:
 
 @pytest.mark.parametrize("objective", [PARITY, THREE_GROUPS, ODDS])
 @pytest.mark.parametrize("d", [1, 2])
-def test_penalty_is_the_weighted_sum_over_pairs(objective: Objective, d: int) -> None:
+def test_penalty_is_the_weighted_sum_over_pairs(objective: BetweenGroups, d: int) -> None:
     outputs, theta = outputs_of([8] * len(objective.cells), d), draw(d, 4)
     assert penalty(objective, outputs, theta) == pytest.approx(naive_penalty(objective, outputs, theta), rel=1e-12)
 
 
 @pytest.mark.parametrize("objective", [PARITY, THREE_GROUPS, ODDS])
-def test_cotangents_are_the_gradient_of_alpha_times_the_penalty(objective: Objective) -> None:
+def test_cotangents_are_the_gradient_of_alpha_times_the_penalty(objective: BetweenGroups) -> None:
     sizes = [5 + 2 * i for i in range(len(objective.cells))]
     outputs, theta = outputs_of(sizes, 3), draw(3, 6)
     step = 1e-6
@@ -96,7 +98,7 @@ def test_chunked_cotangents_agree() -> None:
 
 
 def test_without_penalty_nothing_is_compared_and_cells_may_be_empty() -> None:
-    task_only = Objective("statistical-parity", groups=2, classes=1, alpha=0.0)
+    task_only = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=0.0)
     cotangents = task_only.cotangents([torch.zeros(0, 1), torch.ones(4, 1)], draw(1, 1))
     assert [q.abs().sum().item() for q in cotangents] == [0, 0]
     assert [s.value for s in task_only.sensitivities([0, 4], CLIP, d=1)] == [2 * 5 / 4] * 2
@@ -114,7 +116,7 @@ def test_sensitivity_adds_the_task_and_every_pair_at_the_records_own_cell_size()
 
 
 def test_sensitivity_of_paper_settings_and_of_well_spread_directions() -> None:
-    only = Objective("statistical-parity", groups=2, classes=1, alpha=1.0)
+    only = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=1.0)
     assert only.sensitivities([10, 10], CLIP, d=6, bound="paper")[0].value == pytest.approx(16 * 2 / 10)
     spread = sliced.orthogonal_spread(6, 30)
     vector = swd_sensitivity(Side(10, 1, 2), Side(10, 1, 2), bound="vector", spread=spread).value
@@ -123,7 +125,7 @@ def test_sensitivity_of_paper_settings_and_of_well_spread_directions() -> None:
 
 
 def test_one_dimensional_outputs_have_spread_one() -> None:
-    only = Objective("statistical-parity", groups=2, classes=1, alpha=1.0)
+    only = BetweenGroups("statistical-parity", groups=2, classes=1, alpha=1.0)
     vector = only.sensitivities([4, 4], CLIP, d=1, bound="vector")[0].value
     assert vector == pytest.approx(10 * 2 / 4)
 
@@ -138,17 +140,18 @@ def test_sensitivities_say_what_is_public() -> None:
 
 
 def test_task_weight_is_the_mean_over_the_batch() -> None:
-    assert PARITY.task_weight(50) == pytest.approx(0.25 / 50)
+    whole = Objective((Parity(0.75),))
+    assert whole.task_weight(50) == pytest.approx(0.25 / 50)
     with pytest.raises(ValueError, match="batch = 0"):
-        PARITY.task_weight(0)
+        whole.task_weight(0)
 
 
-def worst_movement(objective: Objective, outputs: list[Tensor], theta: Tensor, cell: int, record: Tensor) -> float:
+def worst_movement(objective: BetweenGroups, outputs: list[Tensor], theta: Tensor, cell: int, record: Tensor) -> float:
     """Movement of the whole gradient under the worst Jacobians and task gradients when row 0 is replaced."""
     replaced = [o.clone() for o in outputs]
     replaced[cell][0] = record
     before, after = objective.cotangents(outputs, theta), objective.cotangents(replaced, theta)
-    total = 2 * CLIP.loss * objective.task_weight(sum(len(o) for o in outputs))
+    total = 2 * CLIP.loss * (1 - objective.alpha) / sum(len(o) for o in outputs)
     for index, (q, p) in enumerate(zip(before, after, strict=True)):
         lengths = torch.linalg.vector_norm(q - p, dim=1)
         if index == cell:
@@ -167,7 +170,7 @@ def worst_movement(objective: Objective, outputs: list[Tensor], theta: Tensor, c
     seed=st.integers(0, 2**32 - 1),
 )
 def test_replacing_one_record_never_exceeds_its_cells_sensitivity(
-    objective: Objective, size: int, d: int, cell: int, saturated: bool, seed: int
+    objective: BetweenGroups, size: int, d: int, cell: int, saturated: bool, seed: int
 ) -> None:
     sizes = [size + i % 2 for i in range(len(objective.cells))]
     outputs = outputs_of(sizes, d, seed)
@@ -181,7 +184,7 @@ def test_replacing_one_record_never_exceeds_its_cells_sensitivity(
 
 
 @pytest.mark.parametrize("objective", [PARITY, THREE_GROUPS])
-def test_sensitivity_with_any_number_of_groups_is_attained(objective: Objective) -> None:
+def test_sensitivity_with_any_number_of_groups_is_attained(objective: BetweenGroups) -> None:
     ends = torch.ones((3, 1), dtype=torch.float64)
     outputs = [ends] + [-ends] * (objective.groups - 1)
     moved = worst_movement(objective, outputs, draw(1, 1), 0, ends[0])
@@ -200,7 +203,7 @@ def test_a_client_that_clips_never_exceeds_its_contribution_bound(aligned: bool)
         jacobians = (q / q.norm(dim=1, keepdim=True)).unsqueeze(-1) * gradients.unsqueeze(1)
     jacobians = CLIP.jacobian * jacobians / torch.linalg.matrix_norm(jacobians, ord=2, keepdim=True)
     gradients = CLIP.loss * gradients / gradients.norm(dim=1, keepdim=True)
-    weight = PARITY.task_weight(40)
+    weight = (1 - PARITY.alpha) / 40
     contribution = torch.einsum("nd,ndr->r", q, jacobians) + weight * gradients.sum(dim=0)
     bound = contribution_bound([q[:6], q[6:].float()], CLIP, weight)
     assert float(contribution.norm()) <= bound * (1 + 1e-6)
@@ -211,12 +214,12 @@ def test_a_client_that_clips_never_exceeds_its_contribution_bound(aligned: bool)
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Objective("parity", 2, 1, 0.5), "'parity' is unknown"),  # type: ignore[arg-type]
-        (lambda: Objective("statistical-parity", 1, 1, 0.5), "groups = 1"),
-        (lambda: Objective("equality-of-odds", 2, 0, 0.5), "classes = 0"),
-        (lambda: Objective("statistical-parity", 2, 3, 0.5), "classes = 3"),
-        (lambda: Objective("equality-of-odds", 2, 2, 1.5), "alpha = 1.5"),
-        (lambda: Objective("equality-of-odds", 2, 2, float("nan")), "alpha = nan"),
+        (lambda: BetweenGroups("parity", 2, 1, 0.5), "'parity' is unknown"),  # type: ignore[arg-type]
+        (lambda: BetweenGroups("statistical-parity", 1, 1, 0.5), "groups = 1"),
+        (lambda: BetweenGroups("equality-of-odds", 2, 0, 0.5), "classes = 0"),
+        (lambda: BetweenGroups("statistical-parity", 2, 3, 0.5), "classes = 3"),
+        (lambda: BetweenGroups("equality-of-odds", 2, 2, 1.5), "alpha = 1.5"),
+        (lambda: BetweenGroups("equality-of-odds", 2, 2, float("nan")), "alpha = nan"),
         (lambda: Clip(0.0, 1.0, 1.0), r"clip\.output = 0\.0"),
         (lambda: Clip(1.0, float("inf"), 1.0), r"clip\.jacobian = inf"),
         (lambda: Clip(1.0, 1.0, -1.0), r"clip\.loss = -1"),

@@ -26,9 +26,6 @@ from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_
 from fedsw.federation.trust.round_plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
 from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
 from fedsw.federation.trust.trust_model import Sides
-from fedsw.learning.objectives import Objective
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.mathematics.transport.sliced import spread
@@ -166,34 +163,25 @@ class Rounds(AtServer):
     def _matched(
         self, stacked: list[Tensor], directions: Sequence[Tensor], theta: Tensor, round_: int, attempt: int
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Rank matching: cotangents by cell, and the contribution of the other side where it is not the clients'."""
-        objective = self._plan.task.objective
-        if isinstance(objective, Objective):
-            by_cell = objective.cotangents(stacked, directions[0], ties=self._ties, memory_limit=self._memory_limit)
-            return by_cell, None
-        if isinstance(objective, Composite):
-            return self._composed(objective, stacked, directions, round_, attempt), None
-        if not isinstance(objective, Matching) or self._public_side is None:
-            raise TypeError(f"a {type(objective).__name__} has no cotangents under a trusted server")
-        sample = self._public_side.sample(theta, len(stacked[0]), round_, attempt)
-        pulled, other = objective.cotangents(
-            stacked[0], sample, directions[0], ties=self._ties, memory_limit=self._memory_limit
-        )
-        return [pulled], self._public_side.contribution(other)
-
-    def _composed(
-        self, objective: Composite, stacked: list[Tensor], directions: Sequence[Tensor], round_: int, attempt: int
-    ) -> list[Tensor]:
-        """Cotangents by cell, the columns of all penalties side by side."""
+        """Cotangents by cell, all penalties' columns side by side, and the contribution of a public side."""
         task = self._plan.task
-        by_penalty = objective.cotangents(
+
+        def sample(number: int, count: int) -> Tensor:
+            if self._public_side is None:
+                return task.prior_sample(number, count, round_, attempt)
+            return self._public_side.sample(theta, count, round_, attempt)
+
+        by_penalty, (other, *_) = task.objective.cotangents(
             [[cell[:, penalty.columns] for cell in stacked] for penalty in task.compared],
             directions,
-            lambda number, count: task.prior_sample(number, count, round_, attempt),
+            sample,
             ties=self._ties,
             memory_limit=self._memory_limit,
         )
-        return [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)]
+        by_cell = [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)]
+        if self._public_side is None or other is None:
+            return by_cell, None
+        return by_cell, self._public_side.contribution(other)
 
     def _parts(
         self,

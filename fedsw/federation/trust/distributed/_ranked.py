@@ -9,13 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip, WeightedPenalty
 from fedsw.learning.objectives import histograms as tables
-from fedsw.learning.objectives.composite import Composite
-from fedsw.learning.objectives.histograms import Part
-from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.public_side import Learner, public_side_of
+from fedsw.learning.tasks.public_side import Learner
 from fedsw.mathematics.transport.sliced import project
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
@@ -25,7 +22,7 @@ class Ranked:
     """A penalty whose ranks come from tables, one of each of its cells; `owners` are the strata's cells in it."""
 
     number: int
-    part: Part
+    part: WeightedPenalty
     columns: slice
     clip: Clip
     owners: tuple[int, ...]
@@ -40,12 +37,9 @@ class Ranked:
 
 def ranked_by(task: Problem) -> tuple[Ranked, ...]:
     """All penalties of a run."""
-    objective, strata = task.objective, range(len(task.objective.cells))
-    parts = objective.parts if isinstance(objective, Composite) else (objective,)
-    penalties = []
-    for number, (part, compared) in enumerate(zip(parts, task.compared, strict=True)):
-        if not isinstance(part, Objective | Matching):
-            raise TypeError(f"a {type(part).__name__} has no ranks that noised tables could give")
+    strata, penalties = range(len(task.objective.cells)), []
+    for number, (part, compared) in enumerate(zip(task.objective.parts, task.compared, strict=True)):
+        part.pairs  # noqa: B018  TypeError where noised tables give no ranks
         owners = tuple(part.owner(stratum) for stratum in strata)
         penalties.append(Ranked(number, part, compared.columns, compared.clip, owners))
     return tuple(penalties)
@@ -99,16 +93,14 @@ def table_errors(task: Problem, batch: Sequence[int], directions: Sequence[int])
     noise = binning = 0.0
     for ranked, k in zip(ranked_by(task), directions, strict=True):
         part, sizes, clip = ranked.part, ranked.sizes(batch), ranked.clip
-        pairs = [(0, 0, 1.0)] if isinstance(part, Matching) else list(part.pairs)
-        weights = [sum(w for i, j, w in pairs if cell in (i, j)) for cell in range(len(sizes))]
+        weights = [part.weight_of(cell) for cell in range(len(sizes))]
         ranks = [1 / size**2 for size in sizes]
-        for i, j, weight in pairs:
+        for i, j, weight in part.pairs:
             if i != j:  # a public side's ranks have no noise
                 ranks[i] += weight / weights[i] / sizes[j] ** 2
                 ranks[j] += weight / weights[j] / sizes[i] ** 2
-        reach = part.radius if isinstance(part, Matching) else clip.output
-        unit = _ALIGNED * 4 * part.alpha * clip.jacobian * reach
-        sides = 1 if isinstance(part, Matching) else 2
+        unit = _ALIGNED * 4 * part.alpha * clip.jacobian * part.reach(clip.output)
+        sides = 2 if part.other_side is None else 1
         noise += sum(directions) / (3 * k) * sum((unit * w) ** 2 * rank for w, rank in zip(weights, ranks, strict=True))
         binning += _UNEVEN * sides / (12 * k) * sum((unit * w) ** 2 for w in weights)
     return TableErrors(noise, binning)
@@ -176,10 +168,7 @@ class Ranks:
 
     def __init__(self, task: Problem) -> None:
         self._task = task
-        matching = task.objective if isinstance(task.objective, Matching) else None
-        prior = matching is not None and matching.other_side == "prior"
-        self._prior = public_side_of(task) if prior else None
-        self._learner = None if matching is None or prior else Learner(task)
+        self._learner = Learner(task) if task.objective.other_side in ("generator", "domain") else None
 
     def of(
         self,
@@ -198,13 +187,11 @@ class Ranks:
         for ranked, block, table in _by_penalty(self._task, directions, bins, counts):
             sizes, radius = ranked.sizes(batch), ranked.clip.output
             cells = [tables.monotone(cell, size) for cell, size in zip(table, sizes, strict=True)]
-            if not isinstance(ranked.part, Matching):
-                means += tables.matched(cells, ranked.part, radius)
-                continue
-            sample = self._sample(ranked, theta, sizes[0], round_, attempt)
-            seen, pulled = tables.matched_to_sample(cells[0], sample, block, radius)
-            means.append(seen)
-            if self._learner is not None:
+            compares = ranked.part.other_side is not None
+            sample = self._sample(ranked, theta, sizes[0], round_, attempt) if compares else None
+            seen, pulled = ranked.part.slot_means(cells, block, radius, sample)
+            means += seen
+            if self._learner is not None and pulled is not None:
                 scale = 1.0 if ranked.part.other_side == "domain" else ranked.part.alpha  # a domain's learner weighs
                 moved = self._learner.gradient(scale * pulled)
         return torch.cat([cell.reshape(-1) for cell in means]), moved
@@ -213,10 +200,7 @@ class Ranks:
         """The public side's outputs (m, d), on the host."""
         if self._learner is not None:
             points = self._learner.points(theta, count, round_, attempt)
-            assert isinstance(ranked.part, Matching)
             return project(points, ranked.clip.output) if ranked.part.other_side == "domain" else points
-        if self._prior is not None:
-            return self._prior.sample(theta, count, round_, attempt).cpu()
         return self._task.prior_sample(ranked.number, count, round_, attempt).cpu()
 
 

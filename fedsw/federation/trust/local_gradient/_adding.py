@@ -48,7 +48,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     bounds = tuple(
         split.noise(
             divided,
-            client.objective_of(task),
+            client.penalty_of(task),
             task.clip,
             sizes=batch,
             own_sizes=[int(cell == other) for other in range(len(sizes))],
@@ -106,7 +106,7 @@ class LocalGradient(LocalMethod):
     def _tables(self, summed: Tensor, totals: Sequence[int]) -> Tensor:
         """Slot means (cells, k, bins) from the summed noisy histograms; nothing but post-processing."""
         counts = [tables.monotone(cell, total) for cell, total in zip(summed, totals, strict=True)]
-        return torch.stack(tables.matched(counts, client.objective_of(self._task), self._task.clip.output))
+        return torch.stack(tables.matched(counts, client.penalty_of(self._task), self._task.clip.output))
 
     def _require_groups(self, round_: int, totals: Sequence[int], missing: str) -> None:
         """Refuse distances without both of their groups, naming the clients that are missing."""

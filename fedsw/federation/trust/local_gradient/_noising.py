@@ -28,7 +28,7 @@ from fedsw.federation.node._replies import Due, Up, answer_together, ledgers_of,
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.learning.moments import budget_split as split
 from fedsw.learning.moments.moments_budget import covering, idle, planned_moments
-from fedsw.learning.objectives import Objective
+from fedsw.learning.objectives import WeightedPenalty
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import spread
@@ -132,7 +132,7 @@ def noised_contributions(
     Slot means (cells, k, bins) are a function of noised tables if the server is honest, anything if not. A client that
     holds no batch for the attempt releases a RuntimeError.
     """
-    task, objective = node.task, objective_of(node.task)
+    task, penalty = node.task, penalty_of(node.task)
     if table is None:
         members, paid, outcomes = _begin(node, places, request, state)
         positions = list(paid)
@@ -150,8 +150,8 @@ def noised_contributions(
         for cell in range(len(node.cells)):
             rows = (drawn.cell == cell).nonzero()[:, 0]
             size, points = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
-            q[rows] = tables.cotangents(points, directions, table[cell], objective, cell=cell, size=size, radius=radius)
-    weights = [objective.task_weight(sum(members[position].sizes)) for position in positions]
+            q[rows] = tables.cotangents(points, directions, table[cell], penalty, cell=cell, size=size, radius=radius)
+    weights = [task.objective.task_weight(sum(members[position].sizes)) for position in positions]
     of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
     vectors = node.contributions(batch, q, of_loss, drawn.runs)
     node.batch = None
@@ -224,7 +224,7 @@ def _noise(
     task = node.task
     covered = 1.0 if task.dimension == 1 else spread(directions)
     return split.noise(
-        divided, objective_of(node.task), task.clip, sizes=sizes, own_sizes=batch, spread=covered, k=directions.shape[1]
+        divided, penalty_of(node.task), task.clip, sizes=sizes, own_sizes=batch, spread=covered, k=directions.shape[1]
     )
 
 
@@ -357,9 +357,6 @@ def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | C
     return covering(node.task, training, divided.epsilon, delta)
 
 
-def objective_of(task: Problem) -> Objective:
-    """Return the run's objective: a comparison of groups; TypeError for another one."""
-    objective = task.objective
-    if not isinstance(objective, Objective):
-        raise TypeError(f"ranks of a {type(objective).__name__} cannot come from one client's noised tables")
-    return objective
+def penalty_of(task: Problem) -> WeightedPenalty:
+    """Return the run's one penalty, a comparison of groups; TypeError for another objective."""
+    return task.objective.between_groups()

@@ -1,25 +1,23 @@
-"""Objectives that match the outputs of private records to another sample: a prior's, a generator's, a domain's."""
+"""`Matching`, a distance of private records' outputs to another sample: a prior's, a generator's, a domain's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsw._tools.registry import Word
-from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives import histograms
+from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
 
-OtherSide = Literal["prior", "generator", "domain"]
-
 
 @dataclass(frozen=True)
-class Matching:
-    """(1 - alpha) * task loss + alpha * SW2^2(outputs of the private records, outputs of the other side).
+class Matching(WeightedPenalty):
+    """alpha * SW2^2(outputs of the private records, outputs of the other side), beside (1 - alpha) * task loss.
 
     The other side is a `prior` (a public sample without parameters; the private side is an encoder), a
     `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
@@ -38,6 +36,7 @@ class Matching:
     radius: float
     both: bool = False
     fixed: bool = False
+    word = "proven"  # by docs/guarantees/sensitivity.md
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -50,9 +49,9 @@ class Matching:
         return self.other_side != "generator" and not self.fixed
 
     @property
-    def word(self) -> Word:
-        """Whose word its bound is: that of docs/guarantees/sensitivity.md."""
-        return "proven"
+    def private_loss(self) -> bool:
+        """True for a prior alone: a generator has no other loss, and a domain's is of public records."""
+        return self.other_side == "prior"
 
     @property
     def drawn_by(self) -> tuple[str, ...]:
@@ -84,9 +83,43 @@ class Matching:
         mine, its = sliced.cotangents(outputs, other, directions, ties=ties, memory_limit=memory_limit)
         return self.alpha * mine, self.alpha * its
 
-    def task_weight(self, batch: int) -> float:
-        """Weight of one private record's task loss in a batch of that many; 0 without a private task loss."""
-        return (1 - self.alpha) / batch if self.other_side == "prior" else 0.0
+    def pulled(
+        self,
+        cells: Sequence[Tensor],
+        directions: Tensor,
+        sample: Callable[[int], Tensor],
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[list[Tensor], Tensor]:
+        """The `cotangents` of the one cell and of the other side's sample."""
+        (outputs,) = cells
+        mine, its = self.cotangents(outputs, sample(len(outputs)), directions, ties=ties, memory_limit=memory_limit)
+        return [mine], its
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int, float], ...]:
+        """The one cell with a public sample, whose ranks need no table."""
+        return ((0, 0, 1.0),)
+
+    def reach(self, radius: float) -> float:
+        """The radius A of the other side's ball."""
+        return self.radius
+
+    def slot_means(
+        self, counts: Sequence[Tensor], directions: Tensor, radius: float, sample: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Slot means of the one cell against the sample (m, d), and the derivative there; ValueError without it."""
+        if sample is None:
+            raise ValueError(f"records are compared with a {self.other_side}'s sample, and none was given")
+        seen, pulled = histograms.matched_to_sample(counts[0], sample, directions, radius)
+        return [seen], pulled
+
+    def described(self) -> dict[str, Any]:
+        """The name and the prior's radius; TypeError for another side, whose bound an audit reads off the settings."""
+        if self.other_side != "prior":
+            raise TypeError(f"no formula of an audit is that of a penalty to a {self.other_side}")
+        return {"penalty": "prior-matching", "prior_radius": self.radius}
 
     def sensitivities(
         self,
@@ -120,6 +153,6 @@ class Matching:
             exchanged = swd_sensitivity(replace(other, private=True), private, bound=bound, spread=spread)
             sensitivity = worst([sensitivity, exchanged])
         total = self.alpha * sensitivity
-        if self.other_side == "prior" and not alone:
+        if self.private_loss and not alone:
             total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)
         return (total,)

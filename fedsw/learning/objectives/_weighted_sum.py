@@ -1,4 +1,4 @@
-"""A task loss and several penalties: strata of sampling, cotangents, and the sensitivity of the whole, derived."""
+"""`Objective`, a task loss and penalties: strata of sampling, cotangents, and the sensitivity of the whole, derived."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.registry import Word
-from fedsw.learning.objectives.groups import Clip, Objective
-from fedsw.learning.objectives.matching import Matching
-from fedsw.learning.objectives.penalties import Part, Penalty, StatedPart
+from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
+from fedsw.learning.objectives.penalties import Penalty
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
 
@@ -22,8 +21,12 @@ Sample = Callable[[int, int], Tensor]
 
 
 @dataclass(frozen=True)
-class Composite:
-    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses."""
+class Objective:
+    """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
+
+    A penalty between groups has the groups as cells, or pairs (class, group); one to a sample has all private records
+    as one cell. What differs between them is asked of `parts`, one for each penalty.
+    """
 
     penalties: tuple[Penalty, ...]
 
@@ -39,21 +42,56 @@ class Composite:
 
     @cached_property
     def task_share(self) -> float:
-        """Weight of the task loss."""
-        return max(0.0, 1 - sum(penalty.weight for penalty in self.penalties))
+        """Weight of the task loss of private records; 0 where its records are public, or there are none."""
+        return max(0.0, 1 - self.alpha) if self.private_loss else 0.0
 
     @property
+    def private_loss(self) -> bool:
+        """True if the task loss is of private records, so that it counts in the sensitivity."""
+        return all(part.private_loss for part in self.parts)
+
+    @cached_property
     def alpha(self) -> float:
         """Weight of all penalties together."""
-        return 1 - self.task_share
+        return sum(penalty.weight for penalty in self.penalties)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """The penalties as objectives of their own, each with its weight."""
-        return tuple(penalty.between() for penalty in self.penalties)
+    def parts(self) -> tuple[WeightedPenalty, ...]:
+        """Every penalty alone, with its weight; TypeError for one whose sensitivity and derivative nobody knows."""
+        parts = tuple(penalty.between() for penalty in self.penalties)
+        for part in parts:
+            if not isinstance(part, WeightedPenalty):
+                raise TypeError(f"a {type(part).__name__} is no part of an objective whose derivative is known")
+        return parts
 
     @cached_property
-    def finest(self) -> Part:
+    def lone(self) -> WeightedPenalty | None:
+        """The part of an objective with one shipped penalty on the task's own outputs; None for any other."""
+        if len(self.penalties) > 1:
+            return None
+        (penalty,) = self.penalties
+        plain = penalty.shipped and penalty.outputs is None and penalty.clip is None
+        return self.parts[0] if plain else None
+
+    @property
+    def other_side(self) -> OtherSide | None:
+        """The kind of sample that `lone` compares with; None for groups, and where penalties are composed."""
+        return None if self.lone is None else self.lone.other_side
+
+    def between_groups(self) -> WeightedPenalty:
+        """The `lone` part, which compares groups with each other; TypeError for any other objective."""
+        if self.lone is None or self.lone.other_side is not None:
+            names = ", ".join(type(penalty).__name__ for penalty in self.penalties)
+            raise TypeError(f"ranks of one penalty between groups are asked for; the objective has {names}")
+        return self.lone
+
+    @property
+    def private_parameters(self) -> bool:
+        """True if private records pass through the trained parameters, so that clients contribute gradients."""
+        return any(part.private_parameters for part in self.parts)
+
+    @cached_property
+    def finest(self) -> WeightedPenalty:
         """The penalty with the finest strata: batches are drawn by these, and they are public."""
         return max(self.parts, key=lambda part: len(part.cells))
 
@@ -77,7 +115,9 @@ class Composite:
         return "proven" if all(part.word == "proven" for part in self.parts) else "stated"
 
     def task_weight(self, batch: int) -> float:
-        """Weight of one record's task loss in a batch of that many."""
+        """Weight of one private record's task loss in a batch of that many."""
+        if not self.private_loss:
+            return 0.0
         if batch < 1:
             raise ValueError(f"batch = {batch}; the task loss is a mean over at least 1 record.")
         return self.task_share / batch
@@ -90,13 +130,13 @@ class Composite:
         *,
         ties: Ties = "shared",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
-    ) -> list[list[Tensor]]:
-        """Gradient of every weighted penalty in its outputs, by penalty and stratum, float64.
+    ) -> tuple[list[list[Tensor]], list[Tensor | None]]:
+        """Gradient of every weighted penalty in its outputs, by penalty and stratum, and in the other samples; float64.
 
         Outputs are (n_s, d) by penalty and stratum, in the ball of the penalty's M, directions (d, k) unit columns
-        for every penalty, independent of the data; ``sample`` is the other one of a `ToSample`.
+        for every penalty, independent of the data; ``sample`` is the other one of a penalty that compares with one.
         """
-        cotangents = []
+        by_penalty, others = [], []
         for number, (part, by_stratum, theta) in enumerate(zip(self.parts, outputs, directions, strict=True)):
             sizes = [len(rows) for rows in by_stratum]
             owners = [part.owner(stratum) for stratum in range(len(sizes))]
@@ -104,20 +144,13 @@ class Composite:
                 torch.cat([rows for rows, owner in zip(by_stratum, owners, strict=True) if owner == cell])
                 for cell in range(len(part.cells))
             ]
-            if isinstance(part, StatedPart):  # a derivative that is no number is nothing: no value stops a round
-                pulled = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
-                by_cell = [rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for rows in pulled]
-            elif isinstance(part, Matching):
-                own, _ = part.cotangents(
-                    cells[0], sample(number, len(cells[0])), theta, ties=ties, memory_limit=memory_limit
-                )
-                by_cell = [own]
-            elif isinstance(part, Objective):
-                by_cell = part.cotangents(cells, theta, ties=ties, memory_limit=memory_limit)
-            else:
-                raise TypeError(f"a {type(part).__name__} is no part of an objective whose derivative is known")
-            cotangents.append(_parted(by_cell, owners, sizes))
-        return cotangents
+            drawn = functools.partial(sample, number)
+            by_cell, other = part.pulled(cells, theta, drawn, ties=ties, memory_limit=memory_limit)
+            if part.word != "proven":  # a derivative that is no number is nothing: no value stops a round
+                by_cell = [rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for rows in by_cell]
+            by_penalty.append(_parted(by_cell, owners, sizes))
+            others.append(other)
+        return by_penalty, others
 
     def sensitivities(
         self,
@@ -135,8 +168,8 @@ class Composite:
         ``sizes`` are records of every stratum in the batch; a penalty's own clip replaces M and L for it.
         """
         if len(self.parts) == 1:
-            own = self.penalties[0].clip
-            used = clip if own is None else Clip(own.output, own.jacobian, clip.loss)
+            own_clip = self.penalties[0].clip
+            used = clip if own_clip is None else Clip(own_clip.output, own_clip.jacobian, clip.loss)
             return self.parts[0].sensitivities(sizes, used, d=dimensions[0], spread=spreads[0], bound=bound)
         totals = [self.task_share * loss_sensitivity(clip.loss, sum(sizes)) for _ in sizes]
         for part, penalty, d, spread in zip(self.parts, self.penalties, dimensions, spreads, strict=True):
@@ -163,7 +196,7 @@ def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[in
 
 @functools.lru_cache(maxsize=64)
 def with_slack(
-    objective: Part | Composite,
+    objective: Objective,
     batch: tuple[int, ...],
     clip: Clip,
     widths: tuple[int, ...],
@@ -171,8 +204,5 @@ def with_slack(
     bound: Bound,
 ) -> tuple[Sensitivity, ...]:
     """How far one replaced record of each cell moves a batch's summed contributions, with the floating-point slack."""
-    if isinstance(objective, Composite):
-        sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
-    else:  # every part has the same function
-        sensitivities = objective.sensitivities(batch, clip, d=widths[0], spread=spreads[0], bound=bound)
+    sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     return tuple(SLACK * sensitivity for sensitivity in sensitivities)
