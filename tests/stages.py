@@ -10,32 +10,40 @@ import pytest
 FEW: dict[str, dict[str, int]] = {
     "privacy/accounting/test_calibration": {
         "noise_and_steps_of_slices_meet_epsilon_and_waste_little": 2,
-        "the_papers_accountants_find_noise_for_slices_of_whole_images": 2,
+        "the_papers_accountants_find_noise_for_slices_of_whole_images": 0,
     },
     "privacy/accounting/test_composition": {
-        "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 2,
-        "poisson_add_remove_agrees_with_dp_accounting": 2,
+        "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 1,
+        "poisson_add_remove_agrees_with_dp_accounting": 1,
+        "a_low_noise_sampled_step_inverts_its_exact_profile_from_above": 2,
     },
     "privacy/accounting/test_triangle": {
-        "the_lower_end_is_never_above_the_guarantee": 12,
+        "the_lower_end_is_never_above_the_guarantee": 6,
     },
     "laws/attacks/test_lying_server": {
         "no_sizes_that_a_server_may_say_move_a_flipped_label_beyond_the_claim": 2,
+        "no_search_over_sizes_parameters_precisions_and_magnitudes_moves_a_record_beyond_the_claim": 0,
     },
     "laws/attacks/test_released_path": {
         "no_record_moves_what_the_rounds_send_by_more_than_its_bound": 4,
     },
     "audit/test_guesses": {
         "more_than_epsilon_is_shown_of_randomised_response_no_oftener_than_allowed": 3,
+        "more_right_guesses_and_less_confidence_show_more": 0,
     },
     "desk/baselines/test_baselines": {
         "rows_name_their_guarantee_and_stand_apart_from_others": 0,
+        "the_penalty_lowers_the_violation": 1,
+        "the_epsilon_of_pooled_records_is_the_one_that_opacus_says": 0,
     },
     "desk/baselines/test_reference": {
-        "the_more_the_penalty_weighs_the_fairer_it_is": 1,
+        "the_more_the_penalty_weighs_the_fairer_it_is": 0,
+        "under_a_penalty_it_is_the_same_objective_at_rest": 0,
+        "a_plan_measures_against_it_on_public_twins_alone": 0,
     },
     "federation/clients/test_messages": {
-        "only_what_the_table_allows_travels": 9,
+        "only_what_the_table_allows_travels": 5,
+        "every_field_of_the_table_travels_in_some_run": 0,
     },
     "federation/clients/test_subnormal": {
         "clients_compute_with_flushing_and_protect_without": 4,
@@ -49,17 +57,17 @@ FEW: dict[str, dict[str, int]] = {
         "two_sites_that_cancel_leave_at_most_their_limit": 3,
     },
     "mathematics/clipping/test_float32": {
-        "stretched_jacobians_stay_below_the_bound": 6,
+        "stretched_jacobians_stay_below_the_bound": 3,
     },
     "mathematics/clipping/test_formed": {
-        "both_ways_equal_the_loop_over_samples": 50,
-        "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 19,
+        "both_ways_equal_the_loop_over_samples": 25,
+        "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 10,
     },
     "mathematics/clipping/test_layers": {
-        "clipped_sums_equal_the_loop_over_samples": 50,
+        "clipped_sums_equal_the_loop_over_samples": 25,
     },
     "mathematics/clipping/test_limits": {
-        "a_saturated_softmax_of_large_features_stays_below_the_bound": 4,
+        "a_saturated_softmax_of_large_features_stays_below_the_bound": 2,
     },
     "data/columns/test_declared": {
         "importing_the_data_package_imports_no_library_of_containers": 0,
@@ -74,15 +82,18 @@ FEW: dict[str, dict[str, int]] = {
         "a_stranger_s_body_that_trickles_is_cut_and_a_node_s_is_not": 0,
     },
     "federation/distributed/test_canary": {
-        "a_broken_build_fails_the_audit": 2,
-        "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 2,
+        "a_broken_build_fails_the_audit": 1,
+        "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 1,
     },
     "federation/distributed/test_sketches": {
         "all_planned_attempts_at_all_stages_together_cost_what_was_asked_for": 0,
+        "masks_change_no_bit_of_a_run": 1,
+        "the_sum_has_the_noise_of_a_trusted_server_times_the_clients_over_the_honest": 1,
     },
     "federation/distributed/test_tasks": {
-        "a_run_of_every_task_is_charged_as_planned_and_passes_its_audit": 3,
-        "with_little_noise_and_many_bins_a_round_of_any_task_is_the_trusted_servers": 1,
+        "a_run_of_every_task_is_charged_as_planned_and_passes_its_audit": 1,
+        "with_little_noise_and_many_bins_a_round_of_any_task_is_the_trusted_servers": 0,
+        "masks_change_no_bit_of_any_task": 1,
     },
     "laws/fuzz/test_messages": {
         "whatever_comes_is_a_message_of_the_table_or_malformed": 17,
@@ -91,7 +102,7 @@ FEW: dict[str, dict[str, int]] = {
         "pywavelets_is_imported_only_when_it_is_used": 0,
     },
     "federation/local/test_slices": {
-        "squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile": 2,
+        "squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile": 1,
     },
     "mutants/test_mutants": {
         "tests_that_never_end_are_an_error": 0,
@@ -113,8 +124,8 @@ FEW: dict[str, dict[str, int]] = {
         "a_committed_page_says_what_the_stored_results_say": 2,
     },
     "papers/test_rrspf_pictures": {
-        "a_computed_figure_is_made_and_drawn": 2,
-        "a_figure_of_runs_is_drawn_from_what_its_measures_leave": 2,
+        "a_computed_figure_is_made_and_drawn": 1,
+        "a_figure_of_runs_is_drawn_from_what_its_measures_leave": 1,
     },
     "privacy/test_release": {
         "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
@@ -128,9 +139,11 @@ FEW: dict[str, dict[str, int]] = {
     },
     "federation/test_faults": {
         "a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left": 1,
+        "a_hanging_client_ends_the_run_with_its_name_not_in_a_hang": 0,
     },
     "federation/test_garbage": {
         "a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on": 5,
+        "a_greeting_that_is_answered_with_garbage_costs_its_sender_alone": 4,
     },
     "federation/test_ledgers_of_runs": {
         "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
@@ -139,7 +152,7 @@ FEW: dict[str, dict[str, int]] = {
         "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
     },
     "federation/test_local_sites": {
-        "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 4,
+        "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 2,
     },
     "federation/test_local_slices": {
         "a_release_is_asked_for_once_and_every_loss_learns_from_it": 2,
@@ -161,7 +174,7 @@ FEW: dict[str, dict[str, int]] = {
         "in_a_run_without_a_seed_nothing_secret_follows_from_a_number": 4,
     },
     "federation/test_sites": {
-        "a_site_of_many_clients_ends_at_the_parameters_of_one_process_a_client": 3,
+        "a_site_of_many_clients_ends_at_the_parameters_of_one_process_a_client": 2,
     },
     "federation/test_sketch_runs": {
         "restarts_are_chosen_by_the_sketch_and_change_no_message_and_no_charge": 1,
@@ -170,30 +183,34 @@ FEW: dict[str, dict[str, int]] = {
         "chosen_shares_are_those_of_the_plan_the_ledgers_and_the_record_and_cost_what_was_asked_for": 2,
     },
     "federation/test_sketch_stages": {
-        "a_run_that_breaks_off_between_stages_goes_on_as_if_it_had_not": 2,
+        "a_run_that_breaks_off_between_stages_goes_on_as_if_it_had_not": 1,
+        "the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_than_its_share": 1,
+        "whatever_says_the_guarantee_of_a_run_in_stages_speaks_of_all_of_them": 1,
     },
     "federation/test_stored_bytes": {
         "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 2,
     },
     "federation/test_transfers": {
-        "a_run_ends_where_the_processors_ends": 2,
+        "a_run_ends_where_the_processors_ends": 1,
+        "what_crosses_in_a_round_grows_with_nothing_but_the_sites": 2,
     },
     "audit/test_audit_canary": {
-        "a_broken_build_fails_the_audit": 2,
+        "a_broken_build_fails_the_audit": 1,
         "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
     },
     "audit/test_audit_canary_sketches": {
-        "a_broken_build_fails_the_audit": 2,
-        "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 2,
+        "a_broken_build_fails_the_audit": 1,
+        "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 1,
     },
     "audit/test_audit_held_out": {
         "an_honest_release_of_kept_records_passes_every_check": 2,
     },
     "audit/test_audit_recorded": {
-        "an_honest_folder_of_every_trust_model_passes_every_check": 5,
+        "an_honest_folder_of_every_trust_model_passes_every_check": 3,
+        "a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was_forged": 2,
     },
     "audit/test_audit_sketches": {
-        "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 2,
+        "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 1,
     },
     "laws/simulations/test_chaos_deployed": {
         "the_audit_finds": 5,
@@ -203,10 +220,11 @@ FEW: dict[str, dict[str, int]] = {
     },
     "laws/simulations/test_ended_runs": {
         "a_run_is_its_owners_alone_whatever_the_umask": 1,
-        "an_output_that_nobody_reads_is_no_traceback": 2,
+        "an_output_that_nobody_reads_is_no_traceback": 1,
+        "a_signal_ends_a_run_with_a_summary_from_which_it_goes_on": 0,
     },
     "laws/simulations/test_neighbours": {
-        "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 3,
+        "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 1,
     },
     "runs/report/test_plots": {
         "a_figure_without_its_data_is_left_out": 2,
@@ -214,6 +232,7 @@ FEW: dict[str, dict[str, int]] = {
     "federation/engines/test_warm_executor": {
         "a_worker_ends_with_its_node": 0,
         "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
+        "a_worker_that_dies_before_it_is_asked_anything_is_replaced": 0,
     },
     "runs/single/test_agreement": {
         "a_run_and_a_loop_at_one_seed_end_at_the_same_parameters": 2,
@@ -238,7 +257,7 @@ FEW: dict[str, dict[str, int]] = {
     "learning/sketches/test_safe_parts": {
         "a_hostile_network_changes_nothing_but_the_result": 10,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
-        "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 5,
+        "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 3,
     },
     "learning/sketches/test_scattering": {
         "no_two_images_are_farther_apart_after_the_map_however_they_are_sought": 2,
@@ -251,7 +270,7 @@ FEW: dict[str, dict[str, int]] = {
         "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
     },
     "laws/test_malformed": {
-        "a_malformed_input_is_named_and_nothing_is_spent": 32,
+        "a_malformed_input_is_named_and_nothing_is_spent": 16,
     },
     "learning/objectives/test_matching": {
         "replacing_one_private_record_never_exceeds_the_bound": 5,
@@ -266,15 +285,80 @@ FEW: dict[str, dict[str, int]] = {
         "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
     },
     "desk/use/test_printed_texts": {
-        "no_verb_lets_a_text_of_a_folder_command_the_terminal": 6,
+        "no_verb_lets_a_text_of_a_folder_command_the_terminal": 3,
+        "pages_and_cards_make_the_folder_that_they_are_to_be_in": 0,
     },
     "desk/use/test_private_files": {
         "a_comparison_with_all_its_cells_is_private": 0,
     },
     "desk/use/test_stored_code": {
-        "a_link_in_a_stored_run_is_not_followed": 2,
+        "a_link_in_a_stored_run_is_not_followed": 1,
         "a_verb_that_shows_a_stored_run_runs_no_code_that_its_settings_name": 2,
         "no_setting_of_a_stored_run_names_code_that_runs": 9,
+    },
+    "cli/test_documented_commands": {
+        "every_documented_command_is_understood": 60,
+    },
+    "_tools/test_subnormal": {
+        "all_threads_of_a_computation_flush_and_no_other_does": 1,
+    },
+    "desk/own_data/test_own_data": {
+        "the_checks_of_what_is_printed_run_under_every_trust_model_that_trains": 1,
+    },
+    "desk/own_data/test_description": {
+        "every_histogram_is_the_truth_within_its_stated_noise": 1,
+    },
+    "desk/use/test_overwritten": {
+        "a_file_that_is_there_is_written_over_with_force_alone": 0,
+    },
+    "desk/compare/test_compare_grid": {
+        "a_task_runs_a_method_with_its_tuning_and_the_command_line_wins": 0,
+    },
+    "desk/planning/test_preset": {
+        "the_smaller_a_group_the_less_noise_its_penalty_takes_down_to_half_of_that_of_the_loss": 0,
+    },
+    "data/test_blocks": {
+        "either_reader_refuses_the_same_cells_in_the_same_words": 7,
+    },
+    "federation/distributed/test_runs": {
+        "masks_change_no_bit_of_a_run": 2,
+        "a_site_that_costs_others_sits_out_longer_each_time": 1,
+    },
+    "federation/distributed/test_budget": {
+        "replacing_a_record_moves_both_sums_by_at_most_what_is_charged": 1,
+    },
+    "federation/distributed/test_once": {
+        "kept_records_are_charged_whole_and_once_and_training_costs_them_nothing": 1,
+    },
+    "federation/test_replies": {
+        "a_malformed_reply_loses_its_sender_and_never_the_run": 4,
+    },
+    "federation/test_held_out_release": {
+        "without_noise_the_metrics_are_those_of_all_kept_records": 3,
+        "a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent": 1,
+        "kept_records_are_measured_as_they_are_after_moments_too": 1,
+    },
+    "federation/test_patience": {
+        "a_stall_shorter_than_the_timeout_ends_no_run_in_either_exchange": 1,
+        "nor_does_it_where_masks_need_every_site": 1,
+    },
+    "mathematics/transport/test_sliced": {
+        "the_order_is_that_of_a_stable_sort_whatever_is_tied": 4,
+    },
+    "runs/test_intervals": {
+        "gaps_and_ratios_of_groups_are_held_where_there_is_no_gap_too": 1,
+    },
+    "desk/own_data/test_positive": {
+        "ratios_rates_and_thresholds_of_two_classes_are_of_the_positive_one": 0,
+    },
+    "mathematics/clipping/test_attention": {
+        "a_transformer_is_clipped_exactly_as_its_naive_jacobian": 0,
+    },
+    "mathematics/clipping/test_column": {
+        "clipping_all_heads_at_once_is_clipping_one_after_the_other": 0,
+    },
+    "privacy/accounting/test_comparison": {
+        "whatever_the_noise_every_accountant_reads_an_epsilon_that_falls_with_it": 0,
     },
 }
 """Of the tests that take longest, by file, without "test_": so many cases are quick, spread evenly over all of them."""
