@@ -31,7 +31,7 @@ _MOST_SAID = 500
 
 
 def _flower() -> Any:
-    """What is not public in Flower, from a file that is not imported as a part of a package."""
+    """The module of Flower's insides, loaded by its path: this program imports no package."""
     spec = importlib.util.spec_from_file_location("warm_flower", Path(__file__).parents[1] / "_flower.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
