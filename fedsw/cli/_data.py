@@ -166,7 +166,7 @@ def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:
 
 
 def _faults(text: str, folder: Path) -> int:
-    """How many faults check finds in public tables under a draft."""
+    """Count the faults that check finds in public tables under a draft."""
     import tomllib
 
     from fedsw.desk.own_data.examine import examine

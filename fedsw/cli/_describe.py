@@ -132,7 +132,7 @@ def _show(description: Description, directory: Path, output: Path | None) -> Non
 
 
 def _in_short(column: DescribedColumn) -> tuple[str, str]:
-    """Where half of the numbers lie, and the bin that most records are in."""
+    """Return the interval that holds half of the numbers, and the bin that most records are in."""
     low, high = column.quantile(0.25), column.quantile(0.75)
     most = column.labels[int(column.shares.argmax())]
     return ("" if low is None else f"{low:.4g} and {high:.4g}"), f"{most} ({column.plausible.max():.2f})"

@@ -87,7 +87,7 @@ MomentsAlone = Annotated[
 ]
 RUNS = Path("runs")
 STATE = Path("client-state")
-"""Where `fedsw client` keeps what must outlive it, if no --state-dir says so."""
+"""Folder in which `fedsw client` keeps what must outlive it, if no --state-dir says another."""
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:

@@ -31,7 +31,7 @@ MetricsPort = Annotated[
 
 
 class Service(StrEnum):
-    """Where a run's releasable numbers may be logged, too."""
+    """Services that a run's releasable numbers may be logged to, too."""
 
     MLFLOW = "mlflow"
     WANDB = "wandb"
@@ -47,7 +47,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured l
 def watched(
     start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], RunResult]:
-    """The same start, observed by whatever was asked for besides: services by name, and what follows."""
+    """Let a start be observed by services, a metrics endpoint and the log as well, where they are asked for."""
 
     def begin(observer: Observer) -> RunResult:
         from fedsw.runs.observers import MlflowObserver, Observers, WandbObserver

@@ -163,7 +163,7 @@ def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any
 
 
 def selected_view(record: Mapping[str, Any]) -> RenderableType:
-    """The same on a screen."""
+    """Show the outcome of a selection on the records."""
     best = "  ".join(record["best"]) or "as written"
     text = Text(f"best: {best}", style="bold")
     text.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")

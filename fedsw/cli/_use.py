@@ -139,7 +139,7 @@ def _plain(model: TrainedModel, columns: dict[str, Any], output: Path | None) ->
 
 
 def _words(model: TrainedModel, columns: dict[str, Any]) -> str:
-    """How many of what, in a line."""
+    """Count predictions by class, or say their range and mean, in a line."""
     parts = [f"{len(columns['row'])} records"]
     for name, values in columns.items():
         if name.startswith("predicted_") and model.answering().classifies:

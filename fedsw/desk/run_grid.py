@@ -42,7 +42,7 @@ class GridRun:
 
     @property
     def key(self) -> str:
-        """The same for the same run: its name and a digest of all settings that are not the default."""
+        """Name of the run and a digest of its settings that are not the default: equal for equal runs."""
         digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.experiment.name}-{digest}"
 

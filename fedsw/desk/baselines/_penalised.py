@@ -26,7 +26,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 
 FOLLOWING = 0.2
-"""How much of the distance to the noised gap w covers in a step."""
+"""Share of the distance to the noised gap that w covers in a step."""
 SHARE = 0.5
 """Weight of a record's x_i in the vector that is clipped."""
 Returned = tuple[Tensor, Tensor, Tensor]

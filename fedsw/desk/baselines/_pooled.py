@@ -187,7 +187,7 @@ LIMITS = ("gdp",)
 
 @dataclass(frozen=True)
 class BaselineGuarantee:
-    """Who is protected from whom by a baseline, in the words of a run's summary.
+    """Guarantee of a baseline, in the words of a run's summary: who is protected from whom.
 
     The multiplier is the noise's deviation over the clip, the largest of the clients'; `local` says that every client
     protects its own records, `holds` that epsilon is a bound, `nominal` that sampling or noise is not secure.

@@ -41,7 +41,7 @@ NAMES = ("reference", "reference-any")
 _EVERYTHING = {"partition-id": 0, "num-partitions": 1}
 """The one site of a simulation that holds all clients."""
 _LONGER = 4
-"""How many times the rounds of a run, where no model of scikit-learn fits the task."""
+"""Factor of a run's rounds, where no model of scikit-learn fits the task."""
 UNRELEASED = "; made by an operator who sees all records and may not be released: no account counts it"
 """Sentence that follows the name of a reference on records of somebody's own."""
 _NOTHING: Mapping[str, Any] = MappingProxyType(
@@ -103,7 +103,7 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
 
 
 def refusal(name: str, experiment: Experiment) -> str | None:
-    """Why there is no reference of that name for an experiment, with the remedy; None if there is one."""
+    """Say why there is no reference of that name for an experiment, with the remedy; None if there is one."""
     data = experiment.data
     if data.account is not None and (reason := _against_account(data.account, experiment)):
         return reason
@@ -143,7 +143,7 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
 
 
 def _against_account(account: str, experiment: Experiment) -> str | None:
-    """Why a data set that has an account has no reference; None where it is nothing but a number on its screen."""
+    """Say why a data set that has an account has no reference; None if it may have one."""
     if not _supervised(experiment):
         return (
             f"the reference without privacy would be a run that spends all of the account of data set {account!r}; "

@@ -68,7 +68,7 @@ def find(name: str) -> Baseline:
 
 
 def refusal(name: str, experiment: Experiment) -> str | None:
-    """Why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
+    """Say why a baseline cannot train an experiment, with the remedy; None if it can, as far as settings say."""
     if name in reference.NAMES:
         return reference.refusal(name, experiment)
     if experiment.data.held_out_released:

@@ -161,7 +161,7 @@ def _file_of(task: str) -> Path:
 
 
 def _refusal(task: str, method: Method) -> str | None:
-    """Why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
+    """Say why a task's experiment cannot take a method's settings; of several reasons that of the trust model."""
     settings = method.set
     trust = [setting for setting in settings if read_setting(setting)[0] == ("privacy", "trust")]
     task_settings = () if is_own(task) else find_task(task).set

@@ -137,7 +137,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class StatedGuarantee:
-    """Who is protected from whom, and whether that holds as asked for.
+    """Guarantee of a run in words: who is protected from whom, and whether that holds as asked for.
 
     Groups stand in the order of their rank: 0 with a trusted server, 1 against everybody, 2 none. ``why_not`` says why
     (epsilon, delta) is not a guarantee; it is empty if it is one.
@@ -232,7 +232,7 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
 
 
 def _names(completed: Mapping[Cell, Mapping[str, Any]]) -> Names:
-    """Those of the first run that has any: all cells of a comparison learn from the same records."""
+    """Return names of groups and classes of the first run that has any: all cells learn from the same records."""
     every = (names_in(Path(result["directory"]), cell.experiment.data.columns) for cell, result in completed.items())
     return next((names for names in every if names.classes), UNNAMED)
 
@@ -259,7 +259,7 @@ def _reference(groups: Iterable[Sequence[Mapping[str, Any]]], metrics: Sequence[
 
 
 def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float]:
-    """How much a metric of one run moves with the draw of held-out records: the largest over the runs, where known."""
+    """Return standard errors of metrics by the draw of held-out records: the largest over the runs, where known."""
     known = [summary.get("held_out_standard_errors") or {} for summary in summaries]
     values = {name: [to_float(errors.get(name)) for errors in known] for name in metrics}
     numbers = {name: [value for value in by_run if value is not None] for name, by_run in values.items()}
@@ -324,7 +324,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
 
 
 def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Where the mean over seeds lies, 95 %, with the draw of held-out records; empty where a run does not say."""
+    """Return the interval (95 %) of the mean over seeds and held-out records; empty where a run does not say."""
     intervals = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
     spread = _spread(values)
     if spread["mean"] is None or any(interval is None for interval in intervals):

@@ -1,4 +1,4 @@
-"""How a synthetic table compares with held-out records, which no guarantee covers; never with private ones."""
+"""Comparison of a synthetic table with held-out records, which no guarantee covers; never with private ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Fidelity:
     rates: dict[str, tuple[float, float]]
 
     def plain(self) -> dict[str, Any]:
-        """The same as a mapping."""
+        """All numbers as a mapping."""
         values = asdict(self)
         if self.usefulness is not None:
             values["usefulness"] |= {"verdict": self.usefulness.verdict, "useless": self.usefulness.useless}
@@ -160,7 +160,7 @@ def _nearest(one: Records, other: Records) -> tuple[float, float]:
 def _rates(
     synthetic: Records, held_out: Records, groups: tuple[str, ...], shown: int
 ) -> dict[str, tuple[float, float]]:
-    """How often a class is in each group, of both tables; nan where nobody is."""
+    """Return the frequency of a class in each group, in both tables; nan where nobody is."""
 
     def rate(records: Records, group: int) -> float:
         return float((records.target[records.sensitive == group] == shown).double().mean())
@@ -187,7 +187,7 @@ def _by_cell(
 def _guessed(
     made: _Codes, half: _Codes, wanted: _Codes, names: list[str]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float], str]:
-    """How often codes (n, K) of each column are guessed from all others, by the most alike row of either side."""
+    """Return how often codes (n, K) of a column are guessed from all others, by the most alike row of either side."""
     rates: list[list[float]] = [[], [], [float(np.bincount(column).max() / len(wanted)) for column in wanted.T]]
     for known, guessed in ((made, rates[0]), (half, rates[1])):
         differ = sum(wanted[:, k, None] != known[None, :, k] for k in range(len(names)))
@@ -201,6 +201,6 @@ def _guessed(
 
 
 def faults_of(cells: Mapping[str, list[str]], columns: Columns) -> int:
-    """How many cells of a table are not as declared: outside bounds, of no category, not whole, not a number."""
+    """Count the cells of a table that are not as declared: outside bounds, of no category, not whole, not a number."""
     result = checked([Chunk(1, dict(cells))], columns)
     return len(result.faults) + result.more + sum(sum(counts.values()) for counts in result.absent.values())

@@ -349,7 +349,7 @@ def _number_kind(guessed: ColumnForm | None) -> str:
 
 
 def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None) -> ColumnAnswer:
-    """The same with a format where all of its dates may be of one alone; else a person says which, or has to."""
+    """Add the format of a column's dates where one alone fits all of them; else ask a person, or leave a blank."""
     if len(form.formats) <= 1:
         return replace(declared, format=form.formats[0] if form.formats else None)
     which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
@@ -362,7 +362,7 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
 
 
 def _formatted(declared: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
-    """The same with the format of its dates, where nobody gave one and its cells may be looked at."""
+    """Add the format of a column's dates, where nobody gave one and its cells may be looked at."""
     if declared.format is not None or form is None or not _of_days(declared.kind) or not _of_days(form.kind):
         return declared
     return _dated(declared, form, name, ask)
@@ -437,7 +437,7 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
 
 
 def with_missing(declared: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
-    """The same with the missing cells that the form has, filled as given or in the middle of the bounds.
+    """Add the missing cells that were seen to a declaration, filled as given or with the middle of the bounds.
 
     A comment says which cells were taken for missing, and how often each occurs where that was looked at.
     """

@@ -131,7 +131,7 @@ class DescribedColumn:
 
     @property
     def class_half_width(self) -> float:
-        """The same for each share by class."""
+        """Half of the interval around each share by class that holds the truth with probability .95."""
         return float(ndtri((1 + LEVEL) / 2)) * self.class_deviation
 
     @property
@@ -140,7 +140,7 @@ class DescribedColumn:
         return on_simplex(self.shares)
 
     def quantile(self, part: float) -> float | None:
-        """Where a part of the records that are not missing lies below, linear within bins; None for values."""
+        """Return the number that a part of the records lies below, missing ones left out; None for values."""
         if not self.edges:
             return None
         shares = on_simplex(self.shares[: len(self.edges) - 1])

@@ -182,7 +182,7 @@ def _require_loaded(text: str) -> None:
 
 @dataclass(frozen=True)
 class Numerals:
-    """How numbers are written in a table: what is declared of them, or what a person has to decide (``doubt``).
+    """Way in which a table writes numbers: its declaration, or a ``doubt`` that a person has to decide.
 
     Nothing is known where no cell was looked at (``looked`` is false).
     """
@@ -383,7 +383,7 @@ _UNSAID = ("number", "category")
 
 
 def _written(declared: ColumnAnswer) -> list[str]:
-    """How a column's cells are written, where a declaration has to say it, and its unit of measurement."""
+    """Return keys of a declaration for the way in which cells are written, and for the unit of measurement."""
     parts = [] if declared.format is None else [f"format = {_text(declared.format)}"]
     if declared.spelling is not None:
         parts += [f"decimal = {_text(declared.spelling.decimal)}", f"thousands = {_text(declared.spelling.thousands)}"]

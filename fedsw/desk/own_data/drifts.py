@@ -1,4 +1,4 @@
-"""How far apart clients' records are, by the sketches that a run released; and how far from a public table."""
+"""Distances between clients' records, by the sketches that a run released, and to a public table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Drifts:
     doubt: str = ""
 
     def plain(self) -> list[dict[str, Any]]:
-        """All of them as plain values, in order."""
+        """Distances as plain values, in order."""
         return [
             {"one": pair.one, "other": pair.other}
             | ({} if pair.column is None else {"column": pair.column})
@@ -180,7 +180,7 @@ def _pairs(sides: Mapping[str, NoisedSketch], public: Side | None) -> Iterator[t
 
 
 def _means(sketch: NoisedSketch, problem: Problem) -> dict[str, Means]:
-    """By column: those that are written as codes, then what the blocks tell apart."""
+    """Return means by column: of columns written as codes, then of classes and groups where the sketch parts them."""
     columns, blocks = problem.experiment.data.columns, problem.experiment.sketch
     coded = table_of(problem.experiment)
     assert columns is not None and coded is not None

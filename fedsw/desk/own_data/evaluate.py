@@ -57,7 +57,7 @@ class Evaluated:
     called: Names = UNNAMED
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All fields, for JSON."""
         quality = self.worth.quality
         return {
             "name": self.name,

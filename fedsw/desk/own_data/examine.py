@@ -59,7 +59,7 @@ class Repeats:
         return column not in self._columns.names or named_as_identifier(column)
 
     def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The same chunks, each looked at on its way."""
+        """Yield the chunks as they are, and look at each on its way."""
         for chunk in chunks:
             for column in filter(self.looks_at, chunk.cells):
                 self._seen.setdefault(column, _Seen()).add(by_value(chunk.cells[column]))
@@ -98,7 +98,7 @@ class _Seen:
 
     @property
     def values(self) -> int:
-        """How many different ones there are, by their hashes of 64 bits."""
+        """Number of different values, by their hashes of 64 bits."""
         return len(np.unique(np.concatenate(self._hashes)))
 
 
@@ -111,7 +111,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Whose records they are, for a table."""
+        """Owner of the records, as tables name it."""
         return "all clients" if self.client is None else f"client {self.client}"
 
 

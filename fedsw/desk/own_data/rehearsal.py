@@ -85,7 +85,7 @@ def _run(experiment: Experiment, columns: Columns, runs: Path, clients: int) -> 
 
 
 def _each(experiment: Experiment, groups: int, clients: int) -> int:
-    """How many made-up records each client has of each group, so that every batch has some of all."""
+    """Return the number of made-up records of each group at each client, so that every batch has some of all."""
     training = experiment.training
     wanted = max(_LEAST, _SPARE * (training.batch_size or 0))
     if training.batch_fraction:
@@ -121,7 +121,7 @@ def made_up(columns: Columns, by_group: Mapping[str, int], *, first_unit: int = 
 
 
 def on_objects(experiment: Experiment, rounds: int, clients: int, *, metrics: bool = False) -> Experiment:
-    """The same experiment of records that are handed over, in so many rounds, counted in no account."""
+    """Change an experiment to records that are handed over, to so many rounds, and to no account."""
     raw = experiment.model_dump(mode="json")
     nothing = dict.fromkeys(("data_dir", "held_out", "account"))
     raw["data"] |= {"source": "object", "held_out_overlap": "refuse", **nothing}

@@ -84,7 +84,7 @@ def _warnings(examination: Examination) -> Iterator[str]:
 
 
 def as_plain(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> dict[str, Any]:
-    """The same as plain values."""
+    """Write an examination and the cost of a run as plain values."""
     return {
         "fits": examination.fits,
         "files": [{**asdict(file), "file": str(file.file), "fits": file.fits} for file in examination.files],

@@ -140,7 +140,7 @@ _LITTLE = 0.5
 
 Array = NDArray[np.float64]
 _Around = Callable[[Array, float], Gain]
-"""How much better than a constant predictions (n,) or (n, c) are, at a level."""
+"""Gain of predictions (n,) or (n, c) over a constant, with its interval at a level."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Usefulness:
 
     @property
     def lost(self) -> float:
-        """How much lower the score is that is learnt from the table."""
+        """Score learnt from real records less that learnt from the table."""
         return self.scores[REAL] - self.scores[SYNTHETIC]
 
     @property
@@ -178,7 +178,7 @@ class Usefulness:
 
     @property
     def verdict(self) -> str:
-        """In two sentences, numbers with their intervals."""
+        """Verdict in two sentences, numbers with their intervals."""
         made, real = (measured(self.scores[origin], self.around[origin]) for origin in (SYNTHETIC, REAL))
         shown = (
             f"{self.measure} on {self.records} held-out records of {self.model}: trained on the synthetic rows {made}, "

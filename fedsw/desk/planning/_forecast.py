@@ -1,4 +1,4 @@
-"""How much of what can be learnt noise will leave: training on public twins, as a curve over the signal's strength."""
+"""Forecasts by training on public twins: the share of what can be learnt that noise leaves, by signal strength."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fedsw.runs.single.training_plan import plan
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on held-out twins, and the best constant: accuracy, or minus the mean squared error."""
+    """Scores of a model and of the best constant on held-out twins: accuracy, or minus the mean squared error."""
 
     model: float
     constant: float
 
     @property
     def gain(self) -> float:
-        """How much better than a constant it is."""
+        """Score of the model less that of the constant."""
         return self.model - self.constant
 
 
@@ -153,7 +153,7 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
 
 
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
-"""Where the curve is measured on twins; between them it is interpolated."""
+"""Strengths at which the curve is measured on twins; between them it is interpolated."""
 MOST_TWINS = 2_000
 """Twins of a training: more records are stood for by so many with less noise."""
 HELD_OUT = 2_000
@@ -164,7 +164,7 @@ FEASIBLE = 0.25
 _LITTLE = 1e-3
 """Gain over a constant's accuracy, without privacy, below which there is nothing to lose."""
 _LITTLE_OF_SQUARES = 0.01
-"""The same of numbers, as a share of the constant's squared error: a narrow target's errors are small numbers."""
+"""Gain for numbers below which there is nothing to lose, as a share of the constant's squared error."""
 _NOTHING = 1e-12
 
 

@@ -88,7 +88,7 @@ def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experimen
 
 
 def hidden_by_noise(moments: Moments) -> str:
-    """Why moments cannot tell what a constant is worth, in words, as twins vary by noise; empty where they can."""
+    """Say why released moments cannot tell what a constant is worth (noise hides it); empty where they can."""
     score = constant_of(moments).score
     if moments.layout.classes and score.high >= 1:
         return (

@@ -92,7 +92,7 @@ _FACTORS = 4
 _CLARITY = 0.6
 """Share of a column's variance that the traits make."""
 _APART = 0.5
-"""How far the traits of the groups are apart, in standard deviations."""
+"""Distance between the traits of the groups, in standard deviations."""
 _WIDE = 4.0
 """Standard deviations that a column's values take of what they use of its bounds."""
 _MISSING = 0.05
@@ -100,7 +100,7 @@ _MISSING = 0.05
 
 @dataclass(frozen=True)
 class TwinLaw:
-    """How much there is to learn.
+    """Law of public twins: how much there is to learn, and how much of their bounds columns use.
 
     Hidden traits make the ``explained`` share of the target's variance; ``common`` is that of the more frequent of two
     classes, ``middle`` and ``spread`` are of a number between 0 and 1 that is predicted, and ``used`` the least and the

@@ -18,7 +18,7 @@ from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import declared_columns
 
 Score = Callable[[Experiment], float]
-"""How good an experiment turns out; the higher the better."""
+"""Scores an experiment; the higher the better."""
 
 MOST = 10_000
 _FACTORS = (1 / 3, 1.0, 3.0)

@@ -138,7 +138,7 @@ class TrainedModel(Short):
 
     @property
     def width(self) -> int:
-        """How many features a record has, as its columns are encoded."""
+        """Number of features of a record, as its columns are encoded."""
         return self._problem.shape.features
 
     @property
@@ -201,7 +201,7 @@ class TrainedModel(Short):
         return pandas.DataFrame(predictions, index=index)
 
     def predictions(self, source: object, *, keep: Sequence[str] = ()) -> dict[str, Any]:
-        """The same by column: `row`, as the table counts them, the columns of `keep`, and the predictions.
+        """Predict by column: `row`, as the table counts them, the columns of `keep`, and the predictions.
 
         Raises:
             FileNotFoundError: if there is no such file.
