@@ -20,7 +20,6 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.trust import sums_once as sums
 from fedsw.federation.trust.client_costs import PART, sketch_budget
 from fedsw.federation.trust.sketch import sketch_once as sides
-from fedsw.federation.trust.trust_model import served
 from fedsw.learning.models import flatten
 from fedsw.learning.sketches.from_settings import Stage, classifier_of, sent_size, table_of
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records
@@ -98,7 +97,7 @@ class SketchTrial(Trial):
     def views(self, round_: int) -> list[View]:
         """Releases of all stages, at a fresh attempt each; whoever sees them wrote what later stages look through."""
         left: list[View] = []
-        side = self._open.enter_context(served(self.task.experiment).sides.server(self.context))
+        side = self._open.enter_context(self.task.experiment.privacy.model.sides.server(self.context))
         with self._overheard(left):
             for stage in self._stages():
                 side.round(stage.number, self._written(stage.number))

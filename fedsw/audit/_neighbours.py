@@ -37,8 +37,7 @@ from fedsw.federation.server.settling import settled_among
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.round_plan import draw
-from fedsw.federation.trust.trust_model import served
+from fedsw.federation.trust.round_plan import Plan, draw
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks import problem as problems
@@ -288,7 +287,7 @@ class Trial:
                 experiment = settled_among(self._grid, experiment, self._name, traffic)
                 self.task = Problem.from_experiment(experiment)
                 self.sites, _ = gather(self._grid, self.task, self._name, traffic)
-                self.plan = served(experiment).plan(self.task, self.sites)
+                self.plan: Plan = experiment.privacy.model.plan(self.task, self.sites)
                 self.theta = flatten(self.task.build_model())
                 availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
                 self._attempts = Counter[int]()

@@ -27,6 +27,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.trust import Law
 from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
@@ -217,9 +218,7 @@ def audit(
     attacked = _attackable(experiment)
     draws, singly = draws or DRAWS, SINGLE if singly is None else singly
     model, begun = attacked.privacy.model, Console(stderr=True, quiet=not show).status("sizes and plan")
-    trial: type[Trial] = TrialRun
-    if model.sketched or model.masked:
-        trial = sketched.SketchTrial if model.sketched else masked.MaskedTrial
+    trial = _TRIALS[model.law]
     with tempfile.TemporaryDirectory() as name, begun as status:
         folder = Path(name)
         with trial(attacked, None, folder / "sizes", canary=False) as plain:
@@ -237,17 +236,23 @@ def audit(
     return finding(experiment, group, neighbours.why, claim, attack, confidence)
 
 
+_TRIALS: Mapping[Law | None, type[Trial]] = {
+    "clipped sum": TrialRun,
+    "masked sum": masked.MaskedTrial,
+    "sum of waves": sketched.SketchTrial,
+}
+"""Attacked runs by what a trust model noises."""
+
+
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
     model = privacy.model
-    if model.sketched and not model.masked and privacy.noisy:
+    if model.unaudited is not None:
+        raise ExperimentError(model.unaudited)
+    if model.law == "sum of waves" and privacy.noisy:
         sketched.require_sketch(experiment)
         return experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
-    if model.sketched and model.masked:
-        raise ExperimentError(
-            "a masked sketch is the sum that a trusted server would have released: audit it under trust 'sketch'"
-        )
-    if (model.local and not model.masked) or not model.gradients or not privacy.noisy:
+    if model.law not in _TRIALS or not privacy.noisy:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
             "server of trust 'central' releases with noise, the sums of trust 'distributed', and sketches of trust "

@@ -198,11 +198,12 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
             f"--one-run flips coins for single records, and the guarantee is that of all records of a "
             f"{experiment.data.unit!r} (data.unit); audit it with --canary"
         )
-    if experiment.privacy.local:
-        raise ExperimentError(
-            f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
-            f"{experiment.privacy.trust!r}"
-        )
+    elsewhere = (
+        f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
+        f"{experiment.privacy.trust!r}"
+    )
+    if (why := experiment.privacy.model.by_ledgers(server=None, clients=elsewhere)) is not None:
+        raise ExperimentError(why)
     if experiment.objective.also:
         raise ExperimentError(
             "objective.also has more penalties; --one-run follows the gradient of one. Leave objective.also out"

@@ -13,7 +13,7 @@ from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
 from fedsw.experiment.task_kinds import model_kind
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
 
@@ -47,7 +47,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     yield from _unread_by_model(settings.model)
     if settings.unsafe_metrics:
         yield from _without_losses(settings, kind)
-    yield from _of_federation(settings.federation, local=privacy.local)
+    yield from _of_federation(settings.federation, privacy.model)
     yield from _of_masks(settings.federation, privacy.trust)
 
 
@@ -151,7 +151,7 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
     name, task = settings.privacy.trust, settings.objective.task
     trust, able = trust_model(name), kind.facts.trusts
     yield from _of_own_penalties(settings, kind)
-    if settings.objective.also and settings.privacy.local and not trust.masked:
+    if settings.objective.also and 1 + len(settings.objective.also) > trust.most_penalties:
         yield f"objective.also has more penalties, and trust {name!r} takes one: use 'central' or 'distributed'"
     if settings.objective.also and kind.facts.other_side not in (None, "prior"):
         yield f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
@@ -162,7 +162,7 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
         )
     if name not in able:
         yield f"privacy.trust {name!r} cannot run {task!r}: {trust.why_not}. Trust models that can: {_either(able)}"
-    if settings.data.held_out_released and not trust.gradients:
+    if settings.data.held_out_released and "everybody" not in trust.held_out_to:
         yield (
             f"data.held_out_to 'everybody' measures a trained model at the clients, and trust {name!r} asks them once, "
             "before there is one: set data.held_out_to to 'operator'"
@@ -178,7 +178,7 @@ def _of_own_penalties(settings: Settings, kind: TaskKind) -> Iterator[str]:
         if kind.facts.comparison != "groups":
             task = settings.objective.task
             yield f"{key} {penalty!r} compares groups, and objective.task {task!r} has none: use 'classification'"
-        if not trust.gradients or (trust.local and not trust.masked):
+        if not trust.own_bounds:
             yield f"{key} {penalty!r} is of your own, and trust {name!r} takes none: use 'central' or 'distributed'"
 
 
@@ -193,7 +193,7 @@ def _of_flow(settings: Settings) -> Iterator[str]:
     if flows and (training.optimizer != "sgd" or training.momentum or training.scheduler is not None):
         yield "a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum"
     accountant, mechanism = settings.privacy.model.accountant(settings), settings.privacy.model.mechanism(settings)
-    if not trust_model(trust).slices and accountant_named(accountant).covers == "sliced":
+    if not trust_model(trust).accounts(accountant_named(accountant)):
         yield f"privacy.accountant {accountant!r} is about random slices, not trust {trust!r}; use 'pld'"
     if mechanism not in accountant_named(accountant).takes:
         yield (
@@ -204,7 +204,7 @@ def _of_flow(settings: Settings) -> Iterator[str]:
 
 def _of_protection(settings: Settings, kind: TaskKind) -> Iterator[str]:
     trust = trust_model(settings.privacy.trust)
-    generated = kind.facts.other_side == "generator" and trust.noised and not trust.local
+    generated = kind.facts.other_side == "generator" and "both" in trust.protectable
     if settings.objective.protected == "both" and not generated:
         yield "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
 
@@ -216,11 +216,8 @@ def _of_release_and_clip(settings: Settings) -> Iterator[str]:
             f"model.kind {kind!r} with trust {name!r} and {_set_by(settings)}: the adversarial losses of "
             "'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
         )
-    if settings.clip.open and trust_model(name).noised:
-        yield (
-            f"clip.mode 'none' bounds nothing, and privacy.trust {name!r} promises a bound: use 'spectral', or trust "
-            "'none' for a reference without clipping"
-        )
+    if settings.clip.open and (why := trust_model(name).without_clipping()) is not None:
+        yield why
 
 
 def _set_by(settings: Settings) -> str:
@@ -237,11 +234,11 @@ def _of_batches(privacy: Privacy, training: Training) -> Iterator[str]:
             f"training.batch_size is a batch of records, and trust {privacy.trust!r} sums all of them once; a "
             "generator's samples of a step are sketch.batch"
         )
-    if privacy.local:
-        yield (
-            f"training.batch_size is a number of records of the whole federation; trust {privacy.trust!r} samples at "
-            "each client on its own: use training.batch_fraction"
-        )
+    alone = (
+        f"training.batch_size is a number of records of the whole federation; trust {privacy.trust!r} samples at "
+        "each client on its own: use training.batch_fraction"
+    )
+    yield from privacy.model.by_ledgers(server=[], clients=[alone])
     if privacy.sampling == "stratified":
         yield (
             "training.batch_size cannot be split in fixed counts per client; use training.batch_fraction with "
@@ -273,22 +270,23 @@ def _unread_by_model(model: Model) -> Iterator[str]:
 
 def _without_losses(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
     trust, task = settings.privacy.trust, settings.objective.task
-    if settings.privacy.local:
-        yield f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
+    none = f"unsafe_metrics asks for training losses; under trust {trust!r} clients send none: leave it out"
+    yield from settings.privacy.model.by_ledgers(server=[], clients=[none])
     if kind is not None and kind.facts.other_side == "generator":
         yield f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out"
 
 
-def _of_federation(federation: Federation, *, local: bool) -> Iterator[str]:
+def _of_federation(federation: Federation, trust: TrustModel) -> Iterator[str]:
     clients = federation.clients
     for name, most in (("min_clients", federation.min_clients), ("sites", federation.sites)):
         if most is not None and most > clients:
             yield f"federation.{name} is {most}, above federation.clients = {clients}; lower it"
-    if federation.drop_out and local:
-        yield (
+    if federation.drop_out:
+        alone = (
             "federation.drop_out simulates clients that are lost between the two exchanges of trust 'central'; leave "
             "it out under a local trust model"
         )
+        yield from trust.by_ledgers(server=[], clients=[alone])
     if federation.drop_out and federation.min_clients is None:
         yield (
             f"federation.drop_out is {federation.drop_out:g}, and without federation.min_clients a round needs all "
@@ -298,7 +296,7 @@ def _of_federation(federation: Federation, *, local: bool) -> Iterator[str]:
 
 def _of_masks(federation: Federation, trust: str) -> Iterator[str]:
     masks, sites = federation.masks, federation.sites
-    if masks is not None and not trust_model(trust).masked:
+    if masks is not None and masks not in trust_model(trust).masks:
         yield f"federation.masks is {masks!r}, and trust {trust!r} has no masked sums; leave it out"
     if masks == "simulated" and (sites or 1) > 1:
         yield f"federation.masks is 'simulated', and {sites} sites always have masks; leave out federation.sites"

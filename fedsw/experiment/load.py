@@ -199,7 +199,7 @@ def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> No
     section = raw.get("privacy")
     overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}
     chosen = [value for keys, value in settings if keys == ("privacy", "trust")]
-    unprotected = any(name in trust_models() and not trust_model(name).noised for name in chosen)
+    unprotected = any(name in trust_models() and trust_model(name).fixed_epsilon is not None for name in chosen)
     if isinstance(section, dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
         section.pop("epsilon", None)
         section.pop("noise_multiplier", None)

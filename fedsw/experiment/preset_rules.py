@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.task_kinds import model_kind
-from fedsw.experiment.trust import names_of, trust_model
+from fedsw.experiment.trust import releasing_gradients
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -357,10 +357,10 @@ def misfit(settings: Settings) -> str | None:
     training = settings.training
     if settings.privacy.sketch and settings.sketch.open and not settings.privacy.noisy:
         return "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
-    if settings.privacy.moments and not trust_model(settings.privacy.trust).gradients:
+    if settings.privacy.moments and settings.privacy.trust not in (able := releasing_gradients()):
         return (
             f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "
-            f"privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {settings.privacy.trust!r}: leave it "
+            f"privacy.trust {', '.join(map(repr, able))}, not {settings.privacy.trust!r}: leave it "
             "out"
         )
     if training.preset == "none":
@@ -380,6 +380,6 @@ def refusal(settings: Settings) -> str | None:
     task, trust = settings.objective.task, settings.privacy.trust
     if task not in _RULES:
         return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"
-    if not trust_model(trust).gradients:
-        return f"for privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not for {trust!r}"
+    if trust not in (able := releasing_gradients()):
+        return f"for privacy.trust {', '.join(map(repr, able))}, not for {trust!r}"
     return None

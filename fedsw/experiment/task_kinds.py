@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.trust import Comparison, names_of
+from fedsw.experiment.trust import Comparison, comparing
 
 _COMPARED: Mapping[Comparison, str] = {
     "groups": "groups",
@@ -99,7 +99,7 @@ class Facts:
     @property
     def trusts(self) -> tuple[str, ...]:
         """The trust models that it goes with, by name."""
-        return names_of(comparison=self.comparison)
+        return comparing(self.comparison)
 
     @property
     def grouped(self) -> bool:

@@ -1,21 +1,29 @@
-"""Trust models by name: what must be known of one to check an experiment. Each is an object, found in one registry."""
+"""Trust models by name: `TrustModel`, the type of them all, and the registry `TRUSTS`, in which settings find one.
+
+Settings are checked by the objects alone. What computes is in `fedsw.federation.trust`: an object names its part there,
+which is imported when a plan, a server or a client asks for it.
+"""
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from fedsw._tools.registry import Registry, Unknown
 from fedsw._tools.settings import ExperimentError
 from fedsw.privacy.accountants import GAUSSIAN
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from fedsw._tools.registry import Word
+    from fedsw.privacy.accountants import Accountant
+
 SHIPPED = "fedsw.federation.trust"
-"""The package of the shipped trust models, a folder for each; its `NAMES` has them in order."""
+"""The package of the shipped trust models, a folder for each; its `FOLDERS` has them in order."""
 
 ENTRY_POINTS = "fedsw.trust"
 """The group of entry points by which an installed package brings trust models of its own, in every process."""
@@ -26,71 +34,100 @@ Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
 """Quantity that is noised: a round's clipped sum, under masks too, a contribution, slices, records, a sketch."""
 
+T = TypeVar("T")
+
 
 class TrustModel:
-    """Who is trusted with what, and who adds the noise: the facts that settings are checked against.
+    """Who is trusted with what, and who adds the noise: all that differs from one trust model to another.
 
-    Experiments and their sections are given to its methods as they are (`fedsw.experiment`), which this file, that the
-    sections stand on, cannot name.
+    An object is asked for a value, a text or what to do; it has no flags, so that nobody else decides what follows from
+    one. Experiments and their sections are given to its methods as they are (`fedsw.experiment`), which this file, that
+    the sections stand on, cannot name; so are problems, sites, nodes and contexts of a federation.
 
-    What a trust model does in a federation is in `fedsw.federation.trust.trust_model.Served`, which its object is, too.
+    A trust model of one's own derives from this class or from a shipped one. By default the server has the one ledger,
+    noise is added, and what leaves is neither a gradient nor a sketch.
 
     Attributes:
         name: what `privacy.trust` says, and what its words are found under.
-        compares: what a task may compare its private outputs with.
-        local: whether every client protects its own records, from the server too, and keeps its own ledger.
-        noised: whether a run with a finite epsilon adds noise; it does under all but `none`.
-        sketched: whether records leave once, as a sum of cosines and sines, for a generator to learn from.
-        gradients: whether rounds release gradients: moments before them, presets, and counts of kept records go with
-            these alone.
-        slices: whether what leaves are noised random slices, which have accountants of their own.
-        masked: whether sites add up under masks, so that each of them needs the keys of the others (a roster).
+        compares: sides that a task may compare its private outputs with.
+        serves: where its part in a federation is, "module:NAME" of `fedsw.federation.trust.trust_model.Sides`.
+        law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
+            of the settings; None if that cannot be recomputed from a run's folder.
+        fixed_epsilon: the epsilon of every experiment under it, where that is no choice: infinite without noise.
+        with_noise: name of the trust model that stands for it at a finite epsilon; "" for itself.
         needs_noise: why it cannot run as a reference without noise, with the remedy; None if it can.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
-        law: what a line of its ledgers accounts for, which says how `fedsw audit` recomputes noise and sensitivity from
-            settings; None if that cannot be recomputed from a run's folder.
-        sections: what its sections of an experiment are, by name, where it has settings of its own: classes derived
-            from those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
+        protectable: values of `objective.protected` that it has noise for.
+        most_penalties: penalties of an objective, at most.
+        own_bounds: whose words on the bound of a penalty of one's own it takes; none where it takes no such penalty.
+        held_out_to: values of `data.held_out_to` that it can do.
+        masks: values of `federation.masks` that it takes; none where no sum is masked.
+        sections: classes of its sections of an experiment, by name, where it has settings of its own: derived from
+            those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
             `Sketch`. A setting that is in none of its classes is refused under it.
-        sketching: what it is, under the same name, for a task whose records leave as a sketch; None where it is the
-            same for every task.
-        once: the trust model under which records leave once, as a sketch, with the same trust in everybody; None where
-            there is none.
+        sketching: the object of the same name for a task whose records leave as a sketch; None where it is the same for
+            every task.
+        once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
+            None where there is none.
+        unaudited: why `fedsw audit --canary` does not attack it, with the remedy; None for what follows from `law`.
+        trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
+            the noise, and who is protected against whom.
+        guarded: what protects a record where clients have ledgers of their own; "" where they have none.
     """
 
     name: ClassVar[str]
     compares: ClassVar[frozenset[Comparison]]
-    local: ClassVar[bool] = False
-    noised: ClassVar[bool] = True
-    sketched: ClassVar[bool] = False
-    gradients: ClassVar[bool] = False
-    slices: ClassVar[bool] = False
+    serves: ClassVar[str] = ""
     law: ClassVar[Law | None] = None
-    masked: ClassVar[bool] = False
-    why_not: ClassVar[str] = "the task does not go with it"
+    fixed_epsilon: ClassVar[float | None] = None
+    with_noise: ClassVar[str] = ""
     needs_noise: ClassVar[str | None] = None
+    why_not: ClassVar[str] = "the task does not go with it"
+    protectable: ClassVar[frozenset[str]] = frozenset(("target", "both"))
+    most_penalties: ClassVar[float] = math.inf
+    own_bounds: ClassVar[frozenset[Word]] = frozenset()
+    held_out_to: ClassVar[frozenset[str]] = frozenset(("operator",))
+    masks: ClassVar[frozenset[str]] = frozenset()
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
     once: ClassVar[str | None] = None
+    unaudited: ClassVar[str | None] = None
     trusted_with: ClassVar[str]
-    """Who is trusted, and with what."""
     leaves: ClassVar[str]
-    """Messages that leave a client, in words."""
     adds_noise: ClassVar[str]
-    """Who adds the noise."""
     protects: ClassVar[str]
-    """Who is protected, against whom."""
+    guarded: ClassVar[str] = ""
 
-    guarded: ClassVar[str] = "by its own client's noise and ledger"
-    """Protection of a record where clients have ledgers of their own."""
+    def by_ledgers(self, *, server: T, clients: T) -> T:
+        """Choose by who accounts: the server, in one ledger for all, or every client, in a ledger of its own."""
+        return server
 
-    def against(self, experiment: Any) -> str | None:
-        """Whom its noise protects from, in words; None for what follows from who has the ledgers."""
-        return None
+    def by_release(self, *, rounds: T, once: T) -> T:
+        """Choose by what leaves: something every round, or once a sketch that a generator then learns from."""
+        return rounds
+
+    def by_gradients(self, *, released: T, others: T) -> T:
+        """Choose by whether rounds release gradients, with which moments before them and presets go."""
+        return others
+
+    def hides_records(self) -> bool:
+        """True if the server may learn nothing of a record but what is noised: errors quote none."""
+        return False
+
+    def against(self, experiment: Any) -> str:
+        """Whom its noise protects from, in words."""
+        counts = "" if experiment.privacy.sampling == "stratified" else ", not of counts per client and round"
+        return (
+            f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
+        )
+
+    def sampling(self, experiment: Any) -> str:
+        """How records are drawn for a release, in a word."""
+        return str(experiment.privacy.sampling)
 
     def summed(self, experiment: Any) -> float:
-        """Noise in the sum over all clients, in units of what a client's own plan has, where clients add noise."""
-        return math.sqrt(experiment.federation.clients)
+        """Noise in the sum over all clients, in units of what one plan has."""
+        return 1.0
 
     def releases(self, experiment: Any) -> int:
         """How often a run releases something of a record."""
@@ -104,13 +141,13 @@ class TrustModel:
         """The accountant of its plans, ledgers and sentences: nothing else says which that is."""
         return str(experiment.privacy.accountant)
 
+    def accounts(self, accountant: Accountant) -> bool:
+        """True if an accountant is about what it releases."""
+        return accountant.covers != "sliced"
+
     def mechanism(self, experiment: Any) -> str:
         """The noise of its releases, one that its accountant takes (`fedsw.privacy.mechanisms.MECHANISMS`)."""
         return GAUSSIAN
-
-    def exchanges(self) -> tuple[str, ...]:
-        """The types of its messages; a client answers no others, but for the greeting."""
-        return ()
 
     def misfit(self, settings: Any) -> str | None:
         """Return why an experiment's settings do not go with it, with the remedy, or None."""
@@ -124,56 +161,87 @@ class TrustModel:
         """True if a critic is trained beside the generator."""
         return False
 
+    def noisy(self, *, epsilon: float | None, multiplier: float | None) -> bool:
+        """True if a run with that budget adds noise."""
+        return (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
+
     def without_noise(self, privacy: Any) -> str | None:
-        """Why it cannot run as a reference without noise, with the remedy; None if it can, or if there is noise."""
+        """Return why it cannot run as a reference without noise, with the remedy, or None if it can."""
         return None if privacy.noisy else self.needs_noise
 
+    def without_clipping(self) -> str | None:
+        """Return why gradients cannot be left unclipped under it, with the remedy, or None."""
+        return (
+            f"clip.mode 'none' bounds nothing, and privacy.trust {self.name!r} promises a bound: use 'spectral', or "
+            "trust 'none' for a reference without clipping"
+        )
 
-_known: dict[str, TrustModel] = {}
+    @property
+    def sides(self) -> Any:
+        """Its part in a federation, `Sides`; imported when it is asked for."""
+        if not self.serves:
+            raise ExperimentError(
+                f"privacy.trust {self.name!r} says what it is and not what it does: set `serves`, or derive it from a "
+                "shipped trust model"
+            )
+        return pkgutil.resolve_name(self.serves)
+
+    def exchanges(self) -> tuple[str, ...]:
+        """The types of its messages; a client answers no others, but for the greeting."""
+        return tuple(exchange.kind for exchange in self.sides.handlers) if self.serves else ()
+
+    def plan(self, task: Any, sites: Sequence[Any]) -> Any:
+        """Make the plan of a problem with these sites, see `Sides`."""
+        return self.sides.plan(task, sites)
+
+    def tables(self, problem: Any, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
+        """The tables' share of the budget, and their bins, where ranks come from noised tables of outputs."""
+        raise TypeError(f"trust {self.name!r} has no tables of outputs")
+
+
+def _ship() -> None:
+    """Register the shipped trust models, in their order."""
+    for folder in importlib.import_module(SHIPPED).FOLDERS:  # their files import what computes where they use it
+        for model in importlib.import_module(f"{SHIPPED}.{folder}").TRUST_MODELS:
+            TRUSTS.register(model.name, model)
+
+
+TRUSTS: Registry[TrustModel] = Registry("privacy.trust", TrustModel, group=ENTRY_POINTS, shipped=_ship)
+"""All trust models: the shipped ones, those of installed packages, and those that were registered."""
 
 
 def trust_models() -> Mapping[str, TrustModel]:
-    """All trust models by name: the shipped ones, those of installed packages, and those that were registered."""
-    if not _known:
-        _load()
-    return _known
-
-
-def _load() -> None:
-    """Load the shipped trust models, in their order, then those of other packages of this environment."""
-    for folder in importlib.import_module(SHIPPED).FOLDERS:  # their files import what computes where they use it
-        _known.update({model.name: model for model in importlib.import_module(f"{SHIPPED}.{folder}").TRUST_MODELS})
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        try:
-            model = point.load()
-        except Exception as fault:  # its code runs here, and may raise anything
-            _known.clear()
-            raise ExperimentError(
-                f"the trust model {point.value!r} of an installed package cannot be loaded ({type(fault).__name__}: "
-                f"{fault}); mend or uninstall the package"
-            ) from fault
-        register(model)
+    """All trust models by name; ExperimentError, naming it, for an installed one that cannot be loaded."""
+    try:
+        models = dict(TRUSTS.items())
+    except (TypeError, ValueError) as fault:
+        raise ExperimentError(str(fault)) from fault
+    for name, model in models.items():
+        if model.name != name:
+            raise ExperimentError(f"the entry point {name!r} brings the trust model {model.name!r}: give both one name")
+    return models
 
 
 def register(model: TrustModel) -> TrustModel:
     """Make a trust model of one's own known by its name, in this process.
 
     A package makes its own known in every process, those of `fedsw deploy local` and of real clients, by an entry point
-    of the group "fedsw.trust" that names the object: who installed the package allowed its code.
+    of the group "fedsw.trust" of the same name that names the object: who installed the package allowed its code.
 
     ExperimentError if another one has the name.
     """
-    if trust_models().get(model.name, model) is not model:
-        raise ExperimentError(f"there is a trust model {model.name!r}; give yours another name")
-    _known[model.name] = model
-    return model
+    try:
+        return TRUSTS.register(model.name, model)
+    except ValueError as fault:
+        raise ExperimentError(str(fault)) from fault
 
 
 def trust_model(name: str, *, sketch: bool = False) -> TrustModel:
     """A trust model by its name, for a task that sketches or not; an experiment's is `privacy.model`."""
-    model = trust_models().get(name)
-    if model is None:
-        raise ExperimentError(f"privacy.trust is {name!r}; there are {', '.join(map(repr, trust_models()))}")
+    try:
+        model = TRUSTS.get(name)
+    except Unknown as fault:
+        raise ExperimentError(str(fault)) from fault
     return model.sketching if sketch and model.sketching is not None else model
 
 
@@ -186,14 +254,16 @@ def answering(exchange: str) -> tuple[str, ...]:
     )
 
 
-def names_of(
-    *, gradients: bool | None = None, local: bool | None = None, comparison: Comparison | None = None
-) -> tuple[str, ...]:
-    """The names of trust models whose rounds release gradients, that are local, or that compare what a task does."""
-    return tuple(
-        name
-        for name, model in trust_models().items()
-        if (gradients is None or model.gradients == gradients)
-        and (local is None or model.local == local)
-        and (comparison is None or comparison in model.compares)
-    )
+def comparing(comparison: Comparison) -> tuple[str, ...]:
+    """The names of trust models that can compare private outputs with that."""
+    return tuple(name for name, model in trust_models().items() if comparison in model.compares)
+
+
+def releasing_gradients() -> tuple[str, ...]:
+    """The names of trust models whose rounds release gradients, with which moments before them and presets go."""
+    return tuple(n for n, model in trust_models().items() if model.by_gradients(released=True, others=False))
+
+
+def accounting_at_server() -> tuple[str, ...]:
+    """The names of trust models under which the server has the one ledger."""
+    return tuple(name for name, model in trust_models().items() if model.by_ledgers(server=True, clients=False))

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_chosen
-from fedsw.experiment.trust import names_of
+from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
 from fedsw.federation._origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.messages import AnyExchange, Terms
@@ -36,7 +36,7 @@ from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
-from fedsw.federation.trust.trust_model import served
+from fedsw.federation.trust.trust_model import promise
 from fedsw.privacy.accounting.lifetime import NO_NOISE
 from fedsw.runs import participation
 
@@ -89,7 +89,7 @@ def sizes(message: Message, context: Context) -> Message:
 def _require_counted(experiment: Experiment) -> None:
     """Refuse to report sizes by group where they are protected, as in a sketch, or where no preset reads them."""
     trust = experiment.privacy.trust
-    if trust not in (sized := names_of(gradients=True)) or not left_open(experiment):
+    if trust not in (sized := releasing_gradients()) or not left_open(experiment):
         raise RuntimeError(
             f"sizes by group are reported where training.preset chooses by them, under trust "
             f"{' or '.join(sized)}; this experiment has trust {trust} and leaves "
@@ -125,10 +125,10 @@ def hello(message: Message, context: Context) -> Message:
     require_settled(node.task.experiment)
     privacy = node.task.experiment.privacy
     spent = None
-    if privacy.local:
-        alone = [node.alone(position) for position in range(len(node.clients))]
+    if accounting := privacy.model.by_ledgers(server=range(0), clients=range(len(node.clients))):
+        alone = [node.alone(position) for position in accounting]
         for member in alone:
-            served(node.task.experiment).sides.require_ready(member)
+            privacy.model.sides.require_ready(member)
         if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
             spent = torch.tensor([_spent(member, context) for member in alone], dtype=torch.float64)
         _reserve(node, alone, context)
@@ -147,7 +147,8 @@ def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     for client in alone:
         account = account_of(experiment, context.node_config, int(client.clients[0]))
         if account is not None:
-            cost = served(experiment).sides.planned(client, client.delta(0)) if experiment.privacy.noisy else NO_NOISE
+            privacy = experiment.privacy
+            cost = privacy.model.sides.planned(client, client.delta(0)) if privacy.noisy else NO_NOISE
             clients.append(Planned(account, ledger_of(client, context), cost, answers))
     if clients:
         reserve(clients, node.run, experiment)
@@ -155,7 +156,7 @@ def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
 
 def _spent(node: Node, context: Context) -> float:
     """The epsilon that a client's own ledger has spent."""
-    promise, most = served(node.task.experiment).promise, node.delta(0)
+    most = node.delta(0)
     return spent_epsilon(ledger_of(node, context), lambda delta: promise(node, min(delta, most)))
 
 
@@ -163,7 +164,8 @@ def _answer(exchange: AnyExchange) -> Handler:
     """Answer an exchange as the trust model does that this node agreed to."""
 
     def answer(message: Message, context: Context) -> Message:
-        reply = served(greeted(exchange, context).task.experiment).sides.handlers[exchange](message, context)
+        model = greeted(exchange, context).task.experiment.privacy.model
+        reply: Message = model.sides.handlers[exchange](message, context)
         require_charged(exchange.kind, message, reply, context)
         return reply
 

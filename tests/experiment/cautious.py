@@ -30,7 +30,7 @@ class Cautious(Central):
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {"privacy": CautiousPrivacy}
 
     def plan(self, task: Any, sites: Sequence[Any]) -> Any:
-        """See `Served`."""
+        """See `TrustModel`."""
         planned = super().plan(task, sites)
         assert isinstance(task.experiment.privacy, CautiousPrivacy)
         return replace(planned, multiplier=planned.multiplier * task.experiment.privacy.margin)

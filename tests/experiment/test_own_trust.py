@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedsw.audit.record import audit
-from fedsw.experiment import Experiment, ExperimentError, trust
-from fedsw.experiment.trust import register, trust_models
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.trust import TRUSTS, register, trust_models
 from fedsw.federation.engines.driver import run
 from fedsw.privacy.accounting import Ledger
 from tests.experiment import cautious
@@ -22,7 +22,7 @@ SETTINGS = ("training.rounds=2", "federation.clients=2", "seed=5")
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(trust, "_known", dict(trust_models()))
+    monkeypatch.setattr(TRUSTS, "_things", dict(trust_models()))
     register(cautious.CAUTIOUS)
     yield
 
@@ -38,7 +38,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     (place / "cautious_trust.py").write_text(Path(cautious.__file__).read_text())
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(trust, "_known", {})
+    monkeypatch.setattr(TRUSTS, "_things", {})
+    monkeypatch.setattr(TRUSTS, "_loaded", False)
     yield place
 
 
@@ -62,7 +63,8 @@ def test_it_runs_adds_the_noise_of_its_own_setting_and_spends_less(known: None, 
 
 def test_a_package_that_is_installed_brings_it_and_one_that_breaks_is_named(installed: Path) -> None:
     assert list(trust_models())[-1] == "cautious" and with_margin(2.0).privacy.trust == "cautious"
-    trust._known.clear()
+    TRUSTS._things.clear()
+    TRUSTS._loaded = False
     (installed / "cautious_trust.py").write_text("CAUTIOUS = 1 / 0\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(__import__("sys").modules, "cautious_trust")

@@ -10,11 +10,20 @@ import pytest
 
 import fedsw
 from fedsw._tools.settings import ExperimentError
-from fedsw.experiment import Experiment, parse_experiment, trust
+from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.sections import Local, Privacy, TableSettings
-from fedsw.experiment.trust import TrustModel, names_of, register, trust_model, trust_models
+from fedsw.experiment.trust import (
+    TRUSTS,
+    TrustModel,
+    accounting_at_server,
+    comparing,
+    register,
+    releasing_gradients,
+    trust_model,
+    trust_models,
+)
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES, trusts_of
-from fedsw.federation.trust.trust_model import Served, served_by_name
+from fedsw.federation.trust.trust_model import Sides
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = ("none", "central", "distributed", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")
@@ -35,7 +44,7 @@ def parse(*overrides: str, **sections: Any) -> Experiment:
 def test_every_shipped_trust_model_is_an_object_that_can_be_served():
     assert tuple(trust_models()) == NAMES
     for name in NAMES:
-        assert isinstance(served_by_name(name), Served) and trust_model(name).name == name
+        assert isinstance(trust_model(name).sides, Sides) and trust_model(name).name == name
 
 
 def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
@@ -48,23 +57,21 @@ def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
 def test_a_trust_model_for_two_kinds_of_tasks_is_two_objects_of_one_name():
     rounds, once = trust_model("distributed"), trust_model("distributed", sketch=True)
     assert rounds is trust_models()["distributed"] is trust_model("distributed", sketch=False) is not once
-    assert (rounds.name, rounds.sketched, rounds.gradients) == ("distributed", False, True)
-    assert (once.name, once.sketched, once.gradients) == ("distributed", True, False)
+    for model, leaves, gradients in ((rounds, "rounds", True), (once, "once", False)):
+        assert (model.name, model.by_release(rounds="rounds", once="once")) == ("distributed", leaves)
+        assert model.by_gradients(released=True, others=False) is gradients
     assert trust_model("sketch", sketch=True) is trust_model("sketch")
-    assert served_by_name("distributed", sketch=True) is once
+    assert parse("privacy.trust=distributed").privacy.model is rounds
 
 
 def test_what_compares_groups_and_releases_gradients_follows_from_the_objects():
-    assert (
-        names_of(gradients=True)
-        == ("none", "central", "distributed", "local-gradient")
-        == names_of(comparison="groups")
-    )
-    assert names_of(comparison="sketch") == ("distributed", "sketch", "sketch-local")
+    assert releasing_gradients() == ("none", "central", "distributed", "local-gradient") == comparing("groups")
+    assert comparing("sketch") == ("distributed", "sketch", "sketch-local")
+    assert accounting_at_server() == ("none", "central", "sketch")
 
 
 def test_one_from_outside_is_known_by_its_name_and_takes_nobody_elses(monkeypatch):
-    monkeypatch.setattr(trust, "_known", dict(trust_models()))
+    monkeypatch.setattr(TRUSTS, "_things", dict(trust_models()))
 
     class Toy(TrustModel):
         name = "toy"
@@ -74,11 +81,11 @@ def test_one_from_outside_is_known_by_its_name_and_takes_nobody_elses(monkeypatc
         name = "central"
 
     register(Toy())
-    assert "toy" in names_of(comparison="groups") and not trust_model("toy").local
-    with pytest.raises(ExperimentError, match="there is a trust model 'central'"):
+    assert "toy" in comparing("groups") and "toy" in accounting_at_server()
+    with pytest.raises(ExperimentError, match="there is a privacy.trust 'central'"):
         register(Thief())
     with pytest.raises(ExperimentError, match="says what it is and not what it does"):
-        served_by_name("toy")
+        _ = trust_model("toy").sides
     with pytest.raises(ExperimentError, match="'nobody'; there are 'none', 'central'"):
         trust_model("nobody")
 
@@ -105,13 +112,12 @@ class Honest(TrustModel):
 
     name = "honest"
     compares = frozenset(("groups",))
-    gradients = True
     sections: ClassVar = {"privacy": OwnPrivacy, "local": TableSettings}
 
 
 @pytest.fixture
 def honest(monkeypatch):
-    monkeypatch.setattr(trust, "_known", dict(trust_models()))
+    monkeypatch.setattr(TRUSTS, "_things", dict(trust_models()))
     return register(Honest())
 
 

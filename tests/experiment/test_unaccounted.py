@@ -15,8 +15,8 @@ import torch
 
 import fedsw
 from fedsw._tools.settings import FederationError, Unaccounted
-from fedsw.experiment import ExperimentError, trust
-from fedsw.experiment.trust import register, trust_models
+from fedsw.experiment import ExperimentError
+from fedsw.experiment.trust import TRUSTS, register, trust_models
 from fedsw.federation import messages
 from fedsw.federation.messages._noised import NoisedContribution
 from fedsw.federation.node._replies import answer_together
@@ -34,7 +34,7 @@ SETTINGS = ("training.rounds=2", "federation.clients=2", "privacy.epsilon=20")
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(trust, "_known", dict(trust_models()))
+    monkeypatch.setattr(TRUSTS, "_things", dict(trust_models()))
     yield
 
 

@@ -21,7 +21,7 @@ from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.server._releases_once import keep
 from fedsw.federation.trust import _held_out as held_out
 from fedsw.federation.trust._held_out import TallySum
-from fedsw.federation.trust.trust_model import served
+from fedsw.federation.trust.trust_model import promise
 from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, tally_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger
@@ -315,7 +315,7 @@ def test_a_run_does_not_go_on_under_another_split_so_nobody_is_both_trained_on_a
     with pytest.raises(ValueError, match="accounts for another run"):
         summed(TallySum(other.task, theta), other, place, 3, 1, 180)
     with pytest.raises(ValueError, match="accounts for another run"):
-        spent_epsilon(place, lambda delta: served(other.task.experiment).promise(other, delta))
+        spent_epsilon(place, lambda delta: promise(other, delta))
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

@@ -293,8 +293,8 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     chosen = parse_experiment(raw, (*overrides, *at_sites))
     Federation(tmp_path).run(chosen)
-    together = chosen.privacy.local
+    together = chosen.privacy.model.by_ledgers(server=False, clients=True)
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
-    assert ("noised" if chosen.privacy.model.masked else "gaussian") in callers or trust == "none"
+    assert ("noised" if chosen.privacy.model.masks else "gaussian") in callers or trust == "none"
     assert callers.get("gaussian", {str(THE_DOOR)}) == {str(THE_DOOR)}

@@ -205,7 +205,7 @@ def noise(folder: Folder, faults: Faults) -> str:
     planned = float(folder.summary.get("guarantee", {}).get("noise_multiplier", 0.0))
     for book in folder.books:
         numbers = [row.round for row in book.rows]
-        once = (folder.model.masked or len(set(numbers)) == len(numbers)) and set(numbers) <= set(bounds)
+        once = (folder.masked or len(set(numbers)) == len(numbers)) and set(numbers) <= set(bounds)
         faults.require(once, f"{book.name} has rows of stages {numbers}; each of {stages} is released once")
         cost = 0.0
         for row in [row for row in book.rows if row.round in bounds]:
@@ -270,7 +270,7 @@ def _stored(folder: Folder, faults: Faults, number: int) -> None:
     on_grid = _on_grid(stored["sketch"], sigma / math.sqrt(clients if folder.local else 1.0))
     faults.require(on_grid, f"the sketch is not on the grid that noise of σ = {sigma:.6g} leaves: it has none, or less")
     rows = [row for book in folder.books for row in book.rows if row.round == number]
-    if folder.model.masked:
+    if folder.masked:
         _masked(folder, faults, [row for row in rows if row.attempt == int(attempt)], sigma, clients)
         return
     if folder.local:

@@ -127,12 +127,17 @@ class Folder:
     @property
     def local(self) -> bool:
         """True if the ledgers are the clients'."""
-        return self.model.local
+        return self.model.by_ledgers(server=False, clients=True)
 
     @property
     def sketch(self) -> bool:
         """True if one sum over all records was released, once."""
-        return self.model.sketched
+        return self.model.by_release(rounds=False, once=True)
+
+    @property
+    def masked(self) -> bool:
+        """True if sums were masked, so that rows of all clients are of one noise."""
+        return bool(self.model.masks)
 
     @property
     def seeded(self) -> bool:
@@ -146,7 +151,7 @@ class Folder:
 
     def sigma_of(self, rows: Sequence[Row], clients: float) -> float:
         """Noise in a sum of so many clients that is charged in these rows: that of all of them, or of a masked sum."""
-        if self.model.masked and rows:
+        if self.masked and rows:
             return self.masked_sigma(rows[0], clients)
         return math.hypot(*(row.sigma for row in rows))
 
@@ -186,9 +191,8 @@ class Folder:
     @property
     def noisy(self) -> bool:
         """True if a guarantee was asked for."""
-        epsilon = self.privacy.get("epsilon")
-        planned = self.privacy.get("noise_multiplier") is not None or (epsilon is not None and real(epsilon) < math.inf)
-        return self.model.noised and planned
+        epsilon, multiplier = self.privacy.get("epsilon"), self.privacy.get("noise_multiplier")
+        return self.model.noisy(epsilon=None if epsilon is None else real(epsilon), multiplier=multiplier)
 
     @property
     def accountant(self) -> str:

@@ -280,7 +280,7 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
         faults.require(told in words, f"the sentence does not say that it is public which {column} occur")
     ratio = f"{float(folder.summary['guarantee']['noise_multiplier']):.4g}"
     stages = folder.stages if folder.sketch else 1
-    attempts = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.sketch and folder.model.masked else 1
+    attempts = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.sketch and folder.masked else 1
     whole = f"= {ratio} of one release that costs as much." if stages * attempts > 1 else f"= {ratio}."
     faults.require(whole in words, f"the sentence does not say the noise multiplier {ratio}")
     all_of_them = f"of all {stages} stages of the sketch together"

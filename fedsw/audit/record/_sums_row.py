@@ -40,7 +40,7 @@ def require_held_out(folder: Folder, faults: Faults) -> str:
         faults.require(not charged, f"{charged[:1]} charges kept records, of which nothing is released")
         return ""
     least = _least_sensitivity(folder)
-    most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.model.masked else 1
+    most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.masked else 1
     for book in folder.books:
         many = len(book.tallies)
         faults.require(many <= most, f"{book.name} has {many} rows of kept records; its noise is for {most}")
@@ -101,7 +101,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
         )
         return ""
     least = SLACK * math.sqrt(2)
-    summed = folder.model.masked and any(book.moments for book in folder.books)  # a client may be away from the one sum
+    summed = folder.masked and any(book.moments for book in folder.books)  # a client may be away from the one sum
     for book in folder.books:
         released = summed or bool(book.moments)
         faults.require(not book.rounds or released, f"{book.name} has rounds, and no release of moments")
@@ -125,7 +125,7 @@ def _stored(folder: Folder, faults: Faults) -> str:
     more = sorted(stored.keys() - MOMENTS_KEYS)
     faults.require(not more, f"{MOMENTS_FILE} holds {more}")
     rows = [row for book in folder.books for row in book.moments if row.attempt == stored["attempt"]]
-    if folder.model.masked or not folder.local:
+    if folder.masked or not folder.local:
         _require_stored(folder, stored, MOMENTS_FILE, rows, faults)
     # What every record adds to its cell's first number:
     one = (math.floor(2**14 * float(stored["counted"])) / 2**14) ** 2
@@ -195,7 +195,7 @@ def _against_settings(folder: Folder, faults: Faults) -> str:
 
 def _diameter(folder: Folder, faults: Faults) -> str:
     """Features in a ball of radius rho: a replaced record moves them by 2 rho."""
-    rates = folder.model.slices
+    rates = folder.model.law == "random slices"
     clip, slicing = folder.experiment["clip"], folder.experiment["slicing"]
     once = folder.planned_releases == 1
     for book in folder.books:
@@ -347,7 +347,7 @@ def _require_rate(rate: float, folder: Folder, size: int, where: str, faults: Fa
 
 def _metrics(folder: Folder, faults: Faults) -> None:
     """The sigma of every released round is that of its row, or what the clients' rows add up to."""
-    if not folder.model.gradients:
+    if folder.model.law not in ("clipped sum", "masked sum", "clipped contribution"):
         return
     by_attempt: dict[tuple[int, int], list[Row]] = {}
     for book in folder.books:

@@ -231,7 +231,7 @@ def _unprocessed(name: str, experiment: Experiment) -> str | None:
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
     if not task_facts(goal.task).supervised:
         return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
-    if goal.alpha > 0 or trust.local or not trust.noised:
+    if goal.alpha > 0 or trust.by_ledgers(server=trust.fixed_epsilon is not None, clients=True):
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )

@@ -150,7 +150,7 @@ def _cells_of(
     task: str, method: str, budgets: Sequence[float], seeds: int, shared: Sequence[str], nominal: bool
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
-    private = trust_model(base.privacy.trust).noised
+    private = trust_model(base.privacy.trust).fixed_epsilon is None
     seeds_of = SEEDS + (_SKETCHED if base.privacy.sketch else ())
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
@@ -179,7 +179,7 @@ def _cell(name: str, method: str, epsilon: float, seed: int, experiment: Experim
 def _spends_all(cell: Cell) -> bool:
     """Say whether a cell is a run without noise that an account counts."""
     data, trust = cell.experiment.data, trust_model(cell.experiment.privacy.trust)
-    return data.account is not None and cell.baseline is None and not trust.noised
+    return data.account is not None and cell.baseline is None and trust.fixed_epsilon is not None
 
 
 def _read_cell(raw: dict[str, Any]) -> Cell:

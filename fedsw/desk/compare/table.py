@@ -170,7 +170,7 @@ def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGu
     if not privacy.noisy:
         return StatedGuarantee(2, "nothing", "nobody", relation, "no noise was added")
     why_not = "; ".join(_why_not(experiment, summary))
-    rank = 1 if privacy.local else 0
+    rank = privacy.model.by_ledgers(server=0, clients=1)
     return StatedGuarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
 
 

@@ -163,10 +163,12 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
         return [
             Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
         ]
-    whose = "the server saw the sum of all records without noise, and is trusted not to tell"
-    if experiment.privacy.local:
-        by = {"client": "every client by itself"}.get(adds := experiment.privacy.model.adds_noise, adds)
-        whose = f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}"
+    model = experiment.privacy.model
+    by = {"client": "every client by itself"}.get(model.adds_noise, model.adds_noise)
+    whose = model.by_ledgers(
+        server="the server saw the sum of all records without noise, and is trusted not to tell",
+        clients=f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}",
+    )
     parts: list[Part] = [
         f"{summary['guarantee']['statement']}",
         f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "

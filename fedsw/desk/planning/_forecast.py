@@ -87,8 +87,9 @@ def trained(
         seed=seed,
     )
     noisy = replace(quiet, multiplier=multiplier)
-    if multiplier and experiment.privacy.local:
-        noise = summed_noise(problem, experiment, clip, quiet.batch, multiplier=multiplier)
+    summed = experiment.privacy.model.by_ledgers(server=None, clients=summed_noise)
+    if multiplier and summed is not None:
+        noise = summed(problem, experiment, clip, quiet.batch, multiplier=multiplier)
         noisy = replace(
             quiet, multiplier=noise.gradient / max(sensitivity.value for sensitivity in quiet.sensitivities)
         )

@@ -19,9 +19,7 @@ from fedsw._tools.text import number
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.public_rows import PublicRows, public_columns
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.trust.distributed.attempt_cost import bins_of, bound_of, table_share
 from fedsw.learning.models import flatten
 from fedsw.learning.moments import budget_split as split
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
@@ -226,7 +224,7 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     layout = layout_of(problem) if share else None
     if layout is None:
         return None
-    together = trust_model(experiment.privacy.trust).summed(experiment) if experiment.privacy.local else 1.0
+    together = trust_model(experiment.privacy.trust).summed(experiment)
     sigma = layout.moved * one / math.sqrt(share) * together
     noise = np.random.default_rng([11, seed]).standard_normal((layout.cells, layout.width))
     values = sums_of(problem, layout, twins).double() * STEP + sigma * torch.from_numpy(noise)
@@ -253,7 +251,7 @@ def summed_noise(
     compared = problem.objective.between_groups()
     share, bins = 0.0, 0
     if split.asks_tables(experiment):
-        share, bins = _tables(replace(problem, experiment=experiment), batch, multiplier)
+        share, bins = experiment.privacy.model.tables(replace(problem, experiment=experiment), batch, multiplier)
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
     k = problem.directions(0, 0).shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
@@ -261,17 +259,6 @@ def summed_noise(
     noise = split.noise(divided, compared, clip, sizes=batch, own_sizes=batch, spread=spread, k=k)
     together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution, bins)
-
-
-def _tables(problem: Problem, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
-    """The tables' share and their bins: under masks both follow from public numbers."""
-    experiment = problem.experiment
-    if not trust_model(experiment.privacy.trust).masked:
-        settings = experiment.own(TableSettings)
-        return settings.table_share, settings.bins
-    directions = problem.all_directions(0, 0)
-    bins = bins_of(problem, batch, directions, multiplier)
-    return table_share(problem, batch, bound_of(problem, batch, problem.planned_spreads()), directions, bins), bins
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

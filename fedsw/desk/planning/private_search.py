@@ -224,11 +224,12 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
 
 
 def _require_selectable(experiment: Experiment) -> None:
-    if experiment.privacy.local:
-        raise ExperimentError(
-            f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
-            "one alone, and all of them would add up; search on public twins (without --on-records)"
-        )
+    seen = (
+        f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
+        "one alone, and all of them would add up; search on public twins (without --on-records)"
+    )
+    if (why := experiment.privacy.model.by_ledgers(server=None, clients=seen)) is not None:
+        raise ExperimentError(why)
     if reason := unprotected(experiment):
         raise ExperimentError(f"{reason}: such a run has no guarantee, and selecting among them has none")
     if experiment.federation.drop_out:

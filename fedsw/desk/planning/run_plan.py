@@ -32,7 +32,6 @@ from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.client_costs import StageCost, stage_costs
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import served
 from fedsw.learning.tasks.problem import Problem
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -216,8 +215,9 @@ def planned(
     made, privacy = Problem.from_experiment(ready), ready.privacy
     plan = _plan_of(made, by_group)
     multiplier = plan.multiplier
-    if privacy.local and max(plan.rates) < 1 and ready.federation.clients > 1:
-        assumed = "; ".join(filter(None, [assumed, "clients of one size are assumed"]))
+    if max(plan.rates) < 1 and ready.federation.clients > 1:
+        assumed_too = privacy.model.by_ledgers(server="", clients="clients of one size are assumed")
+        assumed = "; ".join(filter(None, [assumed, assumed_too]))
     stages = stage_costs(made, plan.delta) if privacy.sketch and privacy.noisy else ()
     reason = reason or untold
     if not reason:
@@ -252,7 +252,7 @@ def planned(
         epsilon=plan.epsilon,
         delta=plan.delta,
         multiplier=multiplier,
-        sensitivity=None if privacy.local or privacy.sketch else plan.sensitivity.value,
+        sensitivity=None if privacy.sketch else privacy.model.by_ledgers(server=plan.sensitivity.value, clients=None),
         forecast=forecast,
         why_not=reason,
         stages=stages,
@@ -329,7 +329,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
 
 
 def _at(experiment: Experiment, epsilon: float) -> Experiment:
-    trust = experiment.privacy.trust if trust_model(experiment.privacy.trust).noised else "central"
+    trust = trust_model(experiment.privacy.trust).with_noise or experiment.privacy.trust
     return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
 
 
@@ -353,9 +353,10 @@ def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
     whole = np.tile(sizes // classes, classes) if apart else np.full(cells, sizes.sum() // cells)
     held = np.maximum(1, whole // clients + (np.arange(clients)[:, None] < whole % clients))
     try:
-        return served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+        plan: Plan = problem.experiment.privacy.model.plan(problem, [Site(0, np.arange(clients), held, None, None)])
     except FederationError as fault:
         raise ExperimentError(str(fault)) from None
+    return plan
 
 
 def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:

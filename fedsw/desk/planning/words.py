@@ -139,7 +139,7 @@ def _noise(plan: Planned) -> str:
     if plan.sensitivity is None:
         private = plan.experiment.privacy
         summed = f"; in the sum of all clients {number(private.model.summed(plan.experiment))} times that"
-        return f"σ/Δ = {number(plan.multiplier)} for {spent}{summed if private.local else ''}"
+        return f"σ/Δ = {number(plan.multiplier)} for {spent}{private.model.by_ledgers(server='', clients=summed)}"
     sigma = plan.multiplier * plan.sensitivity
     return f"σ = {number(sigma)} = {number(plan.multiplier)} Δ, Δ = {number(plan.sensitivity)}, for {spent}"
 

@@ -15,7 +15,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.sections.sketch import Sketch
-from fedsw.experiment.trust import TrustModel, names_of, trust_model, trust_models
+from fedsw.experiment.trust import TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS, LAPLACE
 
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
@@ -71,8 +71,8 @@ class Privacy(Section):
         if isinstance(raw, Mapping) and "epsilon" not in raw:
             if raw.get("noise_multiplier") is not None:
                 return {**raw, "epsilon": None}
-            if raw.get("trust") in trust_models() and not trust_model(raw["trust"]).noised:
-                return {**raw, "epsilon": math.inf}
+            if raw.get("trust") in trust_models() and (fixed := trust_model(raw["trust"]).fixed_epsilon) is not None:
+                return {**raw, "epsilon": fixed}
         return raw
 
     @field_validator("epsilon")
@@ -107,13 +107,16 @@ class Privacy(Section):
             raise ValueError("epsilon and noise_multiplier are both given; keep one (the other follows)")
         if self.noise_multiplier is None and self.epsilon is None:
             raise ValueError("neither epsilon nor noise_multiplier is given; set one")
-        if self.local and (name := self.changed("bound", "sampling", "device")):
+        model = trust_model(self.trust)
+        unread = model.by_ledgers(server=(), clients=("bound", "sampling", "device"))
+        if name := self.changed(*unread):
             raise ValueError(
                 f"{name} is {getattr(self, name)!r}, which has a meaning under privacy.trust "
-                f"{' and '.join(map(repr, names_of(local=False)))}; under {self.trust!r} every client plans its own "
+                f"{' and '.join(map(repr, accounting_at_server()))}; under {self.trust!r} every client plans its own "
                 "noise and batches, and accounts for them: leave it out"
             )
-        if not trust_model(self.trust).noised and (self.noise_multiplier is not None or self.epsilon != math.inf):
+        fixed = model.fixed_epsilon
+        if fixed is not None and (self.noise_multiplier is not None or self.epsilon != fixed):
             raise ValueError(
                 f"trust {self.trust!r} adds no noise, so epsilon = {self.epsilon} with noise_multiplier = "
                 f"{self.noise_multiplier} cannot hold; use trust 'central', or epsilon inf"
@@ -132,18 +135,12 @@ class Privacy(Section):
     @property
     def noisy(self) -> bool:
         """True if a run adds noise: under a trust model that does, with a finite epsilon or a noise multiplier."""
-        finite = self.epsilon is not None and math.isfinite(self.epsilon)
-        return trust_model(self.trust).noised and (finite or self.noise_multiplier is not None)
-
-    @property
-    def local(self) -> bool:
-        """True if every client protects its own records, from the server too."""
-        return trust_model(self.trust).local
+        return trust_model(self.trust).noisy(epsilon=self.epsilon, multiplier=self.noise_multiplier)
 
     @property
     def sketch(self) -> bool:
         """True if records leave once, as a sum of cosines and sines, for a generator to learn from."""
-        return trust_model(self.trust).sketched
+        return trust_model(self.trust).by_release(rounds=False, once=True)
 
     @property
     def model(self) -> TrustModel:

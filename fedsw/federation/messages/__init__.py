@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedsw.experiment.trust import answering, names_of, trust_models
+from fedsw.experiment.trust import answering, releasing_gradients, trust_models
 from fedsw.federation.messages._arrays import Broadcast as Broadcast
 from fedsw.federation.messages._codec import Exchange as Exchange
 from fedsw.federation.messages._codec import Fault as Fault
@@ -77,5 +77,5 @@ def trusts_of(exchange: AnyExchange) -> tuple[str, ...]:
     if exchange is HELLO:
         return tuple(trust_models())
     if exchange is SIZES:
-        return names_of(gradients=True)
+        return releasing_gradients()
     return answering(exchange.kind)

@@ -107,7 +107,8 @@ HELD_OUT_RELEASED = Condition(
 WITH_MOMENTS = Condition("with `privacy.moments`", lambda task: bool(task.experiment.privacy.moments))
 UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_metrics)
 OWN_LEDGER = Condition(
-    "where clients add noise", lambda task: task.experiment.privacy.local and task.experiment.privacy.noisy
+    "where clients add noise",
+    lambda task: task.experiment.privacy.model.by_ledgers(server=False, clients=task.experiment.privacy.noisy),
 )
 WITH_STAGES = Condition("with `sketch.stages`", lambda task: bool(task.experiment.sketch.stages))
 WITH_TABLES = Condition("with a penalty", lambda task: asks_tables(task.experiment))

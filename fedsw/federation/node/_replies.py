@@ -116,7 +116,7 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
         return
     node = join_of(context)
     privacy = node.task.experiment.privacy
-    if not (privacy.local and privacy.noisy):
+    if not privacy.model.by_ledgers(server=False, clients=privacy.noisy):
         return
     config = message.content.get("config")
     round_ = config.get("round") if isinstance(config, ConfigRecord) else None

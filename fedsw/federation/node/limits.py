@@ -21,7 +21,7 @@ from fedsw.experiment.load import unprotected
 from fedsw.experiment.own_objects import load_object, require_allowed
 from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
-from fedsw.federation.node.roster import require_keys, said_of_roster
+from fedsw.federation.node.roster import said_of_roster
 from fedsw.federation.node.simulated import of_one_person
 from fedsw.learning.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
 from fedsw.learning.tasks.own_task import task_of
@@ -61,11 +61,10 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     privacy, agreed = experiment.privacy, _agreed(node_config)
     if agreed and privacy.trust not in agreed:
         raise ExperimentError(f"privacy.trust is {privacy.trust!r}; this node takes part in {', '.join(agreed)} only")
-    if trust_model(privacy.trust).masked:
-        require_keys(node_config)
+    privacy.model.sides.require_node(node_config)
     if (limit := _limit(node_config)) is not None and (excess := _beyond(experiment, limit)):
         raise ExperimentError(f"{excess}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
-    alone = limit is not None or (agreed and all(trust_model(name).local for name in agreed))
+    alone = limit is not None or (agreed and all(trust_model(name).hides_records() for name in agreed))
     if alone and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
@@ -157,7 +156,7 @@ def withholds_records(experiment: Experiment | None, node_config: Mapping[str, A
 
     Without an `experiment` no record was read.
     """
-    local = experiment is not None and experiment.privacy.local
+    local = experiment is not None and experiment.privacy.model.hides_records()
     return local or str(node_config.get("trust", ANY_TRUST)).strip() != ANY_TRUST or "max-epsilon" in node_config
 
 

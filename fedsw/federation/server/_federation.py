@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from flwr.serverapp import Grid
@@ -20,6 +20,7 @@ from fedsw.experiment import accountant_of, mechanism_of
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
+from fedsw.experiment.trust import TrustModel
 from fedsw.federation._origin import signing
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.exchange import Traffic
@@ -30,9 +31,8 @@ from fedsw.federation.server._releases_once import measure_kept, prepared, relea
 from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import OneRelease, Prepared, Served, Side, served
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.moments_budget import FIRST, require_moments, with_held_out
 from fedsw.learning.tasks.divergence import stopped_diverged
@@ -68,7 +68,7 @@ class _Run:
     name: str
     directory: RunDirectory
     task: Problem
-    trust: Served
+    trust: TrustModel
     plan: Plan
     context: Context
     side: Side
@@ -140,8 +140,8 @@ def _joined(grid: Grid, job: Job) -> _Run:
     require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
-    trust = served(job.experiment)
-    plan = trust.plan(task, sites)
+    trust = job.experiment.privacy.model
+    plan: Plan = trust.plan(task, sites)
     _require_said(plan)
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
@@ -182,8 +182,8 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     if run.new:
         directory.write_config(job.experiment, job.engine, run.selection)
     directory.keep_name(run.name)
-    if not run.trust.local:
-        context.ledger = _ledger(directory, run.plan, state, run.selection, resume=job.resume)
+    for open_ledger in run.trust.by_ledgers(server=[_ledger], clients=[]):
+        context.ledger = open_ledger(directory, run.plan, state, run.selection, resume=job.resume)
         directory.forgotten = job.engine == "inprocess"
     budget.limit(run.ledger)
     if job.resume:
@@ -192,8 +192,8 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
         if run.ledger is not None:
             refused.callback(run.ledger.close)
-        if job.resume and not run.trust.sketched:
-            recovery.require_no_gap(directory, state, run.ledger)
+        for require in run.trust.by_release(rounds=[recovery.require_no_gap], once=[]) if job.resume else []:
+            require(directory, state, run.ledger)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
     context.earlier = _earlier(run)
@@ -205,12 +205,19 @@ def _earlier(run: _Run) -> frozenset[int]:
     if run.ledger is not None:
         run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
         return frozenset()
-    if run.trust.sketched:
-        stages = range(1, 1 + len(run.job.experiment.sketch.shares))
-        known = {number for number in stages if (run.directory.path / of_stage(SKETCH, number)).exists()}
-    else:
-        known = {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
+    known = run.trust.by_release(rounds=_rounds_known, once=_stages_known)(run)
     return frozenset((run.context.releases.rounds() - {FIRST}) or known)
+
+
+def _rounds_known(run: _Run) -> set[int]:
+    """Rounds that a run which goes on has metrics of."""
+    return {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
+
+
+def _stages_known(run: _Run) -> set[int]:
+    """Stages of a sketch that were released."""
+    stages = range(1, 1 + len(run.job.experiment.sketch.shares))
+    return {number for number in stages if (run.directory.path / of_stage(SKETCH, number)).exists()}
 
 
 def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:
@@ -223,20 +230,32 @@ def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) 
     log.info("run begins", extra=telemetry.event("run begins", **about))
     for who in run.lost:
         log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
-    if run.job.resume and not run.trust.sketched:
-        if state is not None:
-            run.trainer.restore(state)
-        run.directory.read_metrics(through=run.trainer.steps)
+    for restore in run.trust.by_release(rounds=[_restore], once=[]) if run.job.resume else []:
+        restore(run, state)
+
+
+def _restore(run: _Run, state: checkpoint.Checkpoint | None) -> None:
+    """Let the training go on from the rounds that were released."""
+    if state is not None:
+        run.trainer.restore(state)
+    run.directory.read_metrics(through=run.trainer.steps)
 
 
 def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
-    """One release that a generator learns from, or rounds; returns why it stopped, and how good the model is."""
+    """Rounds, or one release that a generator learns from; returns why it stopped, and how good the model is."""
+    return run.trust.by_release(rounds=_rounds, once=_synthesis)(run, log)
+
+
+def _synthesis(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+    """One release, and a generator that learns from it; see `_carried_on`."""
+    synthesiser = Synthesiser(run.job, run.task, run.side, run.evaluator, run.directory, run.context, log)
+    stopped, held_out, run.about["sketch"] = synthesiser.run()
+    return stopped, held_out
+
+
+def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+    """All rounds, and what comes before and after them; see `_carried_on`."""
     job, task, directory = run.job, run.task, run.directory
-    if run.trust.sketched:
-        method = cast(OneRelease, run.side)
-        synthesiser = Synthesiser(job, task, method, run.evaluator, directory, run.context, log)
-        stopped, held_out, run.about["sketch"] = synthesiser.run()
-        return stopped, held_out
     stopped = _open(run, log) or _train(run, log)
     released = unprepared(run.plan.task, run.trainer.model)
     model = task.prepared(task.build_model(), released)
@@ -348,7 +367,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     except BudgetExhausted as exhausted:
         return f"stopped before round 1: {exhausted}"
     before, (ready, start) = run.plan, prepared(run.plan, moments)
-    cast(Prepared, run.side).prepare(ready)  # no other has rounds that follow moments
+    run.side.prepare(ready)
     alone = run.directory.stops_after_moments(resumed=run.job.resume)
     if not run.trainer.steps:
         run.trainer = Trainer(start, run.job.experiment.training)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from fedsw.experiment import ExperimentError
 from fedsw.federation.server.job import Job
 from fedsw.federation.server.summary import line_of, logged
-from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.trust_model import OneRelease
+from fedsw.federation.trust.context import Context, Side
 from fedsw.learning.models import flatten
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.models.table_generator import TableGenerator
@@ -55,7 +54,7 @@ class Synthesiser:
 
     job: Job
     task: Problem
-    method: OneRelease
+    method: Side
     evaluator: Evaluator
     directory: RunDirectory
     context: Context

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment.sources import load_class_names
-from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import OnceSide
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.moments_budget import FIRST, moments_layout, tally_of
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
@@ -31,7 +30,7 @@ from fedsw.runs.telemetry import event
 
 
 def release_moments(
-    context: Context, method: Callable[[], OnceSide], directory: RunDirectory, log: logging.Logger
+    context: Context, method: Callable[[], Side], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has."""
     plan = context.plan
@@ -104,7 +103,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
 
 def measure_kept(
     context: Context,
-    method: Callable[[], OnceSide],
+    method: Callable[[], Side],
     theta: Tensor,
     steps: int,
     directory: RunDirectory,

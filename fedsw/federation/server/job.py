@@ -53,21 +53,26 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
         LimitReached: as `reserving`; or if the account has a limit, and clients count elsewhere.
     """
     experiment, data = plan.task.experiment, plan.task.experiment.data.account
-    if data is not None and experiment.privacy.local:
-        account = DatasetAccount(accounts_folder(), data)
-        return nullcontext(counted_by_clients(directory, account, run, plan.delta, resumed=resume))
     if data is None:
         return nullcontext(Budgeted(directory, None, run, resumed=resume))
-    return reserving(
-        directory,
-        DatasetAccount(accounts_folder(), data),
-        run,
-        planned_cost(plan),
-        About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
-        resumed=resume,
-        agreed=resume and (directory / AGREED).exists(),
-        remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{ACCOUNT}")),
-    )
+    account = DatasetAccount(accounts_folder(), data)
+
+    def reserved() -> AbstractContextManager[Budgeted]:
+        return reserving(
+            directory,
+            account,
+            run,
+            planned_cost(plan),
+            About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
+            resumed=resume,
+            agreed=resume and (directory / AGREED).exists(),
+            remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{ACCOUNT}")),
+        )
+
+    def counted() -> AbstractContextManager[Budgeted]:
+        return nullcontext(counted_by_clients(directory, account, run, plan.delta, resumed=resume))
+
+    return experiment.privacy.model.by_ledgers(server=reserved, clients=counted)()
 
 
 def planned_cost(plan: Plan) -> Cost:

@@ -93,7 +93,7 @@ def numbers_of(
         multiplier_of_one(experiment, count),
         loss=max(0.0, 1 - goal.alpha - sum(penalty.weight for penalty in goal.also)),
         penalty=_penalty(made, [*sizes.values()]),
-        parts=round(trust.summed(experiment) ** 2) if trust.local else 1,
+        parts=round(trust.summed(experiment) ** 2),
         squares=squares_of(made),
         hats=_hats(experiment),
         may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,

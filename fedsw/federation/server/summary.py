@@ -19,10 +19,9 @@ from fedsw._tools.text import upward
 from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
-from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.trust.context import Side
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import Side
 from fedsw.learning.moments.moments_budget import PUBLIC
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting.selection import Selection
@@ -240,10 +239,7 @@ def within(experiment: Experiment, drawn: tuple[str, ...] = ()) -> str:
 
 
 def _sampling(experiment: Experiment) -> str:
-    privacy = experiment.privacy
-    if privacy.sketch:
-        return "none: all records, once" + (" a stage" if planned_stages(experiment) > 1 else "")
-    return "each client's own" if privacy.local else privacy.sampling
+    return experiment.privacy.model.sampling(experiment)
 
 
 def _protects(experiment: Experiment) -> str:
@@ -254,23 +250,13 @@ def _protects(experiment: Experiment) -> str:
             f"each {unit!r} of every client, with all of its records there; one with records at several clients is "
             "protected less against all of them together"
         )
-    return f"{protected}, {trust_model(experiment.privacy.trust).guarded}" if experiment.privacy.local else protected
+    return ", ".join(filter(None, [protected, experiment.privacy.model.guarded]))
 
 
 def _against(experiment: Experiment) -> str:
     if not experiment.privacy.noisy:
         return "nobody: no noise was added"
-    if (said := trust_model(experiment.privacy.trust).against(experiment)) is not None:
-        return said
-    if experiment.privacy.local:
-        return "everyone, including the server and the other clients"
-    if experiment.privacy.sketch:
-        return (
-            "readers of the sketch, of the generator and its samples, and of this record; server and clients are "
-            "trusted to follow the protocol"
-        )
-    counts = "" if experiment.privacy.sampling == "stratified" else ", not of counts per client and round"
-    return f"readers of the models and of this record{counts}; server and clients are trusted to follow the protocol"
+    return experiment.privacy.model.against(experiment)
 
 
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."

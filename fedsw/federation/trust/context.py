@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.federation import _wire as wire
@@ -91,7 +93,61 @@ class Context:
         return exchange(self.grid, kind, requests, group=kind, timeout=timeout, traffic=self.traffic, arrived=arrived)
 
 
-class AtServer:
+class Side(ABC):
+    """A trust model at the server of one run, or of one release beside its rounds.
+
+    It is a context manager that holds its ledger.
+
+    Attributes:
+        grows: True if who was missing can still be added to what was released once.
+        records: records in the sum that was released once, by cell or group, (c,); public. Known after `round`.
+    """
+
+    grows: ClassVar[bool] = False
+    records: NDArray[np.int64]
+
+    @abstractmethod
+    def epsilon(self) -> float:
+        """Epsilon spent so far."""
+
+    @abstractmethod
+    def epsilon_by_client(self) -> dict[int, float]:
+        """Epsilon spent so far by each client that has a guarantee of its own; empty where there is one for all."""
+
+    @abstractmethod
+    def released_rounds(self) -> int:
+        """Rounds of which something was released."""
+
+    @abstractmethod
+    def round(self, round_: int, theta: Tensor) -> Outcome:
+        """Run one round, or make the one release, at the model `theta` (r,), flat, float64.
+
+        Raises:
+            BudgetExhausted: when it would cost more than was asked for; nothing of it is then used.
+            FederationError: when clients are missing.
+        """
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Records of every client whose own release is there; empty where the server has their sum alone."""
+        return {}
+
+    def prepare(self, plan: Plan) -> None:
+        """Go on with the plan that released moments make: of prepared features, with clips in their scale.
+
+        Raises:
+            TypeError: where no rounds follow a release of moments.
+        """
+        raise TypeError(f"no rounds of trust {plan.task.experiment.privacy.trust!r} follow a release of moments")
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *failure: object) -> None: ...
+
+
+class AtServer(Side):
     """Base of trust models with one ledger, the server's, who charges for all clients."""
 
     def __init__(self, context: Context) -> None:
@@ -118,14 +174,11 @@ class AtServer:
         )
         return self._ledger.released_rounds() - others
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *failure: object) -> None:
         self._ledger.close()
 
 
-class AtClients:
+class AtClients(Side):
     """Base of trust models without a ledger at the server: every client has its own, and reports its epsilon."""
 
     def __init__(self, context: Context) -> None:

@@ -27,7 +27,7 @@ from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import served
+from fedsw.federation.trust.trust_model import most, promise
 from fedsw.learning.moments import budget_split as split
 from fedsw.learning.moments.budget_split import GROUP
 from fedsw.learning.moments.moments_budget import Shares, SumBudget
@@ -164,7 +164,7 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
     def shared() -> Shares:
         experiment = node.task.experiment
         divided = split.budget_of(experiment, node.sizes, delta)
-        return Shares(divided.moments, divided.multiplier, served(experiment).sides.epsilon(node, delta))
+        return Shares(divided.moments, divided.multiplier, experiment.privacy.model.sides.epsilon(node, delta))
 
     return shared
 
@@ -172,10 +172,9 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
 def own_due(total: Sum, node: Node, ledger: Path, round_: int, attempt: int, federation: int) -> Due:
     """Charges of a client for a sum of its own, to the ledger at a path; `federation` counts all clients' records."""
     delta, experiment = node.delta(federation), node.task.experiment
-    budget, promise = total.budget(delta, _shares_of(node, delta)), served(experiment).promise(node, delta)
-    charges = budget.charges((GROUP,), experiment)
-    most = served(experiment).most(node, delta)
-    return Due(ledger, promise, *total.numbered(round_, attempt), charges, budget.sigma, [budget.part], most)
+    budget, promised = total.budget(delta, _shares_of(node, delta)), promise(node, delta)
+    charges, numbered = budget.charges((GROUP,), experiment), total.numbered(round_, attempt)
+    return Due(ledger, promised, *numbered, charges, budget.sigma, [budget.part], most(node, delta))
 
 
 def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: int, paid: Paid) -> Released:
@@ -259,10 +258,8 @@ class LocalSums(LocalMethod):
 
     The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
 
-    With `grows`, who is missing is asked whenever the run goes on, so that late clients can be added.
+    With ``grows``, who is missing is asked whenever the run goes on, so that late clients can be added.
     """
-
-    grows: ClassVar[bool] = False
 
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
         super().__init__(context)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
-from fedsw.experiment.trust import names_of, trust_model
+from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.tasks.problem import Problem
@@ -138,8 +138,8 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
         return
     trust = experiment.privacy.trust
     reason = ""
-    if not trust_model(trust).gradients:
-        reason = f"are released under privacy.trust {', '.join(map(repr, names_of(gradients=True)))}, not {trust!r}"
+    if trust not in (able := releasing_gradients()):
+        reason = f"are released under privacy.trust {', '.join(map(repr, able))}, not {trust!r}"
     elif layout_of(problem) is None:
         reason = (
             f"are of at most {MOST_FEATURES} inputs with a class or numbers to predict, and penalties between groups "

@@ -343,14 +343,14 @@ class Problem:
     def _require_stated(self) -> None:
         """Try bounds that a user states, and refuse them where ranks come from tables, which no derivative is given."""
         trust = self.experiment.privacy.model
-        if self.objective.lone is None and trust.local and not trust.masked:
+        if self.objective.lone is None and not trust.own_bounds:
             raise ExperimentError(
                 f"trust {trust.name!r} takes one of the shipped penalties, and objective.penalty "
                 f"{self.experiment.objective.penalty!r} is none: use 'central' or 'distributed'"
             )
         if self.objective.word == "proven":
             return
-        if trust.masked:
+        if self.objective.word not in trust.own_bounds:
             named = [name for _, name in penalties_of(self.experiment) if PENALTIES.get(name).word != "proven"]
             own_penalties = ", ".join(map(repr, named))
             raise ExperimentError(
@@ -448,5 +448,6 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:
     """True if no private record passes through the model, so that nothing of it is clipped."""
     kind = model_kind(experiment.model.kind)
-    mixes = kind.mixes and experiment.privacy.local and task.facts.other_side == "generator"
+    mixed = kind.mixes and task.facts.other_side == "generator"
+    mixes = experiment.privacy.model.by_ledgers(server=False, clients=mixed)
     return kind.points or mixes or experiment.privacy.sketch

@@ -102,7 +102,8 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
         )
     if not charged and run.epsilon is not None and math.isinf(run.epsilon):
         yield "no noise was asked for: nothing is accounted for"
-    elif not charged and not trust_model(run.trust).local:
-        yield f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
+    elif not charged:
+        at_server = f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
+        yield from trust_model(run.trust).by_ledgers(server=[at_server], clients=[])
     if run.agreed:
         yield f"this client takes part in {run.agreed}"

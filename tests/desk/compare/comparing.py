@@ -45,7 +45,7 @@ def thread_pool(jobs: int) -> Executor:
 def summary_of(experiment: Experiment, **changes: Any) -> dict[str, Any]:
     """What a run of the experiment would say of itself."""
     privacy = experiment.privacy
-    local = privacy.local
+    local = privacy.model.by_ledgers(server=False, clients=True)
     epsilon = privacy.epsilon if privacy.noisy else math.inf
     assert epsilon is not None
     seed = experiment.model.seed

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import ClassVar, TypeVar
 
-from fedsw.federation.trust.trust_model import Served
+from fedsw.experiment.trust import TrustModel
+
+T = TypeVar("T")
 
 
-class Central(Served):
+class Central(TrustModel):
     """The server and the clients are trusted to follow the protocol; readers of the models are not."""
 
     name = "central"
     once: ClassVar[str | None] = "sketch"
     serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
-    gradients = True
     law = "clipped sum"
+    own_bounds = frozenset(("proven", "stated", "none"))
+    held_out_to = frozenset(("operator", "everybody"))
     trusted_with = "server and clients follow the protocol and keep what they receive"
     leaves = "outputs, contribution"
     adds_noise = "server"
     protects = "readers of the models and of the published record"
+
+    def by_gradients(self, *, released: T, others: T) -> T:
+        """See `TrustModel`."""
+        return released
 
 
 class Nobody(Central):
@@ -27,10 +35,20 @@ class Nobody(Central):
 
     name = "none"
     once = None
-    noised = False
+    fixed_epsilon = math.inf
+    with_noise = "central"
+    protectable = frozenset(("target",))
     trusted_with = "everybody"
     adds_noise = "none"
     protects = "nobody"
+
+    def noisy(self, *, epsilon: float | None, multiplier: float | None) -> bool:
+        """See `TrustModel`: whatever was asked for."""
+        return False
+
+    def without_clipping(self) -> None:
+        """See `TrustModel`: nothing is promised."""
+        return
 
 
 TRUST_MODELS = (Nobody(), Central())

@@ -73,7 +73,7 @@ class Rounds(AtServer):
         self._plan, self._prepared = plan, prepared_by(plan)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.trust_model.Side`."""
+        """See `fedsw.federation.trust.context.Side`."""
         aggregate = self.run(round_, theta)
         released = release(aggregate, self._plan, self._ledger)
         return Outcome(

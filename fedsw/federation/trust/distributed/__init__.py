@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.trust_model import Served
+from fedsw.federation.trust.sketch import whole
+from fedsw.federation.trust.trust_model import OwnLedgers
+
+if TYPE_CHECKING:
+    from fedsw._tools.registry import Word
+
+T = TypeVar("T")
 
 
-class Distributed(Served):
+class Distributed(OwnLedgers):
     """The server and some clients may be against the others: it sees sums of all, with noise that all add together."""
 
     name = "distributed"
     once = "distributed"
     serves = "fedsw.federation.trust.distributed._once:ROUNDS"
     compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
-    local = True
-    gradients = True
-    masked = True
+    most_penalties = math.inf
+    own_bounds: ClassVar[frozenset[Word]] = frozenset(("proven",))
+    held_out_to: ClassVar[frozenset[str]] = frozenset(("operator", "everybody"))
+    masks = frozenset(("real", "simulated"))
     law: ClassVar[Law | None] = "masked sum"
     sections = {"local": MaskedSettings, "sketch": Sketch}
     why_not = "its masked sums are of tables, of contributions and of sketches"
@@ -33,7 +41,11 @@ class Distributed(Served):
         "a noise_multiplier, or use trust 'none' for the non-private reference"
     )
 
-    def against(self, experiment: Any) -> str | None:
+    def by_gradients(self, *, released: T, others: T) -> T:
+        """See `TrustModel`."""
+        return released
+
+    def against(self, experiment: Any) -> str:
         """See `TrustModel`."""
         least = experiment.federation.min_clients or experiment.federation.clients
         masks = "masked sums between sites" if experiment.federation.sites != 1 else "one site, and so no masks"
@@ -48,6 +60,15 @@ class Distributed(Served):
         federation = experiment.federation
         honest = (federation.min_clients or federation.clients) - experiment.own(MaskedSettings).colluding
         return math.sqrt(federation.clients / honest)
+
+    def tables(self, problem: Any, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
+        """See `TrustModel`: both follow from public numbers."""
+        from fedsw.federation.trust.distributed.attempt_cost import bins_of, bound_of, table_share
+
+        directions = problem.all_directions(0, 0)
+        bins = bins_of(problem, batch, directions, multiplier)
+        bound = bound_of(problem, batch, problem.planned_spreads())
+        return table_share(problem, batch, bound, directions, bins), bins
 
     def misfit(self, settings: Any) -> str | None:
         """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
@@ -78,11 +99,24 @@ class DistributedSketch(Distributed):
 
     serves = "fedsw.federation.trust.distributed._once:SKETCHED"
     compares = frozenset(("sketch",))
-    sketched = True
-    gradients = False
+    own_bounds = frozenset()
+    held_out_to = frozenset(("operator",))
     law = "sum of waves"
+    unaudited = "a masked sketch is the sum that a trusted server would have released: audit it under trust 'sketch'"
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
     leaves = "one masked sum a stage, of what is measured of all records"
+
+    def by_release(self, *, rounds: T, once: T) -> T:
+        """See `TrustModel`."""
+        return once
+
+    def by_gradients(self, *, released: T, others: T) -> T:
+        """See `TrustModel`."""
+        return others
+
+    def sampling(self, experiment: Any) -> str:
+        """See `TrustModel`."""
+        return whole(experiment)
 
     def releases(self, experiment: Any) -> int:
         """See `TrustModel`: once, what a generator then learns from."""

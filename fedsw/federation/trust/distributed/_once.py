@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node._replies import Handler, node_of, note, state_of_site
+from fedsw.federation.node.roster import require_keys
 from fedsw.federation.trust._held_out import TallySum
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust.context import Context
@@ -73,9 +74,6 @@ def bounded_of(total: Sum, here: Answering[Agreed], round_: int, attempt: int) -
 class MaskedOnce(MaskedSums):
     """One masked sum over all records, or all kept ones. What is released is not asked for again."""
 
-    grows = False
-    records_by_client: dict[int, int] = {}
-
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
         super().__init__(context)
         self._exchange, self._kind = exchange, kind
@@ -106,9 +104,11 @@ ROUNDS = Sides(
     tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
     epsilon=lambda node, delta: planned_shares(node.task.experiment, delta).epsilon,
     planned=budget.planned,
+    require_node=require_keys,
 )
 SKETCHED = replace(
     sketched.LOCAL,
     server=lambda context: MaskedOnce(context, messages.MASKED_SKETCH, SketchSum),
     handlers={messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, SketchSum)},
+    require_node=require_keys,
 )

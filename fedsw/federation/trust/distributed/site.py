@@ -28,7 +28,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of
 from fedsw.federation.trust.distributed.members import Cohort, own_party, require_honest
-from fedsw.federation.trust.trust_model import served
+from fedsw.federation.trust.trust_model import most, promise
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 
@@ -72,10 +72,10 @@ def charged(node: Node, request: Asked, context: Context, state: State, agree: C
     here = checked(node, request, context, state, agree)
     for part in here.attempt.parts:
         here.attempt.shares(part.name)
-    trust, delta = served(node.task.experiment), delta_of(node.task.experiment, here.cohort.records)
-    promise, most, agreed = trust.promise(node, delta), trust.most(node, delta), here.attempt
+    delta, agreed = delta_of(node.task.experiment, here.cohort.records), here.attempt
+    promised, planned = promise(node, delta), most(node, delta)
     dues = [
-        Due(ledger, promise, request.round, request.attempt, agreed.charges, agreed.sigma, agreed.parts, most)
+        Due(ledger, promised, request.round, request.attempt, agreed.charges, agreed.sigma, agreed.parts, planned)
         for ledger in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)

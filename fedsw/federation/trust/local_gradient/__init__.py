@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.trust.trust_model import Served
+from fedsw.federation.trust.trust_model import OwnLedgers
+
+T = TypeVar("T")
 
 
-class LocalGradients(Served):
+class LocalGradients(OwnLedgers):
     """Nobody is trusted: each client noises its histograms of outputs and its contribution for its own guarantee."""
 
     name = "local-gradient"
     once = "sketch-local"
     serves = "fedsw.federation.trust.local_gradient._adding:SIDES"
     compares = frozenset(("groups",))
-    local = True
-    gradients = True
+    held_out_to = frozenset(("operator", "everybody"))
     law = "clipped contribution"
     sections = {"local": TableSettings}
     why_not = "its noised tables rank the outputs of private groups against each other"
@@ -26,6 +30,15 @@ class LocalGradients(Served):
         "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
         "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
     )
+
+    def by_gradients(self, *, released: T, others: T) -> T:
+        """See `TrustModel`."""
+        return released
+
+    def tables(self, problem: Any, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
+        """See `TrustModel`: as its settings say."""
+        settings = problem.experiment.own(TableSettings)
+        return settings.table_share, settings.bins
 
 
 TRUST_MODELS = (LocalGradients(),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.trust_model import Served
+from fedsw.federation.trust.trust_model import OwnLedgers
 from fedsw.privacy.accountants import LAPLACE
 
 if TYPE_CHECKING:
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from fedsw.experiment.sections import Privacy
 
 
-class LocalReleased(Served):
+class LocalReleased(OwnLedgers):
     """Nobody is trusted: each client noises its records themselves and sends them once."""
 
     name = "local-release"
     serves = "fedsw.federation.trust.local_release._released_records:SIDES"
     compares = frozenset(("generator",))
-    local = True
     law = "whole records"
     sections = {"local": ReleaseSettings}
     why_not = "it releases records once, for a generator to learn from"

@@ -23,7 +23,7 @@ from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.client_costs import release_charge, release_epsilon, release_of
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import Sides, served
+from fedsw.federation.trust.trust_model import Sides, promise
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary, Learner
 from fedsw.mathematics.transport.denoise import wavelet_denoise
@@ -39,9 +39,9 @@ from fedsw.runs.observer import Outcome
 def release_due(node: Node, request: ReleaseAsked, ledger: Path) -> Due:
     """Charges of a client for the release of its records, to its ledger at the path `ledger`."""
     delta, experiment = node.delta(request.records), node.task.experiment
-    release, promise = release_of(experiment, delta), served(experiment).promise(node, delta)
+    release = release_of(experiment, delta)
     charges = [release_charge(release)]
-    return Due(ledger, promise, request.round, request.attempt, charges, release.scale, [release.part])
+    return Due(ledger, promise(node, delta), request.round, request.attempt, charges, release.scale, [release.part])
 
 
 def released_records(node: Node, request: ReleaseAsked, paid: Paid | None) -> ReleasedRecords:

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import SliceSettings
-from fedsw.federation.trust.trust_model import Served
+from fedsw.federation.trust.trust_model import OwnLedgers
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
     from fedsw.experiment.load import Experiment
+    from fedsw.privacy.accountants import Accountant
 
 
-class LocalSliced(Served):
+class LocalSliced(OwnLedgers):
     """Nobody is trusted: each client noises random projections of its features, fresh every round or stored once."""
 
     name = "local-slices"
     serves = "fedsw.federation.trust.local_slices._noised_slices:SIDES"
     compares = frozenset(("generator", "domain"))
-    local = True
-    slices = True
     law = "random slices"
     sections = {"local": SliceSettings}
     why_not = "it matches private features that no parameter moves, by their noised projections"
@@ -27,6 +26,10 @@ class LocalSliced(Served):
     leaves = "noised random slices of features"
     adds_noise = "client"
     protects = "everybody"
+
+    def accounts(self, accountant: Accountant) -> bool:
+        """See `TrustModel`: any."""
+        return True
 
     def releases(self, experiment: Experiment) -> int:
         """See `TrustModel`: every round, or once, what all its rounds then learn from."""

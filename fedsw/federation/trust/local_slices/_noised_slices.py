@@ -25,7 +25,7 @@ from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.client_costs import SlicesPlan, slices_plan
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import Sides, served
+from fedsw.federation.trust.trust_model import Sides, promise
 from fedsw.learning.moments.budget_split import own_batch, sampling_rate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
@@ -64,8 +64,8 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
 def slices_due(node: Node, request: SlicesAsked, ledger: Path) -> Due:
     """Charges of a client for a release of slices, to its ledger at the path `ledger`."""
     delta = node.delta(request.records)
-    plan, promise = _plan(node, delta), served(node.task.experiment).promise(node, delta)
-    return Due(ledger, promise, request.round, request.attempt, [plan.charge], plan.sigma, [plan.part])
+    plan = _plan(node, delta)
+    return Due(ledger, promise(node, delta), request.round, request.attempt, [plan.charge], plan.sigma, [plan.part])
 
 
 def released_slices(node: Node, request: SlicesAsked, paid: Paid | None) -> NoisedSlices:

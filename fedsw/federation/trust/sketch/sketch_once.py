@@ -147,9 +147,6 @@ class TrustedSketch(TrustedSums):
     After the release nobody is asked any more: a second one would cost every record again.
     """
 
-    grows = False
-    records_by_client: Mapping[int, int] = {}
-
     def __init__(self, context: Context) -> None:
         super().__init__(context, messages.RECORDS_SUM, SketchSum)
 

@@ -1,0 +1,135 @@
+"""Laws of trust models as objects: nobody outside of their folder reads a flag of one, its name or its class."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import fedsw
+from fedsw.experiment.trust import TrustModel, trust_models
+
+PACKAGE = Path(fedsw.__file__).parent
+HOME = ("federation/trust/", "experiment/trust.py")
+"""Where trust models are written: here alone it is decided what follows from being one or another."""
+
+HELD = {"trust", "model", "privacy"}
+"""Names under which a trust model, or the section that has one, is held."""
+
+FLAGS = {"local", "noised", "sketched", "gradients", "slices", "masked"}
+"""Flags that trust models had, from which others drew their own conclusions."""
+
+FACTS = {"audit/record/_folder.py", "experiment/sections/_privacy.py"}
+"""Files that ask an object for a yes or no by `by_ledgers` or `by_release`: a record that is recomputed on purpose, and
+the experiment's own fact that its records leave as a sketch."""
+
+
+def variants() -> list[TrustModel]:
+    """All trust models, those of one name for tasks that sketch included."""
+    return [each for model in trust_models().values() for each in (model, model.sketching) if each is not None]
+
+
+NAMES = {model.name for model in variants()}
+CLASSES = {kind.__name__ for model in variants() for kind in type(model).__mro__[:-1]}
+
+
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Attributes, comparisons and calls of the package's source outside of the trust models' own files, by file."""
+    return [(name, node) for name, node in walked() if isinstance(node, ast.Attribute | ast.Compare | ast.Call)]
+
+
+def walked() -> Iterator[tuple[str, ast.AST]]:
+    """Every node of that source."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(HOME):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                yield name, node
+
+
+def holds_trust(node: ast.AST) -> bool:
+    """True for an expression that is a trust model, or the section [privacy], by its name."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "trust_model"
+    return (isinstance(node, ast.Name) and node.id in HELD) or (isinstance(node, ast.Attribute) and node.attr in HELD)
+
+
+def reads_flag(node: ast.AST) -> bool:
+    """True for `trust.masked`, `privacy.local`, `trust_model(name).noised` and their like, and for a private name."""
+    if not (isinstance(node, ast.Attribute) and holds_trust(node.value)):
+        return False
+    return node.attr in FLAGS or (
+        _is_trust(node.value) and node.attr.startswith("_") and not node.attr.startswith("__")
+    )
+
+
+def _is_trust(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return holds_trust(node)
+    return getattr(node, "attr", getattr(node, "id", None)) == "trust"
+
+
+def compares_name(node: ast.AST) -> bool:
+    """True for a comparison of a trust model's name with one that is written there."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = (node.left, *node.comparators)
+    texts = {each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)}
+    return bool(texts & NAMES) and any(map(_is_trust, sides))
+
+
+def asks_class(node: ast.AST) -> bool:
+    """True for `isinstance` of a trust model's class."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+    return called and bool({each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & CLASSES)
+
+
+def makes_flag(node: ast.AST) -> bool:
+    """True for a choice of the object that is a yes or no, and so a flag again: `by_ledgers(server=False, ...)`."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    values = [each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)]
+    return node.func.attr.startswith("by_") and len(values) > 1 and all(isinstance(value, bool) for value in values)
+
+
+def test_a_trust_model_has_no_flag() -> None:
+    public = {name for model in variants() for name in dir(model) if not name.startswith("_") and name != "sides"}
+    flags = [(m.name, name) for m in variants() for name in public if isinstance(getattr(m, name, None), bool)]
+    assert flags == []
+
+
+def test_nobody_else_reads_a_flag_a_name_or_a_class_of_a_trust_model() -> None:
+    laws = (reads_flag, compares_name, asks_class)
+    found = [f"{name}:{node.lineno} {law.__name__}" for name, node in nodes() for law in laws if law(node)]  # type: ignore[attr-defined]
+    assert found == []
+
+
+def test_no_template_reads_a_flag() -> None:
+    pattern = re.compile(rf"\b({'|'.join(sorted(HELD))})\.({'|'.join(sorted(FLAGS))})\b")
+    templates = [path for path in PACKAGE.rglob("templates/*") if path.is_file()]
+    assert templates
+    assert [path.name for path in templates if pattern.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_nobody_else_makes_a_flag_of_what_the_object_chooses() -> None:
+    assert {name for name, node in nodes() if makes_flag(node)} == FACTS
+
+
+def test_each_of_these_is_seen() -> None:
+    seen = {
+        "run.trust.local": reads_flag,
+        "trust_model(name).noised": reads_flag,
+        "experiment.privacy.masked": reads_flag,
+        "run.trust._adds": reads_flag,
+        "privacy.trust == 'central'": compares_name,
+        "run.trust in ('sketch', 'sketch-local')": compares_name,
+        "isinstance(model, Distributed)": asks_class,
+        "model.by_ledgers(server=False, clients=True)": makes_flag,
+    }
+    for text, law in seen.items():
+        assert any(map(law, ast.walk(ast.parse(text)))), text
+    for text in ("data.local", "folder.masked", "model.by_ledgers(server=0, clients=1)", "isinstance(model, Module)"):
+        assert not any(law(node) for law in seen.values() for node in ast.walk(ast.parse(text))), text
