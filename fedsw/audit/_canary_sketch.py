@@ -18,8 +18,8 @@ from fedsw.data.records import concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import sums_once as sums
-from fedsw.federation.trust.client_costs import PART, sketch_budget
 from fedsw.federation.trust.sketch import sketch_once as sides
+from fedsw.federation.trust.sketch.sketch_costs import PART, sketch_budget
 from fedsw.learning.models import flatten
 from fedsw.learning.sketches.from_settings import Stage, classifier_of, sent_size, table_of
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records

@@ -50,7 +50,7 @@ class TrustModel:
     Attributes:
         name: what `privacy.trust` says, and what its words are found under.
         compares: sides that a task may compare its private outputs with.
-        serves: where its part in a federation is, "module:NAME" of `fedsw.federation.trust.trust_model.Sides`.
+        serves: where its part in a federation is, "module:NAME" of `fedsw.federation.trust.Sides`.
         law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
             of the settings; None if that cannot be recomputed from a run's folder.
         fixed_epsilon: the epsilon of every experiment under it, where that is no choice: infinite without noise.

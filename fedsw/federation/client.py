@@ -36,7 +36,7 @@ from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
-from fedsw.federation.trust.trust_model import promise
+from fedsw.federation.trust import promise
 from fedsw.privacy.accounting.lifetime import NO_NOISE
 from fedsw.runs import participation
 

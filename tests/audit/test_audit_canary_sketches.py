@@ -12,8 +12,8 @@ import pytest
 from fedsw.audit import _canary_sketch as sketched
 from fedsw.audit import canary
 from fedsw.experiment import ExperimentError
-from fedsw.federation.trust import client_costs as local
 from fedsw.federation.trust import sums_once as sums
+from fedsw.federation.trust.sketch import sketch_costs as local
 from fedsw.federation.trust.sketch import sketch_once as sides
 from fedsw.learning.sketches import noised
 from tests.federation import sketch_runs

@@ -23,7 +23,7 @@ from fedsw.experiment.trust import (
     trust_models,
 )
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES, trusts_of
-from fedsw.federation.trust.trust_model import Sides
+from fedsw.federation.trust import Sides
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = ("none", "central", "distributed", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")

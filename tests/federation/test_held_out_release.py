@@ -20,8 +20,8 @@ from fedsw.federation.node._own_ledger import spent_epsilon
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.server._releases_once import keep
 from fedsw.federation.trust import _held_out as held_out
+from fedsw.federation.trust import promise
 from fedsw.federation.trust._held_out import TallySum
-from fedsw.federation.trust.trust_model import promise
 from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, tally_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger

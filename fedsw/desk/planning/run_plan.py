@@ -30,8 +30,8 @@ from fedsw.experiment.task_kinds import model_kind
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
-from fedsw.federation.trust.client_costs import StageCost, stage_costs
 from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
 from fedsw.learning.tasks.problem import Problem
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)

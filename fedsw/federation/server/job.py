@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
-from fedsw.federation.trust.client_costs import planned_stages
 from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.sketch.sketch_costs import planned_stages
 from fedsw.learning.moments.moments_budget import covering, planned_moments
 from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.lifetime import (

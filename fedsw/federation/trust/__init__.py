@@ -1,4 +1,104 @@
-"""The trust models, a folder for each with all that is peculiar to it: who adds the noise, what leaves a client."""
+"""The trust models, a folder for each with all that is peculiar to it: who adds the noise, what leaves a client.
+
+The type of them all is `fedsw.experiment.trust.TrustModel`; `OwnLedgers` is one under which clients account. `Sides` is
+the part of a trust model in a federation, `promise` and `most` what a client with a ledger of its own goes by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from fedsw.experiment.trust import TrustModel
+
+if TYPE_CHECKING:
+    from fedsw.federation.exchange.participants import Site
+    from fedsw.federation.messages import AnyExchange
+    from fedsw.federation.node._own_ledger import Promise
+    from fedsw.federation.node._replies import Handler
+    from fedsw.federation.node.node import Node
+    from fedsw.federation.trust.context import Context, Side
+    from fedsw.federation.trust.round_plan import Plan
+    from fedsw.learning.tasks.problem import Problem
+    from fedsw.privacy.accounting.lifetime import Cost, Counts
+
+T = TypeVar("T")
 
 FOLDERS = ("central", "distributed", "local_gradient", "local_slices", "local_release", "sketch")
 """Folders of the shipped trust models, in the order in which they are shown; each lists its own in `TRUST_MODELS`."""
+
+
+class OwnLedgers(TrustModel):
+    """Every client protects its own records, from the server too, and accounts for them in a ledger of its own."""
+
+    protectable = frozenset(("target",))
+    most_penalties: ClassVar[float] = 1
+    guarded = "by its own client's noise and ledger"
+
+    def by_ledgers(self, *, server: T, clients: T) -> T:
+        """See `TrustModel`."""
+        return clients
+
+    def hides_records(self) -> bool:
+        """See `TrustModel`."""
+        return True
+
+    def against(self, experiment: Any) -> str:
+        """See `TrustModel`."""
+        return "everyone, including the server and the other clients"
+
+    def sampling(self, experiment: Any) -> str:
+        """See `TrustModel`."""
+        return "each client's own"
+
+    def summed(self, experiment: Any) -> float:
+        """See `TrustModel`: every client adds noise of its own plan."""
+        return math.sqrt(experiment.federation.clients)
+
+
+def _nothing(*arguments: object) -> Any:
+    raise TypeError("this trust model does nothing of the kind")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The part of a trust model in a federation, at the server and at a client.
+
+    Attributes:
+        plan: makes the plan before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
+        server: makes the `Side` that asks the clients in the rounds of one run, and releases.
+        handlers: what a client answers in each of its exchanges.
+        moments, tally: make the sides that release the moments of all records before the rounds, and measure the
+            records that clients kept out of training; for one whose rounds release gradients.
+        epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
+            records at most; for one under which clients have ledgers.
+        require_ready: refuses, at the greeting, a run whose guarantee a client could not give; likewise.
+        require_node: refuses, before a file is opened, a run that a node is not set up for, by its settings.
+    """
+
+    plan: Callable[[Problem, Sequence[Site]], Plan]
+    server: Callable[[Context], Side]
+    handlers: Mapping[AnyExchange, Handler]
+    moments: Callable[[Context], Side] = _nothing
+    tally: Callable[[Context], Side] = _nothing
+    epsilon: Callable[[Node, float], float] = _nothing
+    planned: Callable[[Node, float], Counts | Cost] = _nothing
+    require_ready: Callable[[Node], object] = lambda node: None
+    require_node: Callable[[Mapping[str, Any]], object] = lambda node_config: None
+
+
+def promise(node: Node, delta: float) -> Promise:
+    """The guarantee that a client's own ledger accounts for in its run, at that delta."""
+    from fedsw.federation.node._own_ledger import Promise
+
+    experiment = node.task.experiment
+    return Promise.of(experiment, node.run, experiment.privacy.model.sides.epsilon(node, delta), delta)
+
+
+def most(node: Node, delta: float) -> Counts | Cost | None:
+    """The releases of a client at most, where a run has several kinds of them; None where there is one."""
+    privacy = node.task.experiment.privacy
+    planned: Counts | Cost | None = privacy.model.sides.planned(node, delta) if privacy.moments else None
+    return planned

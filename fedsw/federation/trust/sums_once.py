@@ -24,10 +24,10 @@ from fedsw.federation.messages._exact_sums import ExactSums
 from fedsw.federation.messages._noised import Noised
 from fedsw.federation.node._replies import Due, Handler, answer_together, answered, each_pays, fresh
 from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust import most, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import most, promise
 from fedsw.learning.moments import budget_split as split
 from fedsw.learning.moments.budget_split import GROUP
 from fedsw.learning.moments.moments_budget import Shares, SumBudget

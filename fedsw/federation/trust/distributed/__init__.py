@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
+from fedsw.federation.trust import OwnLedgers
 from fedsw.federation.trust.sketch import whole
-from fedsw.federation.trust.trust_model import OwnLedgers
 
 if TYPE_CHECKING:
     from fedsw._tools.registry import Word

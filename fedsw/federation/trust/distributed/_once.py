@@ -15,6 +15,7 @@ from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node._replies import Handler, node_of, note, state_of_site
 from fedsw.federation.node.roster import require_keys
+from fedsw.federation.trust import Sides
 from fedsw.federation.trust._held_out import TallySum
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust.context import Context
@@ -28,7 +29,6 @@ from fedsw.federation.trust.distributed.site import Answering, charged, masked, 
 from fedsw.federation.trust.sketch import sketch_once as sketched
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.federation.trust.sums_once import Sum
-from fedsw.federation.trust.trust_model import Sides
 from fedsw.learning.moments.budget_split import GROUP
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import Sensitivity

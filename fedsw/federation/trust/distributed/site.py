@@ -26,9 +26,9 @@ from fedsw.federation.messages._masked_sums import (
 from fedsw.federation.node._replies import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
+from fedsw.federation.trust import most, promise
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of
 from fedsw.federation.trust.distributed.members import Cohort, own_party, require_honest
-from fedsw.federation.trust.trust_model import most, promise
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.trust.trust_model import OwnLedgers
+from fedsw.federation.trust import OwnLedgers
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.trust_model import OwnLedgers
+from fedsw.federation.trust import OwnLedgers
 from fedsw.privacy.accountants import LAPLACE
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from fedsw.federation.messages import Terms
 from fedsw.federation.messages._noised import ReleaseAsked, ReleasedRecords
 from fedsw.federation.node._replies import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust import Sides, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
-from fedsw.federation.trust.client_costs import release_charge, release_epsilon, release_of
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.local_release._release_plan import release_charge, release_epsilon, release_of
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import Sides, promise
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary, Learner
 from fedsw.mathematics.transport.denoise import wavelet_denoise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import SliceSettings
-from fedsw.federation.trust.trust_model import OwnLedgers
+from fedsw.federation.trust import OwnLedgers
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings

@@ -21,11 +21,11 @@ from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages._noised import NoisedSlices, SlicesAsked
 from fedsw.federation.node._replies import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust import Sides, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
-from fedsw.federation.trust.client_costs import SlicesPlan, slices_plan
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.federation.trust.trust_model import Sides, promise
 from fedsw.learning.moments.budget_split import own_batch, sampling_rate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
@@ -47,7 +47,7 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
 
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
-    against everybody; see `fedsw.federation.trust.client_costs.slices_plan`.
+    against everybody; see `fedsw.federation.trust.local_slices._slices_plan.slices_plan`.
 
     The model (r,) is looked at only if the features pass through it. They are detached: private features are never
     differentiated.

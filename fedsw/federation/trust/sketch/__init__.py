@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedsw.experiment.sections import Sketch
 from fedsw.experiment.trust import TrustModel
-from fedsw.federation.trust.trust_model import OwnLedgers
+from fedsw.federation.trust import OwnLedgers
 
 if TYPE_CHECKING:
     from fedsw.experiment.load import Experiment

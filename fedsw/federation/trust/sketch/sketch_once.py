@@ -18,9 +18,10 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.client_costs import PART, SketchBudget, planned_stages, sketch_budget
+from fedsw.federation.trust import Sides
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.sketch.sketch_costs import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.trust.sums_once import (
     LocalSums,
     SiteSums,
@@ -30,7 +31,6 @@ from fedsw.federation.trust.sums_once import (
     answer_noised,
     records_of,
 )
-from fedsw.federation.trust.trust_model import Sides
 from fedsw.learning.moments.moments_budget import Shares
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes

@@ -1,4 +1,4 @@
-"""How a client plans its own guarantee for slices, a release or a sketch: noise, and what each answer costs."""
+"""The budget of a sketch: noise and cost of every stage, and the steps that an account reserves for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from fedsw.experiment import Experiment, accountant_of, mechanism_of, planned_releases
-from fedsw.experiment.sections import ReleaseSettings, SliceSettings
-from fedsw.learning.moments.budget_split import GROUP
+from fedsw.experiment import Experiment, accountant_of
 from fedsw.learning.moments.moments_budget import SumBudget
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.noised import sketch_sensitivity
@@ -17,97 +15,8 @@ from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans
-from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE
-from fedsw.privacy.accounting import Charge, Slicing, Step, epsilon_by, lifetime
+from fedsw.privacy.accounting import Step, epsilon_by, lifetime
 from fedsw.privacy.accounting.lifetime import Counts
-from fedsw.privacy.local_release import RecordRelease
-from fedsw.privacy.release import Part
-
-
-@dataclass(frozen=True)
-class SlicesPlan:
-    """A client's releases of slices: their sampling rate p_c (1 for one release of everything), number and directions.
-
-    `diameter` is how far a replaced record can move its features, `sigma` the noise of every projection (0 without
-    privacy), `epsilon` that of all releases together.
-    """
-
-    rate: float
-    releases: int
-    slicing: Slicing
-    diameter: float
-    sigma: float
-    epsilon: float
-
-    @property
-    def charge(self) -> Charge:
-        """Charge of one release to the client's records."""
-        return Charge(GROUP, self.rate, self.diameter, slicing=self.slicing)
-
-    @property
-    def part(self) -> Part:
-        """The part that this charge pays for; its bound is that of the features, before slicing."""
-        return Part("slices", self.diameter, self.sigma, GAUSSIAN if self.sigma else NO_NOISE)
-
-    @property
-    def shared_directions(self) -> bool:
-        """True if directions are whole orthogonal blocks: any such directions hide a record, so all may share them."""
-        return self.slicing.fixed
-
-
-def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:
-    """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.
-
-    Guarantee: (epsilon, delta) for the replacement of one of the client's records, against everybody, by the profile of
-    random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
-    With the accountants of other papers it is what they say it is (`fedsw.privacy.accounting.ACCOUNTANTS`).
-    """
-    releases = planned_releases(experiment)
-    rate = 1.0 if experiment.own(SliceSettings).once else rate
-    slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
-    diameter = 2 * experiment.clip.output
-    privacy = experiment.privacy
-    multiplier, epsilon = plans.calibrated(
-        privacy.epsilon,
-        privacy.noise_multiplier,
-        delta=delta,
-        rate=rate,
-        rounds=releases,
-        accountant=accountant_of(experiment),
-        mechanism=mechanism_of(experiment),
-        slicing=slicing,
-    )
-    return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
-
-
-def release_of(experiment: Experiment, delta: float) -> RecordRelease:
-    """The one-shot release of a client's records that an experiment asks for."""
-    local, privacy = experiment.own(ReleaseSettings), experiment.privacy
-    assert privacy.epsilon is not None
-    return RecordRelease(
-        privacy.epsilon,
-        delta,
-        experiment.clip.output,
-        norm=local.norm,
-        mechanism=local.mechanism,
-        calibration=local.calibration,
-        diameter=local.diameter,
-        dct=local.dct,
-        keep=local.keep,
-    )
-
-
-def release_charge(release: RecordRelease) -> Charge:
-    """Charge of the release: every record once, at the true diameter, whatever the noise was calibrated for."""
-    return Charge(GROUP, 1.0, 2 * release.radius)
-
-
-def release_epsilon(experiment: Experiment, delta: float) -> float:
-    """The release's epsilon: the one asked for, or a larger one where the noise is for the paper's diameter."""
-    release = release_of(experiment, delta)
-    step = Step(1.0, release_charge(release).sensitivity / release.scale)
-    return epsilon_by(accountant_of(experiment), {step: 1}, delta)
-
 
 PART = "sketch"
 _ROOM = 1e-7
