@@ -17,7 +17,6 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_dataset, owners
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import settled
-from fedsw.federation.trust.trust_model import served
 from fedsw.learning.tasks.problem import Problem
 from simulations.papers.store import Stored
 
@@ -44,7 +43,7 @@ def planned(experiment: Experiment) -> Numbers:
     records, clients = load_dataset(experiment).train, experiment.federation.clients
     owner = owners(records, experiment.partition, clients)
     held = np.stack([np.bincount(owner[rows], minlength=clients) for rows in problem.cells_of(records)], axis=1)
-    plan = served(problem.experiment).plan(problem, [Site(0, np.arange(clients), held, None, None)])
+    plan = problem.experiment.privacy.model.plan(problem, [Site(0, np.arange(clients), held, None, None)])
     return Numbers(
         plan.multiplier,
         {name: bound.value for name, bound in zip(plan.strata, plan.sensitivities, strict=True)},
