@@ -24,7 +24,6 @@ from fedsw.learning.moments.budget_split import GROUP
 from fedsw.learning.moments.moments_budget import run_with_split, with_held_out
 from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
-from fedsw.privacy.accounting.charges import as_steps
 from fedsw.privacy.accounting.lifetime import (
     About,
     Bound,
@@ -34,7 +33,6 @@ from fedsw.privacy.accounting.lifetime import (
     Reservation,
     accounts_folder,
 )
-from fedsw.privacy.accounting.lifetime.composing import counted
 from fedsw.privacy.relations import REPLACE_ONE
 
 ACCOUNT = "account"
@@ -116,15 +114,12 @@ def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequenc
     Epsilon is computed for a fixed set of releases. A server that could ask for more of one kind instead of another
     would choose by what it had seen, which that computation does not cover; it may choose the order only.
     """
-    if most is None:
-        return
-    planned, steps = Cost.one(most).counted(), as_steps(charges, sigma, ledger.groups)
-    for group, taken in ledger.steps_by_group().items():
-        if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
-            raise BudgetExhausted(
-                f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
-                f"{group}; nothing was charged"
-            )
+    group = None if most is None else Cost.one(most).exceeded_by(ledger, charges, sigma)
+    if group is not None:
+        raise BudgetExhausted(
+            f"a run is charged for what it was planned to release, and it was not for this, or not once more, of "
+            f"{group}; nothing was charged"
+        )
 
 
 STATE_VARIABLE = "FEDSW_STATE"

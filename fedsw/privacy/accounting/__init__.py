@@ -15,6 +15,7 @@ from fedsw.privacy.accounting._composition import (
     epsilon_bracket,
     lower_epsilon,
 )
+from fedsw.privacy.accounting._journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting._ledger import (
     AlreadySpent,
     BudgetExhausted,
@@ -26,7 +27,6 @@ from fedsw.privacy.accounting._ledger import (
 from fedsw.privacy.accounting._slicing import Slicing
 from fedsw.privacy.accounting.charges import Charge, Entry
 from fedsw.privacy.accounting.epsilons import accountant, epsilon_by
-from fedsw.privacy.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.profiles import Step, joint, step_profile
 
 __all__ = [

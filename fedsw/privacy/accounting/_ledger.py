@@ -19,6 +19,7 @@ from fedsw._tools import files
 from fedsw._tools.text import upward
 from fedsw.privacy.accountants import is_proven, own_noise, require_noise
 from fedsw.privacy.accounting._composition import check_delta
+from fedsw.privacy.accounting._journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.charges import (
     Account,
     Charge,
@@ -30,7 +31,6 @@ from fedsw.privacy.accounting.charges import (
     entries_of,
     whole,
 )
-from fedsw.privacy.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, require_sampling

@@ -305,7 +305,7 @@ def test_a_ledger_with_statements_of_its_own_is_refused(statement, received):
     import sqlite3
 
     from fedsw.audit.record._folder import read_book
-    from fedsw.privacy.accounting.journal import LedgerDamaged
+    from fedsw.privacy.accounting._journal import LedgerDamaged
 
     path = received / "ledger.sqlite"
     with sqlite3.connect(path) as database:

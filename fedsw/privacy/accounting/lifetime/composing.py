@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from fedsw.privacy.accounting._discretise import Harmonics
 from fedsw.privacy.accounting._ledger import Ledger
 from fedsw.privacy.accounting._pld import Distribution
 from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
 from fedsw.privacy.accounting.stated import Pure, Renyi, Tabled, convex_below
@@ -120,6 +121,14 @@ class Cost:
     def lacks(self, steps: Counts) -> dict[Step, int]:
         """Steps missing from the cost for a group that takes these steps: none if a part covers them."""
         return min((uncovered(steps, part) for part in self.parts), key=lambda rest: sum(rest.values()))
+
+    def exceeded_by(self, ledger: Ledger, charges: Sequence[Charge], sigma: float) -> str | None:
+        """First group of a ledger that would have taken more than this with one more release; None if none would."""
+        planned, steps = self.counted(), as_steps(charges, sigma, ledger.groups)
+        for group, taken in ledger.steps_by_group().items():
+            if planned.lacks(counted([*taken.items(), (steps[group], 1)])):
+                return group
+        return None
 
     def and_more(self, rest: Counts) -> Cost:
         """The cost with more steps, whichever group takes them."""
