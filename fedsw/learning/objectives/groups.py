@@ -127,7 +127,7 @@ class BetweenGroups(WeightedPenalty):
         ties: sliced.Ties = "shared",
         memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
     ) -> tuple[list[Tensor], None]:
-        """The `cotangents` of the cells; no sample is asked for."""
+        """The `cotangents` (n, d) of every cell; no sample is asked for."""
         return self.cotangents(cells, directions, ties=ties, memory_limit=memory_limit), None
 
     def reach(self, radius: float) -> float:
@@ -137,7 +137,7 @@ class BetweenGroups(WeightedPenalty):
     def slot_means(
         self, counts: Sequence[Tensor], directions: Tensor, radius: float, sample: Tensor | None = None
     ) -> tuple[list[Tensor], None]:
-        """Slot means of every cell against the cells that it is compared with; see `histograms.matched`."""
+        """Slot means (k, bins) of every cell against those that it is compared with; see `histograms.matched`."""
         return histograms.matched(counts, self, radius), None
 
     def described(self) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class StatedPart(WeightedPenalty):
         ties: Ties = "shared",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> tuple[list[Tensor], None]:
-        """The `cotangents` of the groups; no sample is asked for."""
+        """The `cotangents` (n, d) of every group; no sample is asked for."""
         return self.cotangents(cells, directions, ties=ties, memory_limit=memory_limit), None
 
     def described(self) -> dict[str, Any]:
