@@ -18,7 +18,7 @@ from fedsw._tools import files
 from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main as command
 from fedsw.runs.report.figures import compact
-from fedsw.runs.run_files import REPORT, find_run
+from fedsw.runs.run_files import RunFile, find_run
 from fedsw.runs.write import write_page
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -124,7 +124,7 @@ def main() -> None:
             print(screenshot(write_page(directories, place / f"{name}.html"), name, _DESKTOP))
         print(screenshot(place / "own.html", "telephone", _TELEPHONE))
         (compared,) = (runs / "compare" / "fair-classification").iterdir()
-        print(screenshot(compared / REPORT, "comparison", _DESKTOP))
+        print(screenshot(compared / RunFile.REPORT, "comparison", _DESKTOP))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.intervals import share
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 RUNS = 200
 TRUSTS = ("central", "local-gradient")
@@ -156,7 +156,7 @@ def _run(
     with tempfile.TemporaryDirectory() as folder:
         at_server = None if asked.data.held_out_released else held_out
         found = run(asked, data=private, held_out=at_server, runs=Path(folder))
-        return found.summary, load_file(found.directory / MODEL)
+        return found.summary, load_file(found.directory / RunFile.MODEL)
 
 
 def claims_table(rows: Sequence[Row]) -> str:

@@ -46,7 +46,7 @@ from fedsw.learning.tasks.task import Inputs, Raw, Task, part
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.release import Released
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import LEDGER
+from fedsw.runs.run_files import RunFile
 
 WIDTH = 4
 """Parameters of the model: one would do for the bound; more of them see noise that misses a coordinate."""
@@ -355,7 +355,7 @@ class Trial:
     def _ledger(self, folder: Path) -> Ledger:
         """A new ledger of the server's, without a limit."""
         return Ledger.create(
-            folder / LEDGER,
+            folder / RunFile.LEDGER,
             groups=self.plan.strata,
             delta=self.plan.delta,
             epsilon=math.inf,

@@ -35,7 +35,7 @@ from fedsw.privacy.accounting import Step
 from fedsw.runs.observer import Observer, Outcome
 from fedsw.runs.progress import RunProgress
 from fedsw.runs.report.figures import colour, histogram_by_group, house_style, new_panels
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -259,7 +259,7 @@ def _train(
         witness = _Witness(progress)
         result = run(experiment, runs=Path(folder), observer=witness)
         model = task.build_model()
-        model.load_state_dict(load_file(result.directory / MODEL))
+        model.load_state_dict(load_file(result.directory / RunFile.MODEL))
     return witness.history, flatten(model), result.summary
 
 

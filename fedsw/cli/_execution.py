@@ -15,7 +15,7 @@ from fedsw.runs.progress import RunProgress
 from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.screens import summary_panel
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run
 from fedsw.runs.write import draw_run
 
@@ -59,7 +59,7 @@ def rehearsed(directory: Path) -> None:
     record = read_run(directory)
     summary_panel(record)
     write_card(directory)
-    if not (directory / MODEL).is_file():
+    if not (directory / RunFile.MODEL).is_file():
         return
     model = load(directory, allow_modules=modules_of(record.experiment))
     columns = record.experiment.data.columns

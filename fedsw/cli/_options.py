@@ -114,9 +114,9 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
 
 def files_of_run(directory: Path) -> list[Path]:
     """A run's own files, which nothing that is made of it may replace; its card and page are made anew."""
-    from fedsw.runs.run_files import CARD, REGISTRY, REPORT
+    from fedsw.runs.run_files import RunFile
 
-    made = (CARD, REGISTRY, REPORT)
+    made = (RunFile.CARD, RunFile.REGISTRY, RunFile.REPORT)
     return [path for path in directory.rglob("*") if path.is_file() and path.name not in made]
 
 

@@ -303,13 +303,13 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
     None for the name of a run.
     """
     from fedsw.desk.compare.comparison_grid import GRID
-    from fedsw.runs.run_files import REPORT, read_json
+    from fedsw.runs.run_files import RunFile, read_json
 
     path = Path(name)
     if (path / GRID).is_file():
         from fedsw.desk.compare.comparison_page import read_comparison
 
-        return read_comparison(path).document(), path / REPORT, files_of_run(path)
+        return read_comparison(path).document(), path / RunFile.REPORT, files_of_run(path)
     if path.suffix == ".json" and path.is_file():
         from fedsw.desk.planning.words import plan_document
 

@@ -23,9 +23,7 @@ from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.run_files import (
-    ACCOUNT,
-    CONFIG,
-    LEDGER,
+    RunFile,
     client_ledgers,
     found_json,
     names_in,
@@ -145,7 +143,7 @@ def reserving(
         LedgerReplaced: if the account is older than a file remembers, or the run's folder than the account does.
     """
     if not agreed:
-        account.require_newest(run, directory / LEDGER)
+        account.require_newest(run, directory / RunFile.LEDGER)
     account_file, witnesses = str(account.path.resolve()), []
     for path in remembered:
         if (content := found_json(path)).get("file") == account_file:
@@ -161,14 +159,14 @@ def reserving(
 
 def kept_account(directory: Path) -> DatasetAccount | None:
     """The account that a folder's run counts in; None if it counts in none."""
-    content = read_json(directory / ACCOUNT)
+    content = read_json(directory / RunFile.ACCOUNT)
     return None if content is None else DatasetAccount(Path(content["file"]).parent, str(content["data"]))
 
 
 def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
     """Remember the account's last row in the run's folder: an older copy of the account is then seen to be one."""
     files.new_folder(directory)
-    write_json(directory / ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
+    write_json(directory / RunFile.ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
@@ -186,8 +184,8 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     require_plain_files(directory)
     require_remembered(directory)
     ledgers = client_ledgers(directory)
-    if not ledgers or (directory / LEDGER).exists():
-        account = _read(directory / LEDGER, names_in(directory))
+    if not ledgers or (directory / RunFile.LEDGER).exists():
+        account = _read(directory / RunFile.LEDGER, names_in(directory))
         return {"directory": str(directory), "unit": _unit(directory), **account}
     accounts = {path.stem.replace("-", " "): _read(path) for path in ledgers}
     worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
@@ -223,7 +221,7 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
     require_plain_files(directory)
     require_remembered(directory)
     ledgers, names = client_ledgers(directory), names_in(directory)
-    path = directory / LEDGER
+    path = directory / RunFile.LEDGER
     if ledgers and not path.exists():
         path = max(ledgers, key=lambda ledger_path: float(_read(ledger_path)["epsilon"]))
     with Ledger.open(path, read_only=True) as ledger:
@@ -262,7 +260,7 @@ def cost_of_run(directory: Path) -> Cost:
     """
     require_plain_files(directory)
     require_remembered(directory)
-    path = directory / LEDGER
+    path = directory / RunFile.LEDGER
     parts: list[Counts] = []
     for ledger_path in [path] if path.exists() else client_ledgers(directory):
         with Ledger.open(ledger_path, read_only=True) as ledger:
@@ -271,7 +269,7 @@ def cost_of_run(directory: Path) -> Cost:
 
 
 def _unit(directory: Path) -> str:
-    config = read_json(directory / CONFIG) or {}
+    config = read_json(directory / RunFile.CONFIG) or {}
     return config.get("experiment", {}).get("data", {}).get("unit") or "record"
 
 

@@ -18,7 +18,7 @@ from fedsw.learning.moments.preparation import noise_of_rounds, prepare
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 Numbers = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     each); of numbers what the answer, in the target's own units, moves by while other columns are at their mean. The
     band is two standard deviations of the noise that all rounds added, at most: gradients draw parameters back.
     """
-    path = directory / MODEL
+    path = directory / RunFile.MODEL
     if not model_kind(experiment.model.kind).columns or not path.is_file():
         return []
     if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fedsw.experiment.own_objects import is_held
-from fedsw.runs.run_files import CONFIG, found_json
+from fedsw.runs.run_files import RunFile, found_json
 
 SERVED = "served"
 """Clients on other machines, through a SuperLink that `fedsw server` keeps for this run."""
@@ -50,7 +50,7 @@ def _command_with(directory: Path, option: str) -> str:
 def _stored(directory: Path) -> tuple[str, str]:
     """Engine and data source by its config.json; empty if that cannot be read: resuming then explains the fault."""
     try:
-        config = found_json(directory / CONFIG)
+        config = found_json(directory / RunFile.CONFIG)
         return str(config["engine"]), str(config["experiment"]["data"]["source"])
     except (OSError, ValueError, LookupError, TypeError):
         return "", ""

@@ -22,20 +22,8 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.run_files import (
-    AGREED,
-    ATTEMPTS,
-    CONFIG,
-    GAP,
-    LEDGER,
-    METRICS,
-    MODEL,
-    MOMENTS_ALONE,
-    NAME,
-    OUTPUTS,
-    PLAN,
-    RELEASES,
     RUN_NAME,
-    SUMMARY,
+    RunFile,
     found_json,
     jsonable,
     read_json,
@@ -57,13 +45,13 @@ class RunDirectory:
         if not path.is_dir():
             files.private_folder(path)
         self.path, self.forgotten = path, False
-        self.ledger, self.plan, self.summary = path / LEDGER, path / PLAN, path / SUMMARY
-        self.releases = path / RELEASES
+        self.ledger, self.plan, self.summary = path / RunFile.LEDGER, path / RunFile.PLAN, path / RunFile.SUMMARY
+        self.releases = path / RunFile.RELEASES
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
     def name(self) -> str:
         """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
-        path = self.path / NAME
+        path = self.path / RunFile.NAME
         if not path.exists():
             return secrets.token_hex(16)
         name = path.read_text(encoding="ascii", errors="replace").strip()
@@ -73,7 +61,7 @@ class RunDirectory:
 
     def keep_name(self, name: str) -> None:
         """Store the run's name, before any client is asked for something that its ledger is charged for."""
-        files.replace(self.path / NAME, f"{name}\n".encode("ascii"))
+        files.replace(self.path / RunFile.NAME, f"{name}\n".encode("ascii"))
 
     def write_config(self, experiment: Experiment, engine: str, selection: Selection | None = None) -> None:
         """Store the experiment as it runs, the engine it runs on, that it begins now, and what it is selected by."""
@@ -81,7 +69,7 @@ class RunDirectory:
         content = {"engine": engine, "begun": begun, "experiment": experiment.model_dump(mode="json")}
         if selection is not None:
             content["selection"] = selection.as_dict()
-        write_json(self.path / CONFIG, jsonable(content))
+        write_json(self.path / RunFile.CONFIG, jsonable(content))
 
     def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
         """The experiment and engine of a run that was started here, with code of the allowed modules alone.
@@ -90,11 +78,11 @@ class RunDirectory:
             FileNotFoundError: if there is no run. ValueError: naming the file, if it is damaged.
             CodeRefused: if the experiment names another module.
         """
-        path = self.path / CONFIG
+        path = self.path / RunFile.CONFIG
         raw = read_json(path)
         if raw is None:
             raise FileNotFoundError(
-                f"no run at {self.path}: it has no {CONFIG}; give the folder that `fedsw run` printed"
+                f"no run at {self.path}: it has no {RunFile.CONFIG}; give the folder that `fedsw run` printed"
             )
         try:
             experiment, engine = parse_experiment(raw["experiment"]), str(raw["engine"])
@@ -106,11 +94,11 @@ class RunDirectory:
 
     def read_selection(self) -> Selection | None:
         """The selection that the run is the best of several by, from its config.json; None for any other run."""
-        stored = (read_json(self.path / CONFIG) or {}).get("selection")
+        stored = (read_json(self.path / RunFile.CONFIG) or {}).get("selection")
         try:
             return None if stored is None else Selection.of(stored)
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
-            raise ValueError(f"{self.path / CONFIG} is no configuration of a selected run: {fault}") from None
+            raise ValueError(f"{self.path / RunFile.CONFIG} is no configuration of a selected run: {fault}") from None
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Store the guarantee of the run, before its first round; a resumed run keeps to it."""
@@ -126,7 +114,7 @@ class RunDirectory:
 
     def begun(self) -> str | None:
         """When the run began, whenever it was resumed; None if its config.json does not say."""
-        return found_json(self.path / CONFIG).get("begun")
+        return found_json(self.path / RunFile.CONFIG).get("begun")
 
     def seconds(self) -> float:
         """Seconds that earlier processes of the run took, by the summary; 0 if there is none."""
@@ -140,7 +128,7 @@ class RunDirectory:
 
     def keep_attempt(self, round_: int, attempt: int) -> None:
         """Put an attempt on record: on the disk, unless it would be forgotten."""
-        path = self.path / ATTEMPTS
+        path = self.path / RunFile.ATTEMPTS
         self.next_attempts()  # which ends a line that was cut short
         new = not path.exists()
         with files.opened(path, "a") as file:
@@ -158,30 +146,30 @@ class RunDirectory:
 
     def agree_to_charge(self) -> None:
         """Let the next process that goes on charge attempts which clients answered and this folder does not know."""
-        files.opened(self.path / AGREED).close()
+        files.opened(self.path / RunFile.AGREED).close()
 
     @property
     def agreed_to_charge(self) -> bool:
         """True if the operator agreed to that."""
-        return (self.path / AGREED).exists()
+        return (self.path / RunFile.AGREED).exists()
 
     def forget_agreement(self) -> None:
         """It holds once."""
-        (self.path / AGREED).unlink(missing_ok=True)
+        (self.path / RunFile.AGREED).unlink(missing_ok=True)
 
     def agree_to_go_on(self) -> None:
         """Let the next process that goes on release again what no checkpoint of this folder has any more."""
-        files.replace(self.path / GAP, b"agreed")
+        files.replace(self.path / RunFile.GAP, b"agreed")
 
     def accepted_gap(self) -> float:
         """The last of the rounds that the operator agreed to release again; infinite where that is to be settled."""
-        path = self.path / GAP
+        path = self.path / RunFile.GAP
         said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else "0"
         return math.inf if said == "agreed" else float(said) if said.isdecimal() else 0.0
 
     def accept_gap(self, through: int) -> None:
         """Put on record up to which round the agreement holds."""
-        files.replace(self.path / GAP, str(through).encode("ascii"))
+        files.replace(self.path / RunFile.GAP, str(through).encode("ascii"))
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
         """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""
@@ -195,33 +183,33 @@ class RunDirectory:
             self._attempts = {}
             text = self._attempts_log()
             if text and not text.endswith("\n"):
-                with files.opened(self.path / ATTEMPTS, "a") as file:
+                with files.opened(self.path / RunFile.ATTEMPTS, "a") as file:
                     file.write("\n")  # cut short by a full disk; nothing was sent under that number
             self.know_attempts(self.begun_attempts())
         return self._attempts
 
     def _attempts_log(self) -> str:
-        path = self.path / ATTEMPTS
+        path = self.path / RunFile.ATTEMPTS
         return path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
 
     def stop_after_moments(self) -> None:
         """Let the run stop once its moments are released, until somebody goes on with it."""
-        files.opened(self.path / MOMENTS_ALONE).close()
+        files.opened(self.path / RunFile.MOMENTS_ALONE).close()
 
     def stops_after_moments(self, *, resumed: bool) -> bool:
         """Say whether it is to stop there; whoever goes on with it wants more."""
         if resumed:
-            (self.path / MOMENTS_ALONE).unlink(missing_ok=True)
-        return (self.path / MOMENTS_ALONE).exists()
+            (self.path / RunFile.MOMENTS_ALONE).unlink(missing_ok=True)
+        return (self.path / RunFile.MOMENTS_ALONE).exists()
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with files.opened(self.path / METRICS, "a") as file:
+        with files.opened(self.path / RunFile.METRICS, "a") as file:
             file.write(json.dumps(jsonable(record)) + "\n")
 
     def read_metrics(self, *, through: int | None = None) -> list[dict[str, Any]]:
         """The records so far, up to and including round `through`; later ones are dropped from the file."""
-        path = self.path / METRICS
+        path = self.path / RunFile.METRICS
         records = read_lines(path)
         if through is not None and path.exists():
             records = [record for record in records if record["round"] <= through]
@@ -239,11 +227,11 @@ class RunDirectory:
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        files.replace(self.path / MODEL, save(tensors))
+        files.replace(self.path / RunFile.MODEL, save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs (n, d), and what else the plots need, of any shape, by name."""
         values: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
         content = io.BytesIO()
         np.savez_compressed(content, **values)
-        files.replace(self.path / OUTPUTS, content.getbuffer())
+        files.replace(self.path / RunFile.OUTPUTS, content.getbuffer())

@@ -20,7 +20,7 @@ from fedsw.privacy.accounting import Head, Ledger, LedgerReplaced
 from fedsw.runs.checkpoint import NAME, RELEASED, Checkpoint, CheckpointDamaged
 from fedsw.runs.commands import command_for, command_to_go_on
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import LEDGER, LOCK, SUMMARY, found_json
+from fedsw.runs.run_files import RunFile, found_json
 from fedsw.runs.telemetry import event
 
 _log = logging.getLogger("fedsw.server")
@@ -39,7 +39,7 @@ class RunBusy(RuntimeError):
 
 
 @contextlib.contextmanager
-def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
+def held(directory: Path, lock: str = RunFile.LOCK) -> Iterator[None]:
     """Be the only server of a run; the kernel releases the lock when the process dies, whatever killed it.
 
     Raises:
@@ -55,7 +55,7 @@ def held(directory: Path, lock: str = LOCK) -> Iterator[None]:
 
 def is_running(directory: Path) -> bool:
     """Say whether a process of this machine is running the run."""
-    return files.is_locked(directory / LOCK)
+    return files.is_locked(directory / RunFile.LOCK)
 
 
 def require_free(directory: Path) -> None:
@@ -101,7 +101,7 @@ def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
     Raises:
         LedgerReplaced: if the ledger is older, of another run, or gone. LedgerDamaged: if it is no ledger.
     """
-    path, remembered = directory / LEDGER, _by_summary(directory / SUMMARY)
+    path, remembered = directory / RunFile.LEDGER, _by_summary(directory / RunFile.SUMMARY)
     if not path.exists():
         _require_unspent(path, [] if missing_ok else remembered)
     elif remembered:
@@ -201,4 +201,4 @@ def _busy(directory: Path) -> RunBusy:
 def _by_summary(path: Path) -> list[tuple[str, Head]]:
     """Who remembers the ledger's last row when a summary was written, and that row; none for clients' ledgers."""
     ledger = found_json(path).get("ledger")
-    return [(SUMMARY, Head(int(ledger["sequence"]), str(ledger["digest"])))] if ledger else []
+    return [(RunFile.SUMMARY, Head(int(ledger["sequence"]), str(ledger["digest"])))] if ledger else []

@@ -18,7 +18,7 @@ from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import CLASSIFIER, GENERATOR, MOMENTS, SKETCH, read_json
+from fedsw.runs.run_files import RunFile, read_json
 
 _REPORTED = "round and epsilon"
 
@@ -92,28 +92,28 @@ def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt:
 
     `learnt` is how many steps the generator made in the stages before.
     """
-    (directory.path / of_stage(GENERATOR, number)).unlink(missing_ok=True)
+    (directory.path / of_stage(RunFile.GENERATOR, number)).unlink(missing_ok=True)
     directory.read_metrics(through=learnt)
     sketch = stored.sketch
     facts = [sketch.sigma, float(sketch.records), float(stored.clients), float(stored.attempt), stored.spent]
     content = {VALUE: sketch.value.cpu().contiguous(), FACTS: torch.tensor(facts, dtype=torch.float64)}
-    files.replace(directory.path / of_stage(SKETCH, number), save(content))
+    files.replace(directory.path / of_stage(RunFile.SKETCH, number), save(content))
 
 
 def keep_classifier(directory: RunDirectory, number: int, weights: Tensor) -> None:
     """Put the weights (z,) that a stage looks through on disk, before anybody is asked to."""
-    files.replace(directory.path / of_stage(CLASSIFIER, number), save({WEIGHTS: weights.contiguous()}))
+    files.replace(directory.path / of_stage(RunFile.CLASSIFIER, number), save({WEIGHTS: weights.contiguous()}))
 
 
 def stored_classifier(directory: RunDirectory, number: int) -> Tensor | None:
     """The weights (z,) that a stage looks through; None before there are any."""
-    path = directory.path / of_stage(CLASSIFIER, number)
+    path = directory.path / of_stage(RunFile.CLASSIFIER, number)
     return load_file(path)[WEIGHTS] if path.exists() else None
 
 
 def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredSketch | None:
     """The sketch that a run has released in a stage; None if it has released none."""
-    path = directory.path / of_stage(SKETCH, number)
+    path = directory.path / of_stage(RunFile.SKETCH, number)
     if not path.exists():
         return None
     tensors = load_file(path)
@@ -125,7 +125,7 @@ def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredS
 
 def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
     """The moments that a run has; None before they were released."""
-    path = directory.path / MOMENTS
+    path = directory.path / RunFile.MOMENTS
     if (content := read_json(path)) is None:
         return None
     layout = moments_layout(task)

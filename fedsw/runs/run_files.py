@@ -15,83 +15,100 @@ from fedsw._tools.text import json_text, nearest
 from fedsw.data.columns.declaration import Columns
 from fedsw.runs.group_names import Names, names_of_plan
 
-CONFIG = "config.json"
-"""The experiment as it runs, its engine, and when it began."""
-PLAN = "plan.json"
-"""The guarantee that the run began with, and for how many records."""
-LEDGER = files.LEDGER_OF_A_RUN
-"""The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
-ACCOUNT = files.ACCOUNT_OF_A_RUN
-"""The last row of its data set's account that the run saw."""
-CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
-METRICS = "metrics.jsonl"
-"""A line for every released round."""
-SUMMARY = "summary.json"
-"""How the run ended, the last time it ended in order."""
-MODEL = "model.safetensors"
-"""The released model."""
-OUTPUTS = "outputs.npz"
-"""Held-out outputs of the released model, and what else the plots need."""
-HELD_OUT = "held_out.json"
-"""Noised counts and sums over records that clients kept out of training."""
-MOMENTS = "moments.json"
-"""Noised counts, means and second moments of all records, released before the first round."""
-CARD = "card.md"
-"""The model card."""
-REPORT = "report.html"
-"""The page that a run is shown by."""
-REGISTRY = "deployment.yaml"
-"""The run's entry for the registry of deployments, with questions for who deploys it."""
-LOG = "log.jsonl"
-"""When each round was released: for the operator only, not for publication."""
-ATTEMPTS = "attempts.log"
-"""Every attempt that was begun: round and number."""
-AGREED = "charge-lost"
-"""Present while the operator agrees that attempts which the folder does not know are charged."""
-GAP = "went-on"
-"""Up to which round the operator agreed that rounds which no checkpoint has are released and charged once more."""
-MOMENTS_ALONE = "moments-alone"
-"""Present in a run that is to stop once its moments are released."""
-NAME = "run.name"
-"""The name by which the clients know the run."""
+
+class RunFile:
+    """Names of the files in a run's folder."""
+
+    CONFIG = "config.json"
+    """The experiment as it runs, its engine, and when it began."""
+    PLAN = "plan.json"
+    """The guarantee that the run began with, and for how many records."""
+    LEDGER = files.LEDGER_OF_A_RUN
+    """The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
+    ACCOUNT = files.ACCOUNT_OF_A_RUN
+    """The last row of its data set's account that the run saw."""
+    CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
+    METRICS = "metrics.jsonl"
+    """A line for every released round."""
+    SUMMARY = "summary.json"
+    """How the run ended, the last time it ended in order."""
+    MODEL = "model.safetensors"
+    """The released model."""
+    OUTPUTS = "outputs.npz"
+    """Held-out outputs of the released model, and what else the plots need."""
+    HELD_OUT = "held_out.json"
+    """Noised counts and sums over records that clients kept out of training."""
+    MOMENTS = "moments.json"
+    """Noised counts, means and second moments of all records, released before the first round."""
+    CARD = "card.md"
+    """The model card."""
+    REPORT = "report.html"
+    """The page that a run is shown by."""
+    REGISTRY = "deployment.yaml"
+    """The run's entry for the registry of deployments, with questions for who deploys it."""
+    LOG = "log.jsonl"
+    """When each round was released: for the operator only, not for publication."""
+    ATTEMPTS = "attempts.log"
+    """Every attempt that was begun: round and number."""
+    AGREED = "charge-lost"
+    """Present while the operator agrees that attempts which the folder does not know are charged."""
+    GAP = "went-on"
+    """Up to which round the operator agreed that rounds which no checkpoint has are released and charged once more."""
+    MOMENTS_ALONE = "moments-alone"
+    """Present in a run that is to stop once its moments are released."""
+    NAME = "run.name"
+    """The name by which the clients know the run."""
+    SKETCH = "sketch.safetensors"
+    """The released sketch, under trust models with one."""
+    GENERATOR = "generator.pt"
+    """Where the training of a generator on the released sketch is."""
+    CLASSIFIER = "classifier.safetensors"
+    """The classifier that a later stage of a sketch looks through; its stage is in its name, as in its sketch's."""
+    RELEASES = "releases"
+    """The folder of what clients released once."""
+    LOCK = "run.lock"
+    """Held by the server of the run."""
+
+
 RUN_NAME = "[0-9a-f]{32}"
 """The form of that name: clients name files for it, so that it is no path, and no two are equal by chance."""
-SKETCH = "sketch.safetensors"
-"""The released sketch, under trust models with one."""
-GENERATOR = "generator.pt"
-"""Where the training of a generator on the released sketch is."""
-CLASSIFIER = "classifier.safetensors"
-"""The classifier that a later stage of a sketch looks through; a number is in its name, as in those of its sketch."""
-RELEASES = "releases"
-"""The folder of what clients released once."""
-LOCK = "run.lock"
-"""Held by the server of the run."""
 
 RELEASABLE = (
-    CONFIG,
-    PLAN,
-    NAME,
-    ATTEMPTS,
-    METRICS,
-    LEDGER,
-    MOMENTS,
-    SKETCH,
-    GENERATOR,
-    CLASSIFIER,
-    MODEL,
-    OUTPUTS,
-    HELD_OUT,
-    SUMMARY,
+    RunFile.CONFIG,
+    RunFile.PLAN,
+    RunFile.NAME,
+    RunFile.ATTEMPTS,
+    RunFile.METRICS,
+    RunFile.LEDGER,
+    RunFile.MOMENTS,
+    RunFile.SKETCH,
+    RunFile.GENERATOR,
+    RunFile.CLASSIFIER,
+    RunFile.MODEL,
+    RunFile.OUTPUTS,
+    RunFile.HELD_OUT,
+    RunFile.SUMMARY,
 )
 """Files that may leave a run's folder, and that a copy needs; a file that is new belongs here or in `KEPT_BACK`."""
-KEPT_BACK = (ACCOUNT, CARD, REPORT, REGISTRY, LOG, AGREED, GAP, MOMENTS_ALONE, RELEASES, LOCK)
+KEPT_BACK = (
+    RunFile.ACCOUNT,
+    RunFile.CARD,
+    RunFile.REPORT,
+    RunFile.REGISTRY,
+    RunFile.LOG,
+    RunFile.AGREED,
+    RunFile.GAP,
+    RunFile.MOMENTS_ALONE,
+    RunFile.RELEASES,
+    RunFile.LOCK,
+)
 """Files that no copy has: the log, which says when; locks and agreements, which say of which process; what an
 account or single clients know; and card, page and entry, which are written anew from the rest."""
 
 
 def client_ledgers(directory: Path) -> list[Path]:
     """The ledgers that clients keep in a run's folder, as far as they are there."""
-    return sorted(path for pattern in CLIENT_LEDGERS for path in directory.glob(pattern))
+    return sorted(path for pattern in RunFile.CLIENT_LEDGERS for path in directory.glob(pattern))
 
 
 def require_plain_files(directory: Path) -> None:
@@ -180,12 +197,12 @@ def find_run(name: str, runs: Path) -> Path:
 
 def is_run(folder: Path) -> bool:
     """Say whether `folder` holds a run that was started."""
-    return (folder / CONFIG).is_file()
+    return (folder / RunFile.CONFIG).is_file()
 
 
 def names_in(directory: Path, columns: Columns | None = None) -> Names:
     """The names that a run began with; else those of declared columns; else none."""
-    return names_of_plan(found_json(directory / PLAN), columns)
+    return names_of_plan(found_json(directory / RunFile.PLAN), columns)
 
 
 _BEGINS, _RELEASED = "run begins", "round released"
@@ -207,7 +224,7 @@ def total_seconds(directory: Path) -> float:
 
 def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
     """For every process of the run, its lines: when, and whether it begins or releases then."""
-    path = directory / LOG
+    path = directory / RunFile.LOG
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     processes: list[list[tuple[float, bool]]] = []
     for line in text.splitlines():

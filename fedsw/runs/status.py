@@ -13,7 +13,7 @@ from fedsw._tools.text import to_float
 from fedsw.privacy.accounting import LedgerDamaged
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.recovery import is_running
-from fedsw.runs.run_files import ATTEMPTS, CONFIG, LEDGER, LOCK, LOG, METRICS, round_seconds
+from fedsw.runs.run_files import RunFile, round_seconds
 from fedsw.runs.view import RunView, read_run
 
 State = Literal["starting", "running", "stalled", "stopped", "finished"]
@@ -21,7 +21,15 @@ State = Literal["starting", "running", "stalled", "stopped", "finished"]
 _RECENT = 20  # rounds that the time of a round is the median of
 _SPARE_SECONDS = 30.0
 _TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
-_SIGNS = (ATTEMPTS, METRICS, LOG, LEDGER, f"{LEDGER}-wal", CONFIG, LOCK)
+_SIGNS = (
+    RunFile.ATTEMPTS,
+    RunFile.METRICS,
+    RunFile.LOG,
+    RunFile.LEDGER,
+    f"{RunFile.LEDGER}-wal",
+    RunFile.CONFIG,
+    RunFile.LOCK,
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def _state(view: RunView, *, held: bool, quiet: bool) -> tuple[State, str]:
         return "finished", ""
     if status:
         return "stopped", status
-    if not (view.directory / LOCK).exists() and not quiet:
+    if not (view.directory / RunFile.LOCK).exists() and not quiet:
         return "starting", ""
     return "stopped", "its process ended without a word (killed, or its machine went down)"
 

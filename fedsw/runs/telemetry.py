@@ -24,7 +24,7 @@ from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from fedsw._tools import files
-from fedsw.runs.run_files import LOG, jsonable
+from fedsw.runs.run_files import RunFile, jsonable
 
 LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
@@ -78,7 +78,7 @@ def logging_to(directory: Path) -> Iterator[logging.Logger]:
         if not logger.hasHandlers():
             words = logging.StreamHandler(sys.stderr)
             stack.enter_context(_handled(logger, words, logging.Formatter("%(message)s"), logging.WARNING))
-        lines = _LogFile(directory / LOG, encoding="utf-8", delay=True)
+        lines = _LogFile(directory / RunFile.LOG, encoding="utf-8", delay=True)
         stack.enter_context(_handled(logger, lines, JsonLines(), logging.INFO))
         yield logger
 

@@ -16,24 +16,7 @@ from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.commands import command_for
 from fedsw.runs.group_names import Names, names_of_plan
-from fedsw.runs.run_files import (
-    CARD,
-    CONFIG,
-    LEDGER,
-    LOG,
-    METRICS,
-    MODEL,
-    MOMENTS,
-    OUTPUTS,
-    PLAN,
-    SKETCH,
-    SUMMARY,
-    found_json,
-    read_json,
-    read_lines,
-    require_plain_files,
-    round_seconds,
-)
+from fedsw.runs.run_files import RunFile, found_json, read_json, read_lines, require_plain_files, round_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +25,17 @@ if TYPE_CHECKING:
     from fedsw.runs.accounts import Spending
     from fedsw.runs.additive_shapes import Shape
 
-_SHOWN = (CONFIG, METRICS, LEDGER, MOMENTS, SKETCH, MODEL, OUTPUTS, SUMMARY, CARD)
+_SHOWN = (
+    RunFile.CONFIG,
+    RunFile.METRICS,
+    RunFile.LEDGER,
+    RunFile.MOMENTS,
+    RunFile.SKETCH,
+    RunFile.MODEL,
+    RunFile.OUTPUTS,
+    RunFile.SUMMARY,
+    RunFile.CARD,
+)
 """Files that a screen lists, as far as they are there."""
 OPERATORS = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
 """Parts of a summary that are for the operator alone."""
@@ -139,17 +132,17 @@ def read_run(directory: Path) -> RunView:
         ValueError: naming the file that is missing or damaged, or is a link.
     """
     require_plain_files(directory)
-    config = read_json(directory / CONFIG)
+    config = read_json(directory / RunFile.CONFIG)
     if config is None:
-        raise ValueError(f"{directory} is not a run: it has no {CONFIG}")
+        raise ValueError(f"{directory} is not a run: it has no {RunFile.CONFIG}")
     experiment = parse_experiment(config.get("experiment", {}))
-    plan = found_json(directory / PLAN)
+    plan = found_json(directory / RunFile.PLAN)
     return RunView(
         directory,
         experiment,
-        read_summary(directory / SUMMARY) if _ended_in_order(directory / LOG) else {},
-        read_lines(directory / METRICS),
-        _read_outputs(directory / OUTPUTS),
+        read_summary(directory / RunFile.SUMMARY) if _ended_in_order(directory / RunFile.LOG) else {},
+        read_lines(directory / RunFile.METRICS),
+        _read_outputs(directory / RunFile.OUTPUTS),
         names_of_plan(plan, experiment.data.columns),
         plan,
         tuple(name for name in _SHOWN if (directory / name).is_file()),

@@ -11,7 +11,7 @@ from fedsw.runs.page.run_page import page
 from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.figures import save
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
-from fedsw.runs.run_files import REGISTRY, REPORT
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run, read_whole_run
 
 
@@ -29,14 +29,14 @@ def write_page(
     What-ifs of the runs, in their order, are shown. ValueError if one is no run.
     """
     views = [read_whole_run(directory) for directory in directories]
-    target = directories[0] / REPORT if path is None else path
+    target = directories[0] / RunFile.REPORT if path is None else path
     files.replace(target, page(views, operator=operator, what_ifs=what_ifs).encode(), durable=False)
     return target
 
 
 def write_entry(directory: Path, path: Path | None = None) -> Path:
     """Write a run's entry as YAML, by default into its folder; returns where."""
-    target = directory / REGISTRY if path is None else path
+    target = directory / RunFile.REGISTRY if path is None else path
     files.replace(target, entry(read_run(directory)).encode(), durable=False)
     return target
 

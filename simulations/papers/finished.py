@@ -14,7 +14,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_dataset, load_public
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 
 _OWN = ("simulations.papers.public_maps",)
@@ -72,5 +72,5 @@ class Finished:
     def model(self) -> nn.Module:
         """The released model, in evaluation mode."""
         model = self.problem.build_model()
-        model.load_state_dict(load_file(self.directory / MODEL))
+        model.load_state_dict(load_file(self.directory / RunFile.MODEL))
         return model.eval()

@@ -11,7 +11,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import _wire as wire
 from fedsw.federation import messages
-from fedsw.runs.run_files import LOG, read_lines
+from fedsw.runs.run_files import RunFile, read_lines
 from tests.federation.local_runs import client_of, kind_of
 from tests.federation.sketch_runs import sketched
 from tests.federation.test_local_slices import FLOW, RELEASE, SLICES, experiment
@@ -67,7 +67,7 @@ def test_a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on(name, 
 
     summary = federation.run(RUNS[name], app=Spoiler(), directory=federation.folder / "run")
     assert summary["status"] == "completed" and sent
-    lost = [each for each in read_lines(federation.folder / "run" / LOG) if each["event"] == "client lost"]
+    lost = [each for each in read_lines(federation.folder / "run" / RunFile.LOG) if each["event"] == "client lost"]
     assert {each["client"] for each in lost} == {1}
 
 

@@ -29,7 +29,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_sketch
-from fedsw.runs.run_files import GENERATOR
+from fedsw.runs.run_files import RunFile
 from tests.audit.test_audit_recorded import failed
 from tests.federation.clients.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
@@ -346,7 +346,7 @@ def test_restarts_that_nothing_would_tell_apart_are_refused_before_anything_is_s
 def test_a_damaged_checkpoint_of_the_generator_is_named(tmp_path):
     chosen, directory = sketched(), tmp_path / "run"
     Federation(tmp_path).run(chosen, directory=directory)
-    path = directory / GENERATOR
+    path = directory / RunFile.GENERATOR
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointRefused, match="damaged"):
         Federation(tmp_path).run(chosen, directory=directory, resume=True)

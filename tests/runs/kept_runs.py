@@ -18,7 +18,7 @@ from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.noise_multiplier=0.8", "training.batch_fraction=0.2")
 NOBODY = ("privacy.trust=none",)
@@ -82,7 +82,7 @@ def exact(experiment: Experiment, directory: Path, node=None) -> torch.Tensor:
     """The sums of kept records under the model that a run released, (groups, t); of one node, or of all."""
     task = Problem.from_experiment(experiment)
     model = task.build_model()
-    model.load_state_dict(load_file(directory / MODEL))
+    model.load_state_dict(load_file(directory / RunFile.MODEL))
     model = task.prepared(task.build_model(), flatten(model))
     kept = held_out_records(task, SITE if node is None else node).records
     return tally_of_records(task, tally_of(task), kept, model).double() * STEP

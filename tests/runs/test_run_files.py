@@ -33,7 +33,7 @@ def finished(made, tmp_path):
 
 
 SOURCE = Path(fedsw.__file__).parent
-NAMES = {value for name, value in vars(files).items() if name.isupper() and isinstance(value, str) and "." in value}
+NAMES = {value for name, value in vars(files.RunFile).items() if name.isupper() and "." in value}
 APART = (
     "_tools/files.py",
     "runs/run_files.py",
@@ -86,7 +86,9 @@ def test_every_whole_line_is_read_and_only_the_last_may_be_cut_short(tmp_path):
         read_lines(path)
 
 
-@pytest.mark.parametrize("name", [files.CONFIG, files.SUMMARY, files.METRICS, files.OUTPUTS, "ledger.sqlite"])
+@pytest.mark.parametrize(
+    "name", [files.RunFile.CONFIG, files.RunFile.SUMMARY, files.RunFile.METRICS, files.RunFile.OUTPUTS, "ledger.sqlite"]
+)
 def test_a_pipe_in_a_folder_that_somebody_sent_is_refused_and_waited_for_by_nobody(finished, name):
     (finished / name).unlink(missing_ok=True)
     os.mkfifo(finished / name)
@@ -108,7 +110,7 @@ def test_a_pipe_in_a_folder_that_somebody_sent_is_refused_and_waited_for_by_nobo
     ],
 )
 def test_a_summary_with_another_type_somewhere_is_named_with_its_key(finished, key, value, said, capsys):
-    path = finished / files.SUMMARY
+    path = finished / files.RunFile.SUMMARY
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(ValueError, match=re.escape(f"{path} is damaged: {said}")):
         read_run(finished)
@@ -117,11 +119,10 @@ def test_a_summary_with_another_type_somewhere_is_named_with_its_key(finished, k
 
 def test_every_file_of_a_run_may_leave_or_is_kept_back(tmp_path):
     """A new file is in one of two lists, so that a copy of a run holds what was released and nothing else."""
-    others = {"RUN_NAME", "CLIENT_LEDGERS", "RELEASABLE", "KEPT_BACK"}
-    constants = {name: value for name, value in vars(files).items() if isinstance(value, str) and name.isupper()}
-    named = {value for name, value in constants.items() if name[0].isalpha() and name not in others}
+    constants = vars(files.RunFile).items()
+    named = {value for name, value in constants if name.isupper() and isinstance(value, str)}
     assert sorted([*files.RELEASABLE, *files.KEPT_BACK]) == sorted(named)
     Federation(tmp_path).run(small("federation.clients=2", "privacy.moments=0.2"))
     left = {path.name for path in (tmp_path / "run1").iterdir()}
-    of_others = {"clients", f"{files.LEDGER}.lock"}
+    of_others = {"clients", f"{files.RunFile.LEDGER}.lock"}
     assert {name for name in left if not name.startswith("checkpoint")} <= named | of_others

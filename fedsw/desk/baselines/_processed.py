@@ -33,7 +33,7 @@ from fedsw.privacy.release import Bounded, Part, Spends, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import HeldOut, parts_of, subsample, worth_of
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 SHARE = 0.1
 """Share of epsilon that the histograms take."""
@@ -62,7 +62,7 @@ def train(task: BaselineTask) -> Trained:
     privacy = problem.experiment.privacy.model_copy(update={"epsilon": task.epsilon - spent, "delta": task.delta})
     trained = run(problem.experiment.model_copy(update={"privacy": privacy}), runs=task.folder / "training")
     model = problem.build_model()
-    model.load_state_dict(load_file(trained.directory / MODEL))
+    model.load_state_dict(load_file(trained.directory / RunFile.MODEL))
     maps = _maps(task, model.eval(), spent)
     summary, stated = trained.summary, trained.summary["guarantee"]
     shuffled = np.random.default_rng(problem.experiment.model.seed)

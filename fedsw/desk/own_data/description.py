@@ -25,7 +25,7 @@ from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.table_counts import column_means, pairs_measured
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_sketch
-from fedsw.runs.run_files import CONFIG, SUMMARY, read_json
+from fedsw.runs.run_files import RunFile, read_json
 
 Array = NDArray[np.float64]
 
@@ -219,13 +219,13 @@ def described(directory: Path, modules: Collection[str] = ()) -> Description:
     Raises:
         ExperimentError: if the run is of something else, or has not ended.
     """
-    if not (directory / CONFIG).is_file():
-        raise ExperimentError(f"{directory} is no run of `fedsw describe`: it has no {CONFIG}")
+    if not (directory / RunFile.CONFIG).is_file():
+        raise ExperimentError(f"{directory} is no run of `fedsw describe`: it has no {RunFile.CONFIG}")
     experiment, _ = RunDirectory(directory).read_config(modules)
     coded = table_of(experiment)
     if coded is None or experiment.sketch.crossed != "class":
         raise ExperimentError(f"{directory} is no run of `fedsw describe`")
-    summary = read_json(directory / SUMMARY) or {}
+    summary = read_json(directory / RunFile.SUMMARY) or {}
     law = law_of(experiment, load_shape(experiment))
     stored = stored_sketch(RunDirectory(directory), law)
     if summary.get("status") != "completed" or stored is None:

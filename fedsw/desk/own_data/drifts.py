@@ -18,7 +18,7 @@ from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import Releases, stored_sketch
-from fedsw.runs.run_files import SUMMARY, read_json
+from fedsw.runs.run_files import RunFile, read_json
 
 REST = "the other clients"
 
@@ -151,7 +151,7 @@ def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
     """The sketches of a run by whose they are: each client's own, or one of all."""
     law, run = law_of_problem(problem), RunDirectory(directory)
     releases = Releases(run.releases)
-    held = (read_json(directory / SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})
+    held = (read_json(directory / RunFile.SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})
     clients = sorted(releases.clients)
     if clients and set(held) == {str(client) for client in clients}:
         released = zip(clients, releases.read(), strict=True)

@@ -29,7 +29,7 @@ from fedsw.runs.evaluation.verdict import warnings_of
 from fedsw.runs.group_names import UNNAMED, Names, names_of
 from fedsw.runs.report.console import table_of
 from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run
 
 _NOTHING = (
@@ -94,7 +94,7 @@ def evaluate(
     require_allowed_code(stored, allow_modules, stored=directory)
     experiment = _asked(stored, data_dir).on_host()
     task = Problem.from_experiment(experiment)
-    model = _model(task, directory / MODEL)
+    model = _model(task, directory / RunFile.MODEL)
     with simulating():
         records = held_out_records(task, _places(experiment, client))
     parts = [(f"client {number}", records.owner == index) for index, number in enumerate(records.clients)]

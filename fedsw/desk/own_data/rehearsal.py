@@ -16,7 +16,7 @@ from fedsw.data.made_up import made_up_inputs, made_up_targets
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.run_files import CONFIG
+from fedsw.runs.run_files import RunFile
 
 _LEAST, _MOST, _SPARE = 60, 50_000, 4
 _FEW_CLIENTS = 20
@@ -95,7 +95,7 @@ def _each(experiment: Experiment, groups: int, clients: int) -> int:
 
 def _charged(runs: Path) -> bool:
     """Say whether a run in a folder has paid for anything; a ledger that cannot be read counts as one that has."""
-    for config in runs.glob(f"*/*/{CONFIG}"):
+    for config in runs.glob(f"*/*/{RunFile.CONFIG}"):
         try:
             if read_ledger(config.parent)["entries"]:
                 return True

@@ -26,7 +26,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, Gain, Interval
 from fedsw.runs.evaluation.quality import units_of
-from fedsw.runs.run_files import MODEL, SUMMARY, read_json
+from fedsw.runs.run_files import RunFile, read_json
 
 STEPS = 800
 """Optimizer steps of the generator; post-processing, so they cost time and nothing else. Chosen on Adult."""
@@ -109,12 +109,12 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
             f"{directory} is a run of {experiment.objective.task!r}, which learnt no table: give one of "
             "`fedsw synthesize`"
         )
-    summary = read_json(directory / SUMMARY) or {}
-    if summary.get("status") != "completed" or not (directory / MODEL).is_file():
+    summary = read_json(directory / RunFile.SUMMARY) or {}
+    if summary.get("status") != "completed" or not (directory / RunFile.MODEL).is_file():
         raise ExperimentError(f"{directory} has not ended, and its generator is not there: `fedsw resume {directory}`")
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
-    network.load_state_dict(load_file(directory / MODEL))
+    network.load_state_dict(load_file(directory / RunFile.MODEL))
     return LearntTable(experiment, problem, network.eval(), summary)
 
 

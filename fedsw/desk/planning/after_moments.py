@@ -30,7 +30,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import PLAN, read_json
+from fedsw.runs.run_files import RunFile, read_json
 from fedsw.runs.single.objective import Batch, Objective
 
 Float = NDArray[np.float64]
@@ -70,7 +70,7 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
             "privacy.moments is above 0, and stops"
         )
     cells = dict(zip(problem.objective.cells, moments.records, strict=True))
-    stored = (read_json(path / PLAN) or {}).get("groups", cells)
+    stored = (read_json(path / RunFile.PLAN) or {}).get("groups", cells)
     by_group = _by_group(problem, [int(stored.get(name, size)) for name, size in cells.items()])
     twins = twins_of(moments, problem, public_columns(experiment))
     return AfterMoments(experiment, by_group, twins, hidden_by_noise(moments))
@@ -79,7 +79,7 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
 def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
     """A run's experiment, and the public numbers of its records by group; none are public under a sketch."""
     experiment, _ = RunDirectory(path).read_config(allow_modules)
-    stored = (read_json(path / PLAN) or {}).get("groups")
+    stored = (read_json(path / RunFile.PLAN) or {}).get("groups")
     if not stored:
         raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")
     return experiment, _by_group(Problem.from_experiment(experiment), [int(size) for size in stored.values()])

@@ -47,7 +47,7 @@ from fedsw.privacy.accounting.selection import Repetitions, Selection, renyi_of_
 from fedsw.privacy.accounting.stated import Renyi
 from fedsw.runs import checkpoint
 from fedsw.runs.evaluation.evaluator import Evaluator
-from fedsw.runs.run_files import CONFIG, LEDGER, RELEASABLE, SUMMARY, found_json, write_json
+from fedsw.runs.run_files import RELEASABLE, RunFile, found_json, write_json
 
 
 def release_folder(directory: Path, target: Path, begun: datetime.datetime) -> None:
@@ -56,7 +56,7 @@ def release_folder(directory: Path, target: Path, begun: datetime.datetime) -> N
     Guarantee: what `place` holds is a function of the run's own releases, of public settings and of `begun`: its files,
     every date in them, and the times that the file system keeps and lets be set.
     """
-    Ledger.open(directory / LEDGER).close()  # puts all of its rows into the one file
+    Ledger.open(directory / RunFile.LEDGER).close()  # puts all of its rows into the one file
     for name in RELEASABLE:
         if (directory / name).is_file():
             files.private(Path(shutil.copyfile(directory / name, target / name)))
@@ -64,9 +64,9 @@ def release_folder(directory: Path, target: Path, begun: datetime.datetime) -> N
         checkpoint.write(target, state)
     # Where files name a time it is the start of the search, and none names a duration.
     at = begun.isoformat(timespec="seconds")
-    write_json(target / CONFIG, {**found_json(target / CONFIG), "begun": at})
-    summary = {name: value for name, value in found_json(target / SUMMARY).items() if name != "seconds"}
-    write_json(target / SUMMARY, {**summary, "begun": at, "date": at})
+    write_json(target / RunFile.CONFIG, {**found_json(target / RunFile.CONFIG), "begun": at})
+    summary = {name: value for name, value in found_json(target / RunFile.SUMMARY).items() if name != "seconds"}
+    write_json(target / RunFile.SUMMARY, {**summary, "begun": at, "date": at})
     for path in (*target.iterdir(), target):
         os.utime(path, (begun.timestamp(),) * 2)
 
@@ -248,7 +248,7 @@ def _train(experiment: Experiment, folder: Path, selection: Selection) -> tuple[
 
 def _require_planned(summary: dict[str, Any], directory: Path, planned: Counts) -> None:
     """Refuse a run that spent other than its plan, or could go on: what it would release later is not paid for."""
-    with Ledger.open(directory / LEDGER, read_only=True) as ledger:
+    with Ledger.open(directory / RunFile.LEDGER, read_only=True) as ledger:
         spent = Cost.of_ledger(ledger).steps
     if uncovered(spent, counted(planned.items())):
         raise FederationError(

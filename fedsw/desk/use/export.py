@@ -24,7 +24,7 @@ from fedsw.learning.tasks.own_task import made_up_features
 from fedsw.runs.page.document import Code, Document, Listed, Part, Section
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report import facts
-from fedsw.runs.run_files import CARD
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 
 Format = Literal["torchscript", "onnx"]
@@ -152,7 +152,7 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
             f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
             "progress` shows how far it is"
         )
-    target = directory / CARD if path is None else path
+    target = directory / RunFile.CARD if path is None else path
     document = card(view)
     files.replace(target, (document.page() if target.suffix == ".html" else document.markdown()).encode())
     return target

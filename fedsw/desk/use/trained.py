@@ -23,7 +23,7 @@ from fedsw.federation.engines.records_at_hand import handed_again
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
-from fedsw.runs.run_files import MODEL, find_run
+from fedsw.runs.run_files import RunFile, find_run
 from fedsw.runs.view import read_run
 
 if TYPE_CHECKING:
@@ -288,10 +288,10 @@ def load(
     """
     record = read_run(find_run(str(run), runs))
     require_allowed_code(record.experiment, allow_modules, stored=record.directory)
-    path = record.directory / MODEL
+    path = record.directory / RunFile.MODEL
     if not path.is_file():
         raise ValueError(
-            f"{record.directory} has no {MODEL}: the run has released no model; `fedsw show {record.directory} "
+            f"{record.directory} has no {RunFile.MODEL}: the run has released no model; `fedsw show {record.directory} "
             "progress` shows how far it is"
         )
     with handed_again(record.experiment, model, task, purpose="using it", call="load(run"):

@@ -29,7 +29,7 @@ from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_running, require_free
-from fedsw.runs.run_files import CONFIG, LEDGER, METRICS, SUMMARY, found_json, read_json
+from fedsw.runs.run_files import RunFile, found_json, read_json
 
 _ONLINE_SECONDS = 120.0
 _ENROL_SECONDS = 0.2
@@ -173,7 +173,7 @@ class Follower:
 
     def look(self) -> None:
         """Pass on what is new."""
-        metrics = self._directory / METRICS
+        metrics = self._directory / RunFile.METRICS
         if not self.started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
             self.started = True
             self._observer.started(self._plan())
@@ -191,7 +191,7 @@ class Follower:
 
     def _plan(self) -> dict[str, Any]:
         experiment = self._experiment
-        begun_with = found_json(self._directory / CONFIG).get("experiment", {})  # with what a preset chose
+        begun_with = found_json(self._directory / RunFile.CONFIG).get("experiment", {})  # with what a preset chose
         return {
             "directory": str(self._directory),
             "name": experiment.name,
@@ -202,7 +202,7 @@ class Follower:
         }
 
     def _ledger_seen(self) -> int:
-        ledger = self._directory / LEDGER
+        ledger = self._directory / RunFile.LEDGER
         return ledger.stat().st_mtime_ns if ledger.exists() else 0
 
 
@@ -235,7 +235,7 @@ def run(directory: Path, experiment: Experiment, observer: Observer, *, resume: 
 
 def follow(link: SuperLink, directory: Path, experiment: Experiment, observer: Observer, *, resume: bool) -> None:
     """Submit a folder's prepared job to a running SuperLink, show its rounds, and return when it is completed."""
-    summary = Replaced(directory / SUMMARY)  # the old one names the ledger's last row, which the run reads
+    summary = Replaced(directory / RunFile.SUMMARY)  # the old one names the ledger's last row, which the run reads
     follower = Follower(directory, experiment, observer)
     submitted = link.submit(directory, modules_of(experiment), resume=resume)
     begun, gone, next_look = False, 0, 0.0
@@ -279,7 +279,7 @@ def run_submitted(directory: Path, nodes: int, modules: Sequence[str] = (), *, r
     Raises:
         RuntimeError: with the end of Flower's output, if the run did not leave a completed summary.
     """
-    summary = Replaced(directory / SUMMARY)
+    summary = Replaced(directory / RunFile.SUMMARY)
     log = _submit(directory, nodes, modules, resume=resume)
     if not summary.is_new() and _RAY_WAS_SLOW in log:  # nothing has begun, so nothing is charged
         log = _submit(directory, nodes, modules, resume=resume)

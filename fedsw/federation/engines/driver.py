@@ -31,7 +31,7 @@ from fedsw.runs.evaluation.evaluator import Metric
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.runs.progress import watching
 from fedsw.runs.recovery import require_free
-from fedsw.runs.run_files import LOCK, METRICS, MOMENTS_ALONE, SUMMARY, read_json, read_lines
+from fedsw.runs.run_files import RunFile, read_json, read_lines
 from fedsw.runs.view import read_whole_run
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def _remove_refused(directory: Path, ledgers: Path) -> None:
     with contextlib.suppress(OSError):
         if ledgers.is_dir():
             ledgers.rmdir()
-        if {path.name for path in directory.iterdir()} <= {LOCK, MOMENTS_ALONE}:
-            for name in (LOCK, MOMENTS_ALONE):
+        if {path.name for path in directory.iterdir()} <= {RunFile.LOCK, RunFile.MOMENTS_ALONE}:
+            for name in (RunFile.LOCK, RunFile.MOMENTS_ALONE):
                 (directory / name).unlink(missing_ok=True)
         directory.rmdir()
 
@@ -273,12 +273,12 @@ def _result(directory: Path, experiment: Experiment) -> RunResult:
     """The result in a finished run's folder; its history is empty if it stopped before its first round."""
     if left_open(experiment):  # with what `training.preset` chose
         experiment, _ = RunDirectory(directory).read_config(modules_of(experiment))
-    summary = read_json(directory / SUMMARY)
+    summary = read_json(directory / RunFile.SUMMARY)
     if summary is None:
         raise FileNotFoundError(
-            f"the run left no {SUMMARY} in {directory}; `fedsw show {directory} progress` shows how it is"
+            f"the run left no {RunFile.SUMMARY} in {directory}; `fedsw show {directory} progress` shows how it is"
         )
-    return RunResult(directory, experiment, summary, read_lines(directory / METRICS))
+    return RunResult(directory, experiment, summary, read_lines(directory / RunFile.METRICS))
 
 
 def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> None:

@@ -48,7 +48,7 @@ from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.releases import Releases, of_stage
-from fedsw.runs.run_files import SKETCH, total_seconds
+from fedsw.runs.run_files import RunFile, total_seconds
 
 __all__ = ["Job", "federate"]
 
@@ -217,7 +217,7 @@ def _rounds_known(run: _Run) -> set[int]:
 def _stages_known(run: _Run) -> set[int]:
     """Stages of a sketch that were released."""
     stages = range(1, 1 + len(run.job.experiment.sketch.shares))
-    return {number for number in stages if (run.directory.path / of_stage(SKETCH, number)).exists()}
+    return {number for number in stages if (run.directory.path / of_stage(RunFile.SKETCH, number)).exists()}
 
 
 def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:

@@ -30,7 +30,7 @@ from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
-from fedsw.runs.run_files import GENERATOR
+from fedsw.runs.run_files import RunFile
 
 _JUDGED = 4000
 """Samples whose distance to the sketch the summary states."""
@@ -116,14 +116,14 @@ class Synthesiser:
             restarts=() if number > 1 else self._restarts,
             observer=done,
             every=self.job.experiment.evaluate_every,
-            checkpoint=self.directory.path / of_stage(GENERATOR, number),
+            checkpoint=self.directory.path / of_stage(RunFile.GENERATOR, number),
         )
 
     def _restarted(self) -> dict[str, Any]:
         """The summary's entry on restarts: all squared distances, and the number of the one taken, from 1."""
         if not self._restarts:
             return {}
-        tried = tried_in(self.directory.path / GENERATOR)
+        tried = tried_in(self.directory.path / RunFile.GENERATOR)
         return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
 
     def _chosen(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import HeldOut
 from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of, keep, kept
 from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import MOMENTS, write_json
+from fedsw.runs.run_files import RunFile, write_json
 from fedsw.runs.telemetry import event
 
 
@@ -56,7 +56,7 @@ def release_moments(
         "epsilon": outcome.spent,
         "counted": layout.constant / layout.bound,
     }
-    write_json(directory.path / MOMENTS, content)
+    write_json(directory.path / RunFile.MOMENTS, content)
     lines = event("moments released", attempt=outcome.attempt, clients=outcome.clients, epsilon=outcome.spent)
     log.info("moments of all records released", extra=lines)
     return moments

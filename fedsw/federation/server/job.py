@@ -27,7 +27,7 @@ from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.accounts import Budgeted, counted_by_clients, reserving
 from fedsw.runs.evaluation.evaluator import Metric
 from fedsw.runs.observer import NoObserver, Observer
-from fedsw.runs.run_files import ACCOUNT, AGREED
+from fedsw.runs.run_files import RunFile
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
             planned_cost(plan),
             About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
             resumed=resume,
-            agreed=resume and (directory / AGREED).exists(),
-            remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{ACCOUNT}")),
+            agreed=resume and (directory / RunFile.AGREED).exists(),
+            remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{RunFile.ACCOUNT}")),
         )
 
     def counted() -> AbstractContextManager[Budgeted]:

@@ -32,7 +32,7 @@ from fedsw.runs.evaluation.quality import (
     with_root,
     worst_of,
 )
-from fedsw.runs.run_files import HELD_OUT, read_json, write_json
+from fedsw.runs.run_files import RunFile, read_json, write_json
 
 Array = NDArray[np.float64]
 
@@ -67,12 +67,12 @@ class Tallied:
 def keep(directory: RunDirectory, tallied: Tallied) -> None:
     """Put the release on disk: nobody can pay for it again."""
     arrays = {"values": tallied.values.tolist(), "records": tallied.records.tolist()}
-    write_json(directory.path / HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
+    write_json(directory.path / RunFile.HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
     """The release that a run has; None before there is one."""
-    path = directory.path / HELD_OUT
+    path = directory.path / RunFile.HELD_OUT
     if (content := read_json(path)) is None:
         return None
     try:

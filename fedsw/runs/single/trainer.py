@@ -27,7 +27,7 @@ from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import ACCOUNT, LEDGER, METRICS, SUMMARY
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.single import _begun as begun
 from fedsw.runs.single._stepping import require_steps
 from fedsw.runs.single.objective import Objective
@@ -158,7 +158,7 @@ class PrivateTrainer:
         """The folder's place in its account, where all rounds are reserved for; or in none."""
         account = kept_account(self.directory)
         require_same(self._account, account, self.directory)
-        resumed = account is not None or (self.directory / LEDGER).exists()
+        resumed = account is not None or (self.directory / RunFile.LEDGER).exists()
         if self._account is None:
             return nullcontext(Budgeted(self.directory, None, "", resumed=resumed))
         folder = RunDirectory(self.directory)
@@ -172,7 +172,7 @@ class PrivateTrainer:
             Cost.one(self.plan.reserved()),
             about,
             resumed=resumed,
-            remembered=[self.directory / ACCOUNT],
+            remembered=[self.directory / RunFile.ACCOUNT],
         )
 
     def _train(self, records: Records, ledger: Ledger) -> None:
@@ -216,9 +216,9 @@ class PrivateTrainer:
 
     def _ledger(self) -> Ledger:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
-        path = self.directory / LEDGER
+        path = self.directory / RunFile.LEDGER
         state = checkpoint.load(self.directory)
-        ledger = recovery.reopened(path, self.directory / SUMMARY, state)
+        ledger = recovery.reopened(path, self.directory / RunFile.SUMMARY, state)
         if ledger is None:
             begun.keep(self.directory, self._begun)
             return Ledger.create(path, self.plan)
@@ -273,7 +273,7 @@ class PrivateTrainer:
             "sigma": released.sigma,
             "gradient_norm": float(torch.linalg.vector_norm(released.value)),
         }
-        with files.opened(self.directory / METRICS, "a") as file:
+        with files.opened(self.directory / RunFile.METRICS, "a") as file:
             file.write(json.dumps(line) + "\n")
         if self._observer is not None:
             self._observer(line)

@@ -26,7 +26,7 @@ from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law, Sketcher
 from fedsw.learning.tasks.generated_samples import accuracy_of, image_classifier, uniform_ball
 from fedsw.privacy.accounting import Ledger
-from fedsw.runs.run_files import LEDGER
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.single.sketching import plan_sketch, release_sketch
 from simulations.papers.computed.classwise import SOURCES
 from simulations.papers.measures.autoencoders import in_parts
@@ -138,5 +138,5 @@ def released(
     Guarantee: that of `fedsw.release_sketch`; with a seed the noise can be repeated, and epsilon is nominal.
     """
     plan = plan_sketch(sketcher.law, records=len(records), epsilon=epsilon, delta=delta, seed=seed)
-    with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / LEDGER, plan) as ledger:
+    with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / RunFile.LEDGER, plan) as ledger:
         return release_sketch(sketcher, records.features, records.target, plan, ledger)

@@ -16,7 +16,7 @@ from fedsw.desk.baselines._processed import GROUP, bounded_histograms, release_h
 from fedsw.learning.tasks import metrics
 from fedsw.mathematics.transport.barycentre import distributions_of, fair_maps
 from fedsw.privacy.accounting import Ledger
-from fedsw.runs.run_files import LEDGER
+from fedsw.runs.run_files import RunFile
 from simulations.papers.store import Measured
 
 _LOADERS = {"law-school": data.law_school, "communities": data.communities}
@@ -62,7 +62,7 @@ def _processed(dataset: Dataset, epsilon: float, bins: int, radius: float, seed:
     bounded = bounded_histograms(scores, private.sensitive.numpy(), edges, count=len(dataset.groups))
     with TemporaryDirectory() as folder:
         limits = {"groups": [GROUP], "delta": _DELTA, "epsilon": epsilon, "accountant": "laplace"}
-        with Ledger.create(Path(folder) / LEDGER, **limits) as ledger:  # type: ignore[arg-type]
+        with Ledger.create(Path(folder) / RunFile.LEDGER, **limits) as ledger:  # type: ignore[arg-type]
             counts = release_histograms(bounded, epsilon, ledger)
     maps = fair_maps(*distributions_of(counts), edges, radius)
     own = _scores(dataset)

@@ -28,7 +28,7 @@ from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Step
 from fedsw.privacy.accounting._composition import lower_epsilon
-from fedsw.runs.run_files import MODEL
+from fedsw.runs.run_files import RunFile
 
 pytest.importorskip("opacus")
 
@@ -253,7 +253,7 @@ def test_fair_scores_cost_the_rest_of_epsilon_and_bring_the_groups_together(tmp_
         assert ledger.replay() == pytest.approx(0.1)
     problem = Problem.from_experiment(experiment)
     model = problem.build_model()
-    model.load_state_dict(load_file(tmp_path / MODEL))
+    model.load_state_dict(load_file(tmp_path / RunFile.MODEL))
     left = measure(problem, load_dataset(experiment).test, model).report
     assert moved["epsilon"] == pytest.approx(1.0, rel=1e-2) and moved["epsilon"] <= 1.0 + 1e-9
     assert moved["guarantee"]["relation"] == "replace-one" and not moved["nominal"]

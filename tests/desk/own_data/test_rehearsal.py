@@ -13,7 +13,7 @@ from fedsw.desk.own_data import rehearsal
 from fedsw.desk.own_data import synthetic_table as synthesis
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.runs.evaluation.evaluator import Evaluator
-from fedsw.runs.run_files import LEDGER
+from fedsw.runs.run_files import RunFile
 
 DECLARED = """
 name = "own"
@@ -59,7 +59,7 @@ def verb(name: str, own: Path, *more: str) -> int:
 
 def spent(place: Path) -> list[Path]:
     """Every ledger below the runs that were begun."""
-    return sorted((place / "runs").rglob(LEDGER))
+    return sorted((place / "runs").rglob(RunFile.LEDGER))
 
 
 def test_a_table_whose_rows_are_persons_is_written_with_made_up_ones(own, monkeypatch):

@@ -32,7 +32,7 @@ from fedsw.privacy.accounting import _ledger as ledgers
 from fedsw.privacy.accounting import selection as renyi
 from fedsw.privacy.accounting.lifetime import _dataset_account as accounts
 from fedsw.privacy.accounting.selection import Repetitions
-from fedsw.runs.run_files import CONFIG, LEDGER, LOG, METRICS, SUMMARY
+from fedsw.runs.run_files import RunFile
 from tests.federations import SMALL
 from tests.laws.simulations.test_neighbours import same_numbers
 
@@ -95,14 +95,14 @@ class Repeated:
         Clock.at += 100.0 + 7 * number
         directory = folder / f"run{number}"
         shutil.copytree(self.made, directory)
-        config, summary = (json.loads((directory / name).read_text()) for name in (CONFIG, SUMMARY))
+        config, summary = (json.loads((directory / name).read_text()) for name in (RunFile.CONFIG, RunFile.SUMMARY))
         ended = datetime.datetime.fromtimestamp(Clock.at, datetime.UTC).isoformat()
         config["begun"] = summary["begun"] = datetime.datetime.fromtimestamp(begun, datetime.UTC).isoformat()
         summary |= {"date": ended, "seconds": Clock.at - begun}
         summary["held_out"]["accuracy"] = 0.9 if number == self.best else 0.1
-        (directory / CONFIG).write_text(json.dumps(config))
-        (directory / SUMMARY).write_text(json.dumps(summary))
-        (directory / LOG).write_text(json.dumps({"time": ended, "level": "info", "event": "run ended"}) + "\n")
+        (directory / RunFile.CONFIG).write_text(json.dumps(config))
+        (directory / RunFile.SUMMARY).write_text(json.dumps(summary))
+        (directory / RunFile.LOG).write_text(json.dumps({"time": ended, "level": "info", "event": "run ended"}) + "\n")
         (directory / "run.lock").write_text(str(number))
         return summary, directory
 
@@ -147,7 +147,7 @@ def test_what_remains_of_a_search_is_the_same_whatever_the_number_of_runs(search
     assert {name: at for name, at in after.items() if not name.startswith(inside)} == {
         name: at for name, at in training.before.items() if name != inside
     }
-    assert LOG not in {path.name for path in more.iterdir()} and not list(more.glob("*lock*"))
+    assert RunFile.LOG not in {path.name for path in more.iterdir()} and not list(more.glob("*lock*"))
 
 
 def left_by_real_runs(
@@ -178,7 +178,7 @@ def left_by_real_runs(
 
     directory = private.select(candidates()[:1], LAW, "accuracy", 1.0, runs=home / "runs", train=train).directory
     assert len({summary["seconds"] for summary, _ in made}) == runs and not any(each.exists() for _, each in made)
-    begun = json.loads((directory / CONFIG).read_text())["begun"]
+    begun = json.loads((directory / RunFile.CONFIG).read_text())["begun"]
     at = datetime.datetime.fromisoformat(begun)
     assert set(modified(directory).values()) == {int(at.timestamp()) * 10**9}
     assert directory.stat().st_mtime == at.timestamp()
@@ -245,7 +245,7 @@ def smaller(epsilon: float) -> re.Pattern[str]:
 
 @pytest.mark.slow
 def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chosen, capsys):
-    with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
+    with Ledger.open(chosen / RunFile.LEDGER, read_only=True) as ledger:
         (steps, *_) = ledger.steps_by_group().values()
         rows = fedsw.privacy.accounting.epsilon(steps, ledger.delta)
         assert ledger.replay() == searched.cost.selection.epsilon == ledger.budget
@@ -258,7 +258,7 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
             said[line[line[0] == "show"], form, len(said)] = capsys.readouterr().out
     said["load"] = fedsw.load(chosen).guarantee
     said |= {str(path): path.read_text() for path in chosen.rglob("*") if path.suffix in (".json", ".jsonl", ".md")}
-    with closing(sqlite3.connect(chosen / LEDGER)) as database:
+    with closing(sqlite3.connect(chosen / RunFile.LEDGER)) as database:
         said["header"] = str(database.execute("SELECT body FROM header").fetchall())
     for where, text in said.items():
         for number in (ONE_RUN, rows):
@@ -271,7 +271,7 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
 
 
 def test_a_selected_run_whose_summary_is_gone_still_has_the_selection_s_epsilon(searched, chosen, capsys):
-    (chosen / SUMMARY).unlink()
+    (chosen / RunFile.SUMMARY).unlink()
     for what in ("progress", "ledger", "summary"):
         assert main(["show", str(chosen), what]) == 0
         assert not smaller(ONE_RUN).search(capsys.readouterr().out)
@@ -281,8 +281,8 @@ def test_a_selected_run_releases_nothing_more(searched, chosen):
     for path in chosen.glob("checkpoint*"):
         path.unlink()
     driver.resume(chosen, go_on=True)
-    summary = json.loads((chosen / SUMMARY).read_text())
-    with Ledger.open(chosen / LEDGER, read_only=True) as ledger:
+    summary = json.loads((chosen / RunFile.SUMMARY).read_text())
+    with Ledger.open(chosen / RunFile.LEDGER, read_only=True) as ledger:
         assert {(entry.round, entry.attempt) for entry in ledger.entries()} == {(1, 0), (2, 0), (3, 0), (4, 0)}
     assert (
         summary["status"].startswith("stopped before round 1") and summary["epsilon"] == searched.cost.selection.epsilon
@@ -290,9 +290,9 @@ def test_a_selected_run_releases_nothing_more(searched, chosen):
 
 
 def test_a_selected_run_does_not_go_on_without_its_selection(chosen):
-    config = json.loads((chosen / CONFIG).read_text())
+    config = json.loads((chosen / RunFile.CONFIG).read_text())
     del config["selection"]
-    (chosen / CONFIG).write_text(json.dumps(config))
+    (chosen / RunFile.CONFIG).write_text(json.dumps(config))
     with pytest.raises(FederationError, match="A run has one guarantee"):
         driver.resume(chosen)
 
@@ -303,33 +303,35 @@ def changed(path: Path, **values) -> None:
 
 
 def forget_in_config(folder: Path) -> None:
-    changed(folder / CONFIG, selection=None)
+    changed(folder / RunFile.CONFIG, selection=None)
 
 
 def forget_in_summary(folder: Path) -> None:
-    changed(folder / SUMMARY, selection=None)
+    changed(folder / RunFile.SUMMARY, selection=None)
 
 
 def state_one_run(folder: Path) -> None:
-    for name in ("plan.json", SUMMARY):
+    for name in ("plan.json", RunFile.SUMMARY):
         changed(folder / name, epsilon=ONE_RUN)
-    changed(folder / SUMMARY, epsilon_spent=ONE_RUN, epsilon_of_reader=ONE_RUN)
+    changed(folder / RunFile.SUMMARY, epsilon_spent=ONE_RUN, epsilon_of_reader=ONE_RUN)
 
 
 def state_less_everywhere(folder: Path) -> None:
     """As whoever can write every digest anew would."""
     state_one_run(folder)
-    selection = json.loads((folder / CONFIG).read_text())["selection"] | {"epsilon": ONE_RUN}
-    for name in (CONFIG, SUMMARY):
+    selection = json.loads((folder / RunFile.CONFIG).read_text())["selection"] | {"epsilon": ONE_RUN}
+    for name in (RunFile.CONFIG, RunFile.SUMMARY):
         changed(folder / name, selection=selection)
-    lines = [json.loads(line) | {"epsilon": ONE_RUN} for line in (folder / METRICS).read_text().splitlines()]
-    (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Ledger.open(folder / LEDGER, read_only=True) as ledger:
+    lines = [json.loads(line) | {"epsilon": ONE_RUN} for line in (folder / RunFile.METRICS).read_text().splitlines()]
+    (folder / RunFile.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Ledger.open(folder / RunFile.LEDGER, read_only=True) as ledger:
         entries, groups, delta = ledger.entries(), ledger.groups, ledger.delta
         chosen = dataclasses.replace(ledger.selection, epsilon=ONE_RUN)
-    for path in folder.glob(f"{LEDGER}*"):
+    for path in folder.glob(f"{RunFile.LEDGER}*"):
         path.unlink()
-    with Ledger.create(folder / LEDGER, groups=groups, delta=delta, epsilon=ONE_RUN, selection=chosen) as ledger:
+    with Ledger.create(
+        folder / RunFile.LEDGER, groups=groups, delta=delta, epsilon=ONE_RUN, selection=chosen
+    ) as ledger:
         for first in range(0, len(entries), len(groups)):
             row = entries[first : first + len(groups)]
             charges = [fedsw.privacy.accounting.Charge(e.group, e.sampling_rate, e.sensitivity) for e in row]
@@ -362,6 +364,6 @@ def test_an_audit_fails_rows_that_the_selection_did_not_pay_for(chosen):
 
 
 def test_a_damaged_selection_is_refused_with_its_file(chosen):
-    changed(chosen / CONFIG, selection={"eta": 0.0})
+    changed(chosen / RunFile.CONFIG, selection={"eta": 0.0})
     with pytest.raises(ValueError, match="no configuration of a selected run"):
         driver.resume(chosen)

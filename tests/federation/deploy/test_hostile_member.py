@@ -30,7 +30,7 @@ from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.run_files import LOG, SUMMARY, read_json, read_lines
+from fedsw.runs.run_files import RunFile, read_json, read_lines
 from tests.federation.deploy.envelopes import KINDS, Envelope, broken
 from tests.federations import small
 
@@ -188,9 +188,9 @@ def test_forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_sur
         assert not [client for client in HONEST if processes.ended(node_name(client))], "nobody's node ended"
     assert member.failure is None
     assert member.sent.total() >= 30 and len(member.sent) == 7 + 1, json.dumps(member.sent)
-    summary: Any = read_json(directory / SUMMARY)
+    summary: Any = read_json(directory / RunFile.SUMMARY)
     assert (summary["status"], summary["released_rounds"]) == ("completed", ROUNDS)
-    lost = [each["client"] for each in read_lines(directory / LOG) if each["event"] == "client lost"]
+    lost = [each["client"] for each in read_lines(directory / RunFile.LOG) if each["event"] == "client lost"]
     assert set(lost) == {HOSTILE}, "it is lost, by name, and nobody else"
     for client in HONEST:
         with Ledger.open(directory / "nodes" / str(client) / f"client-{client}.sqlite", read_only=True) as ledger:

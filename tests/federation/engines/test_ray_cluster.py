@@ -13,7 +13,7 @@ from flwr.serverapp import ServerApp
 
 from fedsw.federation.engines import _deployed as deployed
 from fedsw.federation.engines import inprocess
-from fedsw.runs.run_files import SUMMARY
+from fedsw.runs.run_files import RunFile
 
 
 @pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
@@ -59,12 +59,12 @@ def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(
     def submitted(directory: Path, *given: object, resume: bool) -> str:
         if logs:
             return logs.pop()
-        (directory / SUMMARY).write_text(json.dumps({"status": "completed"}))
+        (directory / RunFile.SUMMARY).write_text(json.dumps({"status": "completed"}))
         return ""
 
     monkeypatch.setattr(deployed, "_submit", submitted)
     deployed.run_submitted(tmp_path, 2)
-    (tmp_path / SUMMARY).unlink()
+    (tmp_path / RunFile.SUMMARY).unlink()
     logs += ["", "no such app"]
     with pytest.raises(RuntimeError, match="never started on Flower's engine; its last output:\nno such app"):
         deployed.run_submitted(tmp_path, 2)

@@ -26,7 +26,7 @@ from fedsw.runs.page.picture import Picture
 from fedsw.runs.page.run_page import page
 from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.plots import draw_metrics
-from fedsw.runs.run_files import LEDGER, read_json, read_lines
+from fedsw.runs.run_files import RunFile, read_json, read_lines
 from fedsw.runs.view import read_run, read_whole_run
 
 MOST_BYTES = 2_000_000
@@ -170,7 +170,9 @@ def test_several_runs_say_what_they_cost_together_before_anything_else(central, 
 
 def test_the_best_of_several_runs_counts_with_its_selection_beside_others(tmp_path):
     selection = Selection(Repetitions(0.0, 0.1), ((Step(1.0, 0.1), 1),), 2.0, 1e-4)
-    with Ledger.create(tmp_path / LEDGER, groups=("all",), delta=1e-4, epsilon=2.0, selection=selection) as ledger:
+    with Ledger.create(
+        tmp_path / RunFile.LEDGER, groups=("all",), delta=1e-4, epsilon=2.0, selection=selection
+    ) as ledger:
         assert cost_of_run(tmp_path).steps == {}
         ledger.spend(0, 0, [Charge("all", 1.0, 0.1)], 1.0)
     alone = total_epsilon([Cost.one({Step(1.0, 0.1): 1})], 1e-4)
