@@ -96,12 +96,14 @@ def test_nothing_is_installed_by_a_name_that_nobody_has_published():
 
 _PATH = re.compile(r"`((?:fedsw|tests|simulations|benchmarks|clients|server(?!/nodes))/[\w./-]+)(?:::\w+)?`")
 _MODULE = re.compile(r"`fedsw((?:\.\w+)+)`")
+_IN_A_ROOM = re.compile(r"`((?:cli|desk|federation|learning|experiment|runs|privacy|mathematics|_tools)/[\w./-]+\.py)`")
 SOURCES = {name: text for name, text in TEXTS.items() if name.startswith("fedsw/")}
 
 
 def nowhere(text: str) -> list[str]:
     """Paths and dotted names of the package, in backticks, that a text names and that are nowhere."""
-    paths = [path for path in _PATH.findall(text) if not (ROOT / path).exists()]
+    named = [*_PATH.findall(text), *(f"fedsw/{path}" for path in _IN_A_ROOM.findall(text))]
+    paths = [path for path in named if not (ROOT / path).exists()]
     return sorted({*paths, *(f"fedsw{name}" for name in _MODULE.findall(text) if not _is_somewhere(f"fedsw{name}"))})
 
 
@@ -130,10 +132,13 @@ def _is_written(word: str) -> bool:
 def test_a_file_or_a_name_that_is_nowhere_is_found():
     known = "`fedsw/privacy/release.py`, `tests/laws/`, `fedsw.privacy.release.Bounded`, `fedsw.trust`, `fedsw.run`"
     assert nowhere(known) == []
-    assert nowhere("`fedsw/noise.py` and `fedsw.noise`, `tests/gone/`, `fedsw.privacy.release.Bound`") == [
+    assert nowhere(
+        "`fedsw/noise.py` and `fedsw.noise`, `runs/none.py`, `tests/gone/`, `fedsw.privacy.release.Bound`"
+    ) == [
         "fedsw.noise",
         "fedsw.privacy.release.Bound",
         "fedsw/noise.py",
+        "fedsw/runs/none.py",
         "tests/gone/",
     ]
 
