@@ -34,7 +34,7 @@ class Bound:
 
     @classmethod
     def of(cls, path: Path) -> Bound | None:
-        """What a ledger is bound to; None if it belongs to no account."""
+        """The account and run that a ledger is bound to; None if it belongs to no account."""
         try:
             content = json.loads(account_beside(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
