@@ -23,8 +23,8 @@ from fedsw.audit._canaries import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.choices import task_facts
 from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.task_kinds import task_facts
 from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.node.held_records import held_records

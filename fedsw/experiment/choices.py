@@ -1,12 +1,9 @@
-"""All settings of an experiment, and the tasks and code that they name; code of a stored experiment must be allowed."""
+"""All settings of an experiment, and the code that they name, which must be allowed for a stored experiment."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import Field, SerializeAsAny
 
@@ -16,7 +13,7 @@ from fedsw.experiment.own_objects import is_held, is_reference, load_object
 from fedsw.experiment.penalty_names import penalties_of
 from fedsw.experiment.sections._privacy import LocalT
 from fedsw.experiment.sections.section import PositiveInt, Seed
-from fedsw.experiment.task_kinds import TASKS, Facts, task_names
+from fedsw.experiment.task_kinds import Facts
 
 
 class Settings(sections.Section):
@@ -46,39 +43,6 @@ class Settings(sections.Section):
         if not isinstance(self.local, kind):
             raise TypeError(f"under trust {self.privacy.trust!r} [local] is no {kind.__name__}")
         return self.local
-
-
-class TaskKind(Protocol):
-    """A task of `fedsw.learning.tasks.task`, or its class, as far as settings are checked against it."""
-
-    @property
-    def facts(self) -> Facts:
-        """Models, data and penalties that the task goes with."""
-
-    def misfit(self, settings: Settings) -> str | None:
-        """Return why settings do not go with the task, beyond its facts, or None."""
-
-
-@functools.cache
-def shipped_tasks() -> Mapping[str, TaskKind]:
-    """The shipped tasks by name. Their files import what computes where they use it: this stays light."""
-    return {name: importlib.import_module(f"{TASKS}._{name}").TASK for name in task_names()}
-
-
-def shipped_task(name: str) -> TaskKind | None:
-    """A shipped task; None for one of a user's own, which is loaded when the experiment is made concrete."""
-    return shipped_tasks().get(name)
-
-
-def task_facts(name: str) -> Facts:
-    """The facts of any task that an experiment names; imports it."""
-    kind = shipped_task(name) or load_object(name, what="objective.task")
-    facts = getattr(kind, "facts", None)
-    if not isinstance(facts, Facts):
-        raise ExperimentError(
-            f"objective.task {name!r} names {kind!r}; it must be a class derived from fedsw.Task, or an object of one"
-        )
-    return facts
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Number
-from fedsw.experiment.choices import Settings, TaskKind, shipped_tasks
+from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
-from fedsw.experiment.sections import SOURCES, Federation, Model, Privacy, Training
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
+from fedsw.experiment.sections._tagged import unread
+from fedsw.experiment.task_kinds import TASKS, TaskKind, model_kind
 from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
@@ -27,6 +28,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     """Yield all misfits lazily, and None for checks that pass: later checks rest on the first ones."""
     privacy = settings.privacy
     if kind is not None:
+        yield unread(settings, kind.facts)
         yield from _of_task(settings, kind)
         if settings.data.columns is not None:
             yield from _of_columns(settings, settings.data.columns, kind)
@@ -34,7 +36,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
         yield from _of_trust(settings, kind)
     yield from _of_flow(settings)
     if kind is not None:
-        yield from _of_protection(settings, kind)
+        yield from _of_protection(settings)
         yield kind.misfit(settings)
     yield privacy.model.without_noise(privacy)
     yield privacy.model.misfit(settings)
@@ -42,9 +44,6 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     yield from _of_release_and_clip(settings)
     yield from _of_batches(privacy, settings.training)
     yield misfit_of_preset(settings)
-    if kind is not None:
-        yield from _unread_by_task(settings, kind)
-    yield from _unread_by_model(settings.model)
     if settings.unsafe_metrics:
         yield from _without_losses(settings, kind)
     yield from _of_federation(settings.federation, privacy.model)
@@ -88,9 +87,9 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
         if value not in known and not is_reference(value):
             yield f"{name} {value!r} with objective.task {task!r}: use {_either(known)}"
     source = "files" if data.own else data.source
-    also = SOURCES[source].tasks if source in SOURCES else ()
+    also = SOURCES.get(source).tasks if source in SOURCES else ()
     if source not in facts.sources and task not in also:
-        named = (name for name, task_kind in shipped_tasks().items() if source in task_kind.facts.sources)
+        named = (name for name, task_kind in TASKS.items() if source in task_kind.facts.sources)
         tasks = _either((*named, *also))
         fit = _either(facts.sources)
         yield f"data.source {data.source!r} serves {tasks}, not objective.task {task!r}; that takes {fit}"
@@ -153,8 +152,6 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
     yield from _of_own_penalties(settings, kind)
     if settings.objective.also and 1 + len(settings.objective.also) > trust.most_penalties:
         yield f"objective.also has more penalties, and trust {name!r} takes one: use 'central' or 'distributed'"
-    if settings.objective.also and kind.facts.other_side not in (None, "prior"):
-        yield f"objective.also has more penalties, and objective.task {task!r} takes its own alone: leave it out"
     if kind.facts.sketched and not settings.privacy.sketch and name in able:
         yield (
             f"privacy.trust {name!r} releases sketches for shipped tasks, and objective.task {task!r} is one of your "
@@ -202,16 +199,15 @@ def _of_flow(settings: Settings) -> Iterator[str]:
         )
 
 
-def _of_protection(settings: Settings, kind: TaskKind) -> Iterator[str]:
+def _of_protection(settings: Settings) -> Iterator[str]:
     trust = trust_model(settings.privacy.trust)
-    generated = kind.facts.other_side == "generator" and "both" in trust.protectable
-    if settings.objective.protected == "both" and not generated:
+    if settings.objective.protected == "both" and "both" not in trust.protectable:
         yield "objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'"
 
 
 def _of_release_and_clip(settings: Settings) -> Iterator[str]:
     kind, name = settings.model.kind, settings.privacy.trust
-    if trust_model(name).trains_critic(settings) != (kind == "adversarial-dcgan"):
+    if trust_model(name).trains_critic(settings) != model_kind(kind).critic:
         yield (
             f"model.kind {kind!r} with trust {name!r} and {_set_by(settings)}: the adversarial losses of "
             "'local-release' train the critic of 'adversarial-dcgan', and nothing else does"
@@ -229,11 +225,6 @@ def _of_batches(privacy: Privacy, training: Training) -> Iterator[str]:
         yield f"privacy.sampling is about batches, and trust {privacy.trust!r} sums all records once: leave it out"
     if training.batch_size is None:
         return
-    if privacy.sketch:
-        yield (
-            f"training.batch_size is a batch of records, and trust {privacy.trust!r} sums all of them once; a "
-            "generator's samples of a step are sketch.batch"
-        )
     alone = (
         f"training.batch_size is a number of records of the whole federation; trust {privacy.trust!r} samples at "
         "each client on its own: use training.batch_fraction"
@@ -244,28 +235,6 @@ def _of_batches(privacy: Privacy, training: Training) -> Iterator[str]:
             "training.batch_size cannot be split in fixed counts per client; use training.batch_fraction with "
             "privacy.sampling 'stratified'"
         )
-
-
-def _unread_by_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
-    task = settings.objective.task
-    if settings.data.public is not None and kind.facts.other_side != "domain":
-        yield f"data.public is read by objective.task 'adaptation', not by {task!r}: leave it out"
-    if settings.data.target != "point" and kind.facts.target != "numbers":
-        yield f"data.target is what a regression predicts, and objective.task {task!r} has classes: leave it out"
-
-
-def _unread_by_model(model: Model) -> Iterator[str]:
-    name = model.changed("hidden", "activation")
-    if name and is_reference(model.kind):
-        yield f"model.{name} is set, and a model of your own ({model.kind!r}) takes model.arguments: write it there"
-    if name and not model_kind(model.kind).layered:
-        yield f"model.{name} is set, and model.kind {model.kind!r} has no layers to choose: leave it out"
-    if model.changed("knots") and not model_kind(model.kind).columns:
-        yield f"model.knots is set, and model.kind {model.kind!r} has none: use kind 'additive', or leave it out"
-    if model.changed("inputs") and model_kind(model.kind).columns:
-        yield f"model.inputs is set, and model.kind {model.kind!r} takes its columns apart: leave it out"
-    if model.kind not in ("labelled-images", "blocked-images") and model.changed("code"):
-        yield f"model.code is for 'labelled-' and 'blocked-images', not model.kind {model.kind!r}: leave it out"
 
 
 def _without_losses(settings: Settings, kind: TaskKind | None) -> Iterator[str]:

@@ -12,12 +12,13 @@ from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_valida
 
 from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw._tools.text import nearest
-from fedsw.experiment.choices import Settings, shipped_task
+from fedsw.experiment.choices import Settings
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import Objective, Privacy
-from fedsw.experiment.sections._privacy import TAGGED, meaningless, tagged
+from fedsw.experiment.sections._tagged import TAGGED, only_read, tagged, without_unread
+from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import trust_model, trust_models
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
@@ -74,6 +75,11 @@ class Experiment(Settings):
     def on_host(self) -> Experiment:
         """Return a copy that computes on the processor, for a machine without the device of the run."""
         return self.with_sections(training={"device": "cpu"}, privacy={"device": None})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_read(cls, raw: Any) -> Any:
+        return only_read(raw)
 
     @field_validator(*TAGGED, mode="before")
     @classmethod
@@ -155,11 +161,13 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
 
     Overriding one of privacy.epsilon, privacy.noise_multiplier and privacy.trust = "none" drops what `raw`
     says of the others, since they exclude each other; overriding two that conflict is an error. Overriding
-    privacy.trust drops what `raw` says that has a meaning under other trust models alone.
+    privacy.trust or objective.task drops settings of `raw` that other trust models or tasks alone read.
     """
     merged = deep_copy(raw)
     settings = [read_setting(override) for override in overrides]
     _drop_overridden_privacy(merged, settings)
+    trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
+    merged = without_unread(merged, trust=trust, task=task)
     for keys, value in settings:
         apply_setting(merged, keys, value)
     return validated(Experiment, merged, apart="\n")
@@ -203,10 +211,12 @@ def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> No
     if isinstance(section, dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
         section.pop("epsilon", None)
         section.pop("noise_multiplier", None)
-    for name in TAGGED:
-        if chosen and chosen[-1] in trust_models() and isinstance(section := raw.get(name), dict):
-            for setting in meaningless(name, tuple(section), chosen[-1]):
-                del section[setting]
+
+
+def _chosen(settings: list[Setting], section: str, name: str) -> str | None:
+    """Return the last value that overrides give a name of a section, or None."""
+    values = [value for keys, value in settings if keys == (section, name)]
+    return values[-1] if values and isinstance(values[-1], str) else None
 
 
 def shipped() -> dict[str, Path]:

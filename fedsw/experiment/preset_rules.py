@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from fedsw._tools.registry import Registry
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.experiment.trust import releasing_gradients
@@ -47,10 +48,9 @@ class _Rule:
     pace: float
 
 
-_RULES: Mapping[str, _Rule] = {
-    "classification": _Rule(loss=0.25, enough=24.0, power=1, pace=1.0),
-    "regression": _Rule(loss=0.125, enough=60.0, power=2, pace=0.16),
-}
+_RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
+_RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
+_RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16))
 _SHARE, _LEAST_SHARE = 0.2, 0.02
 """Most and least of the budget for moments, where they pay."""
 _WELL = 0.002
@@ -242,7 +242,7 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     share = _share(numbers, settings)
     if "inputs" in model and numbers.may_centre and not share:
         model["inputs"] = "centred"
-    loss = _PREPARED_LOSS[settings.objective.task] if share else _RULES[settings.objective.task].loss
+    loss = _PREPARED_LOSS[settings.objective.task] if share else _RULES.get(settings.objective.task).loss
     rule: dict[str, dict[str, Any]] = {
         "model": model,
         "privacy": {"moments": share},
@@ -280,9 +280,9 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
     if not _written(settings, "model", "kind"):
         bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
         kind = choices["kind"] = "additive" if bends and numbers.knots else "logistic"
-    if model_kind(kind).columns and not _written(settings, "model", "knots"):
+    if "knots" in model_kind(kind).chosen and not _written(settings, "model", "knots"):
         choices["knots"] = numbers.knots or KNOTS[0]
-    if kind == "logistic" and not _written(settings, "model", "inputs"):
+    if "inputs" in model_kind(kind).chosen and not _written(settings, "model", "inputs"):
         choices["inputs"] = settings.model.inputs
     return choices
 
@@ -299,7 +299,7 @@ def _written(settings: Settings, section: str, name: str) -> bool:
 
 def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> float:
     """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
-    rule = _RULES[settings.objective.task]
+    rule = _RULES.get(settings.objective.task)
     strength = min(numbers.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
     power = rule.power if strength < rule.enough else 0.5
     return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
@@ -326,14 +326,10 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
 
 def _open_of_model(settings: Settings) -> tuple[str, ...]:
     """Settings of the model still to be chosen: its kind, and how a linear or an additive one takes columns."""
-    spec = settings.model
     if not _written(settings, "model", "kind"):
         return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
-    return tuple(
-        name
-        for name, kinds in (("knots", ("additive",)), ("inputs", ("logistic",)))
-        if spec.kind in kinds and not _written(settings, "model", name)
-    )
+    chosen = model_kind(settings.model.kind).chosen
+    return tuple(name for name in chosen if not _written(settings, "model", name))
 
 
 def same_but_for_chosen(one: BaseModel, other: BaseModel) -> bool:

@@ -22,9 +22,9 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.data.records import private_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment import own_records as own
-from fedsw.experiment.choices import task_facts
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import SOURCES, Data, Partition
+from fedsw.experiment.task_kinds import task_facts
 
 Target = Literal["class", "point", "mean"]
 
@@ -71,7 +71,7 @@ def stated_shape(experiment: Experiment) -> Shape:
     spec = experiment.data
     if spec.own:
         return load_shape(experiment)
-    targets, known = 0, SOURCES[spec.source]
+    targets, known = 0, SOURCES.get(spec.source)
     if task_facts(experiment.objective.task).target == "numbers":
         targets = 1 if spec.target == "mean" or known.number else 2
     features, groups, classes = known.shape or (spec.core_features + spec.spurious_features, 2, 2)
@@ -314,7 +314,7 @@ def _load(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    if not SOURCES[spec.source].images:
+    if not SOURCES.get(spec.source).images:
         return _named(spec, target, data_dir)
     images = load_images(spec, data_dir)
     if spec.encoded is not None:
@@ -326,7 +326,7 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 
 
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
-    known = SOURCES[spec.source]
+    known = SOURCES.get(spec.source)
     module, _, name = known.made_by.rpartition(":")
     make = getattr(importlib.import_module(f"{data.__name__}.{module}") if module else data, name)
     settings = {**dict(spec), "data_dir": data_dir, "target": target}

@@ -1,16 +1,22 @@
-"""Facts of tasks and of kinds of models that an experiment is checked against; nothing here computes."""
+"""Facts of tasks and of kinds of models that an experiment is checked against; nothing here computes.
+
+`TASKS` and `MODELS` are the registries of both. A task says in its `Facts` what it goes with and which settings it
+reads; a kind of model says in its `ModelKind` which settings of [model] it reads.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
+from fedsw._tools.registry import Registry, Unknown
 from fedsw._tools.settings import ExperimentError
+from fedsw.experiment.own_objects import is_reference, load_object
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.trust import Comparison, comparing
 
@@ -26,7 +32,7 @@ _COMPARED: Mapping[Comparison, str] = {
 Answers = Literal["probability", "predicted", "code", "output"]
 """Kinds of answers to a record: a probability of each class, a number in the target's units, a code, any output."""
 
-TASKS = "fedsw.learning.tasks.kinds"
+_SHIPPED = "fedsw.learning.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
 
 
@@ -101,6 +107,15 @@ class Facts:
         """The trust models that it goes with, by name."""
         return comparing(self.comparison)
 
+    @functools.cached_property
+    def unread(self) -> Mapping[str, tuple[str, ...]]:
+        """Settings that the task does not read, by section; its experiments cannot write them."""
+        unread: dict[str, tuple[str, ...]] = {}
+        for section, names, reads in _READ:
+            if not reads(self):
+                unread[section] = unread.get(section, ()) + names
+        return unread
+
     @property
     def grouped(self) -> bool:
         """True if the outputs of groups of private records are compared with each other."""
@@ -122,16 +137,79 @@ class Facts:
         return self.other_side not in ("generator", "domain")
 
 
+def _in_rounds(task: Facts) -> bool:
+    return not task.sketched
+
+
+_OPTIMIZER = ("optimizer", "optimizer_arguments", "scheduler", "scheduler_arguments", "momentum", "second_moment")
+_READ: tuple[tuple[str, tuple[str, ...], Callable[[Facts], bool]], ...] = (
+    ("data", ("public", "public_batch"), lambda task: task.other_side == "domain"),
+    ("data", ("target",), lambda task: task.target == "numbers"),
+    ("objective", ("protected",), lambda task: task.other_side == "generator" and not task.sketched),
+    ("objective", ("also",), lambda task: task.other_side in (None, "prior")),
+    ("clip", ("output", "jacobian", "loss", "centre", "mode"), _in_rounds),
+    ("slicing", ("directions", "scheme", "ties", "memory_limit_mb"), _in_rounds),
+    ("training", (*_OPTIMIZER, "batch_size", "learning_rate", "averaging", "decay", "released_norm"), _in_rounds),
+)
+"""Settings that some tasks alone read, by section, with which these are; every task reads the others."""
+
+
+class TaskKind(Protocol):
+    """A task of `fedsw.learning.tasks.task`, or its class, as far as settings are checked against it."""
+
+    @property
+    def facts(self) -> Facts:
+        """Models, data and penalties that the task goes with."""
+
+    def misfit(self, settings: Any) -> str | None:
+        """Return why settings do not go with the task, beyond its facts, or None."""
+
+
+def _own_task(reference: str) -> TaskKind:
+    """Load a task named as `module:name`: its code runs. ExperimentError for what is no task."""
+    kind = load_object(reference, what="objective.task")
+    if not isinstance(getattr(kind, "facts", None), Facts):
+        raise ExperimentError(
+            f"objective.task {reference!r} names {kind!r}; it must be a class derived from fedsw.Task, or an object "
+            "of one"
+        )
+    return kind  # type: ignore[return-value]
+
+
+def _register_shipped() -> None:
+    """Import the files of the shipped tasks, which import what computes where they use it."""
+    package = importlib.util.find_spec(_SHIPPED)
+    assert package is not None and package.submodule_search_locations is not None
+    files = (file for folder in package.submodule_search_locations for file in Path(folder).glob("_[!_]*.py"))
+    for name in sorted(file.stem.removeprefix("_") for file in files):
+        TASKS.register(name, importlib.import_module(f"{_SHIPPED}._{name}").TASK)
+
+
+TASKS: Registry[TaskKind] = Registry("objective.task", custom=_own_task, shipped=_register_shipped)
+"""The tasks by name; `module:name` runs code of its module."""
+
+
+def shipped_task(name: str) -> TaskKind | None:
+    """Return a shipped task; None for one of a user's, which is loaded when the experiment is made concrete."""
+    return TASKS.get(name) if name in TASKS else None
+
+
+def task_facts(name: str) -> Facts:
+    """Return the facts of any task that an experiment names; imports it."""
+    return TASKS.get(name).facts
+
+
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of model: whether it has layers to choose, takes square images, or makes rows of tables.
+    """Facts of a kind of model: the settings of [model] that it ``reads``, whether it takes square images, and more.
 
     ``points`` are moved by a flow, and no record passes through them, nor through what ``mixes`` a batch's samples.
     Where it is ``fixed``, a private record is compared as it is, and public ones are moved. A ``linear`` one is a layer
-    without any other; one of ``columns`` takes what is declared of each column apart (`coded.Hats`).
+    without any other; one of ``columns`` takes what is declared of each column apart (`coded.Hats`). A ``critic`` is
+    trained beside one, and ``table`` rows are made by another. Of what it reads a preset may have ``chosen`` some.
     """
 
-    layered: bool = True
+    reads: tuple[str, ...] = ()
     square: bool = False
     points: bool = False
     mixes: bool = False
@@ -139,44 +217,45 @@ class ModelKind:
     fixed: bool = False
     linear: bool = False
     columns: bool = False
+    critic: bool = False
+    chosen: tuple[str, ...] = ()
 
 
-MODELS: Mapping[str, ModelKind] = {
-    "logistic": ModelKind(layered=False, linear=True),
-    "additive": ModelKind(layered=False, linear=True, columns=True),
-    "mlp": ModelKind(),
-    "encoder-decoder": ModelKind(),
-    "image-autoencoder": ModelKind(layered=False, square=True),
-    "generator": ModelKind(),
-    "dcgan": ModelKind(square=True, mixes=True),
-    "adversarial-dcgan": ModelKind(square=True, mixes=True),
-    "particles": ModelKind(points=True),
-    "adaptor": ModelKind(layered=False, square=True),
-    "image-generator": ModelKind(square=True),
-    "residual-generator": ModelKind(square=True),
-    "vector-generator": ModelKind(),
-    "table-generator": ModelKind(table=True),
-    "transported-adaptor": ModelKind(layered=False, square=True, fixed=True),
-    "published-adaptor": ModelKind(layered=False, square=True),
-    "labelled-images": ModelKind(layered=False),
-    "blocked-images": ModelKind(layered=False, fixed=True),
-    "decoded-images": ModelKind(layered=False, square=True),
-}
-"""The shipped kinds; `fedsw.learning.tasks.needs` builds them."""
-
-OWN_MODEL = ModelKind(layered=False)
-"""Facts of a model named as `module:name`: its settings are in model.arguments."""
+def _own_model(reference: str) -> ModelKind:
+    """Facts of a model named as `module:name`: its settings are in model.arguments."""
+    if not is_reference(reference):
+        raise Unknown(f"{MODELS.unknown(reference)}; write module:name, as in 'my_package.my_module:build'")
+    return ModelKind(reads=("arguments", "latent", "inputs"))
 
 
-@functools.cache
-def task_names() -> tuple[str, ...]:
-    """Names of the shipped tasks; nothing of them is imported."""
-    package = importlib.util.find_spec(TASKS)
-    assert package is not None and package.submodule_search_locations is not None
-    files = (file for folder in package.submodule_search_locations for file in Path(folder).glob("_[!_]*.py"))
-    return tuple(sorted(file.stem.removeprefix("_") for file in files))
+MODELS: Registry[ModelKind] = Registry("model.kind", ModelKind, custom=_own_model)
+"""The kinds of models; `fedsw.learning.tasks.needs` builds them."""
+_LAYERS = ("hidden", "activation")
+_CODED = ("latent", "code")
+for _name, _kind in {
+    "logistic": ModelKind(("inputs",), linear=True, chosen=("inputs",)),
+    "additive": ModelKind(("knots",), linear=True, columns=True, chosen=("knots",)),
+    "mlp": ModelKind((*_LAYERS, "inputs")),
+    "encoder-decoder": ModelKind((*_LAYERS, "latent", "inputs")),
+    "image-autoencoder": ModelKind(("latent", "inputs"), square=True),
+    "generator": ModelKind((*_LAYERS, "latent", "inputs")),
+    "dcgan": ModelKind((*_LAYERS, "latent", "inputs"), square=True, mixes=True),
+    "adversarial-dcgan": ModelKind((*_LAYERS, "latent", "inputs"), square=True, mixes=True, critic=True),
+    "particles": ModelKind((*_LAYERS, "particles", "latent", "inputs"), points=True),
+    "adaptor": ModelKind(("latent", "inputs"), square=True),
+    "image-generator": ModelKind((*_LAYERS, "latent", "inputs"), square=True),
+    "residual-generator": ModelKind((*_LAYERS, "latent", "inputs"), square=True),
+    "vector-generator": ModelKind((*_LAYERS, "latent", "inputs")),
+    "table-generator": ModelKind((*_LAYERS, "latent", "inputs"), table=True),
+    "transported-adaptor": ModelKind(("latent", "inputs"), square=True, fixed=True),
+    "published-adaptor": ModelKind(("latent", "inputs"), square=True),
+    "labelled-images": ModelKind((*_CODED, "inputs")),
+    "blocked-images": ModelKind((*_CODED, "inputs"), fixed=True),
+    "decoded-images": ModelKind(("latent", "inputs"), square=True),
+}.items():
+    MODELS.register(_name, _kind)
 
 
 def model_kind(name: str) -> ModelKind:
-    """Return the facts of a kind of model."""
-    return MODELS.get(name, OWN_MODEL)
+    """Return the facts of a kind of model, shipped or named as `module:name`; `Unknown` lists the shipped ones."""
+    return MODELS.get(name)

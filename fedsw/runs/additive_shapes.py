@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment
-from fedsw.experiment.choices import shipped_task
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import model_kind, shipped_task
 from fedsw.learning.models.coded import Hats, knots_of
 from fedsw.learning.moments.preparation import noise_of_rounds, prepare
 from fedsw.learning.tasks.problem import Problem

@@ -16,8 +16,8 @@ from fedsw.cli import _execution as execution
 from fedsw.cli import app as cli
 from fedsw.cli._demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
-from fedsw.experiment.choices import task_facts
 from fedsw.experiment.load import shipped, shipped_experiments
+from fedsw.experiment.task_kinds import task_facts
 from fedsw.privacy.accounting import Charge, Ledger
 from fedsw.runs.run_files import find_run
 

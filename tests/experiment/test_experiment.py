@@ -105,7 +105,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         ("clip.loss=inf", ["clip.loss", "finite"]),
         ("clip.output='1'", ["clip.output", "'1'"]),
         ("model.kind=forest", ["model.kind", "forest", "'logistic'", "'generator'"]),
-        ("model.hidden=[8, 0]", ["model.hidden.1", "greater than 0"]),
+        ("model={kind='mlp', hidden=[8, 0]}", ["model.hidden.1", "greater than 0"]),
         ("model=mlp", ["model", "'mlp'", "section", "model.key=value"]),
         ("model.kind.deep=1", ["model.kind"]),
         ("seed=-1", ["seed", "-1"]),
@@ -169,10 +169,14 @@ def test_adaptation_without_matching_is_the_baseline_of_trust_none() -> None:
         (GRADIENT, "unsafe_metrics=true", "'local-gradient' clients send none"),
         ((*GENERATION, "privacy.trust=local-slices"), "unsafe_metrics=true", "'local-slices' clients send none"),
         (RELEASE, "unsafe_metrics=true", "'local-release' clients send none"),
-        ((), "model.hidden=[64]", "model.hidden is set, and model.kind 'logistic'"),
-        ((), "model.activation=relu", "model.activation is set, and model.kind 'logistic'"),
-        ((*AUTOENCODER, "model.kind=image-autoencoder"), "model.hidden=[64]", "'image-autoencoder' has no layers"),
-        (ADAPTATION, "model.hidden=[64]", "'adaptor' has no layers"),
+        ((), "model.hidden=[64]", "model.hidden is .64., which model.kind 'logistic' does not read"),
+        ((), "model.activation=relu", "model.activation is 'relu', which model.kind 'logistic'"),
+        (
+            (*AUTOENCODER, "model.kind=image-autoencoder"),
+            "model.hidden=[64]",
+            "'image-autoencoder' does not read",
+        ),
+        (ADAPTATION, "model.hidden=[64]", "model.kind 'adaptor' does not read"),
         (RELEASE, "local.order=1", "order is 1, .* no meaning under privacy.trust 'local-release'.*'local-slices'"),
         (GRADIENT, "privacy.bound=paper", "privacy: bound is .* meaning under .* 'none' and 'central'"),
         (
@@ -189,7 +193,7 @@ def test_adaptation_without_matching_is_the_baseline_of_trust_none() -> None:
         (AUTOENCODER, "data.records=500", "data: records is for records drawn from a law"),
         (AUTOENCODER, "data.test_records=500", "data: test_records is for records drawn from a law"),
         (GENERATION, "data.correlation=0.5", "data: correlation is about the law of source 'synthetic'"),
-        ((), "data.public=mnist", "data.public is read by objective.task 'adaptation'"),
+        ((), "data.public=mnist", "objective.task 'classification' does not read; it is read by 'adaptation'"),
     ],
 )
 def test_a_setting_that_would_have_no_effect_is_refused(base: tuple[str, ...], setting: str, words: str) -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sources import Shape
-from fedsw.experiment.task_kinds import MODELS, task_names
+from fedsw.experiment.task_kinds import MODELS, TASKS, task_facts
 from fedsw.experiment.trust import trust_models
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Task
@@ -25,15 +24,14 @@ SOURCED = {*SOURCES, "files"}
 
 
 def test_the_shipped_tasks_are_the_files_of_their_folder():
-    tasks = shipped_tasks()
-    assert tuple(tasks) == task_names()
+    tasks = dict(TASKS.items())
     assert set(tasks) == {
         "adaptation", "autoencoder", "classification", "generation", "regression", "representation", "synthesis",
     }  # fmt: skip
     assert all(isinstance(kind, type) and issubclass(kind, Task) and kind.__doc__ for kind in tasks.values())
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", TASKS.names())
 def test_what_a_task_goes_with_exists(name):
     facts = task_facts(name)
     assert set(facts.models) <= set(MODELS)
@@ -45,15 +43,15 @@ def test_what_a_task_goes_with_exists(name):
 
 
 def test_every_model_penalty_trust_and_source_serves_some_task():
-    every = [task_facts(name) for name in task_names()]
+    every = [task_facts(name) for name in TASKS]
     for key, known in (
         ("models", set(MODELS)),
         ("penalties", set(PENALTIES)),
         ("trusts", set(trust_models())),
-        ("sources", {name for name in SOURCED if name not in SOURCES or not SOURCES[name].tasks}),
+        ("sources", {name for name in SOURCED if name not in SOURCES or not SOURCES.get(name).tasks}),
     ):
         assert set().union(*(getattr(facts, key) for facts in every)) == known
-    assert {task for source in SOURCES.values() for task in source.tasks} <= set(task_names())
+    assert {task for _, source in SOURCES.items() for task in source.tasks} <= set(TASKS)
 
 
 def test_every_shipped_experiment_is_of_a_shipped_task_with_what_it_goes_with():
@@ -94,5 +92,5 @@ def test_a_classification_has_any_number_of_classes_and_groups(tmp_path, classes
 
 
 def test_the_number_of_targets_is_the_dimension_of_a_regression():
-    kind = shipped_tasks()["regression"]()
+    kind = TASKS.get("regression")()
     assert [kind.dimension(Shape(4, ("a", "b"), 0, t), small().model) for t in (1, 2, 9)] == [1, 2, 9]

@@ -372,7 +372,7 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         ((LOCAL, NOISELESS), "would send sums of records as they are"),
         (("privacy.trust=central",), "use|can: 'distributed', 'sketch' or 'sketch-local'"),
         (("objective.task=generation",), "synthesis|generator"),
-        (("training.batch_size=10",), "sums all of them once"),
+        (("training.batch_size=10",), "task 'synthesis' does not read"),
         (("privacy.sampling=stratified",), "sums all records once"),
         (("model.kind=image-generator", "model.hidden=[3]"), "two layers of channels"),
         (("model.kind=generator",), "'image-generator', 'residual-generator' or 'table-generator'"),
@@ -415,7 +415,7 @@ def test_what_does_not_fit_the_records_is_refused_before_anything_is_spent(setti
 
 
 def test_several_parts_and_the_cramer_distance_are_sketched_too(federation):
-    cramer = "{kind='cramer', directions=3, harmonics=2, period=4.0, columns=[0], weight=0.5}"
+    cramer = "{kind='cramer', directions=3, harmonics=2, columns=[0], weight=0.5}"
     chosen = sketched(NOISELESS, f"sketch.also=[{cramer}, {{kind='features'}}, {{kind='moments', radius=3.0}}]")
     summary = federation.run(chosen)
     assert summary["sketch"]["coordinates"] == 2 * 12 + 2 * 6 + 2 * 2 + 6

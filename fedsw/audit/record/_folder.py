@@ -17,7 +17,8 @@ import torch
 from fedsw._tools.settings import ExperimentError
 from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.choices import require_allowed_code, shipped_task
+from fedsw.experiment.choices import require_allowed_code
+from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import TrustModel, trust_model
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import Preparation, prepare

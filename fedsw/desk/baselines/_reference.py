@@ -25,8 +25,7 @@ from fedsw.data import Records
 from fedsw.desk.baselines import _scikit as scikit
 from fedsw.desk.baselines._scikit import Outside, converged
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
-from fedsw.experiment.choices import task_facts
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import model_kind, task_facts
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.summary import described

@@ -24,8 +24,8 @@ from fedsw.desk.baselines import (
 )
 from fedsw.desk.baselines._pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
-from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import load_dataset
+from fedsw.experiment.task_kinds import task_facts
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import settled
 from fedsw.federation.server.summary import described

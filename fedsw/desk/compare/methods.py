@@ -14,10 +14,10 @@ from fedsw._tools.settings import read_setting
 from fedsw._tools.text import nearest
 from fedsw.desk.baselines._run_baseline import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
-from fedsw.experiment.choices import shipped_tasks, task_facts
 from fedsw.experiment.load import SHIPPED, shipped
 from fedsw.experiment.sections import Section
 from fedsw.experiment.sections.section import Arguments
+from fedsw.experiment.task_kinds import TASKS, task_facts
 from fedsw.experiment.trust import trust_models
 
 _FILE = SHIPPED / "comparisons" / "methods.toml"
@@ -139,7 +139,7 @@ def _own(name: str) -> ComparedTask:
     kind = experiment.objective.task
     judged = task_facts(kind).judged
     if judged is None:
-        known = ", ".join(named for named, task in shipped_tasks().items() if task.facts.judged is not None)
+        known = ", ".join(named for named, task in TASKS.items() if task.facts.judged is not None)
         raise ExperimentError(
             f"{name} has objective.task {kind!r}, which does not say what its models are judged by; experiments of "
             f"your own are compared on {known}, or on a task whose facts have `judged`"

@@ -14,8 +14,8 @@ from fedsw._tools.randomness import Stream
 from fedsw._tools.text import to_float
 from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.choices import task_facts
 from fedsw.experiment.sources import declared_columns
+from fedsw.experiment.task_kinds import task_facts
 
 Score = Callable[[Experiment], float]
 """Scores an experiment; the higher the better."""

@@ -21,7 +21,7 @@ from fedsw.data.containers import tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords, Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.choices import task_facts
+from fedsw.experiment.task_kinds import task_facts
 from fedsw.runs.evaluation.quality import best_threshold
 from fedsw.runs.view import HeldOutOutputs
 

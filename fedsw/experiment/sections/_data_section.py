@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedsw._tools.registry import Registry
 from fedsw._tools.settings import require_data_set
 from fedsw._tools.text import nearest
 from fedsw.data.columns.declaration import Columns
@@ -44,7 +45,9 @@ _LAW = {
     "var_spurious": "spurious_variance",
     "target": "target",
 }
-SOURCES: Mapping[str, DataSet] = {
+SOURCES: Registry[DataSet] = Registry("data.source", DataSet)
+"""The data sets that have a name; records of a user's own are a file, an object or `module:name`."""
+for _name, _data_set in {
     "synthetic": DataSet("synthetic", {**_SIZES, **_LAW}),
     "adult": DataSet("adult", _FILES, (102, 2, 2)),
     "ring": DataSet("ring", _SIZES, (2, 1, 1)),
@@ -55,8 +58,8 @@ SOURCES: Mapping[str, DataSet] = {
     "usps": DataSet("usps", _FILES, (256, 1, 10), images=True),
     "law-school": DataSet("law_school", _SPLIT, (16, 4, 2), number=True),
     "communities": DataSet("communities", _SPLIT, (98, 2, 2), number=True),
-}
-"""The data sets that have a name, a line each; records of a user's own are a file, an object or `module:name`."""
+}.items():
+    SOURCES.register(_name, _data_set)
 
 _OWN = ("files", OBJECT)
 
@@ -227,7 +230,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _of_images(self) -> Data:
-        images = self.source in SOURCES and SOURCES[self.source].images
+        images = self.source in SOURCES and SOURCES.get(self.source).images
         if not images and (self.half or self.code is not None):
             raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
         if self.encoded is not None and (not self.half or self.code is not None):
@@ -249,7 +252,7 @@ class Data(Section):
     @property
     def drawn(self) -> bool:
         """True if records are drawn from a law, as many as the settings say."""
-        return self.source in SOURCES and "records" in SOURCES[self.source].parameters.values()
+        return self.source in SOURCES and "records" in SOURCES.get(self.source).parameters.values()
 
     @property
     def held_out_released(self) -> bool:

@@ -20,7 +20,7 @@ from fedsw.experiment.sections.section import (
     among,
     at_most,
 )
-from fedsw.experiment.task_kinds import MODELS, task_names
+from fedsw.experiment.task_kinds import MODELS, TASKS
 
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_LAYERS = 100
@@ -149,12 +149,6 @@ class Model(Section):
     inputs: Literal["plain", "centred"] = "plain"
     seed: Seed = 0
 
-    @model_validator(mode="after")
-    def _own_arguments(self) -> Model:
-        if self.arguments and not is_reference(self.kind):
-            raise ValueError(f"arguments are for a model of your own ('module:name'), not for kind {self.kind!r}")
-        return self
-
 
 class Also(Section):
     """One more penalty beside an objective's own, with its weight, on the task's outputs or on outputs of its own.
@@ -194,7 +188,7 @@ class Objective(Section):
     class derived from `fedsw.Penalty` or an object of one.
     """
 
-    task: Annotated[str, among(task_names, "a task")] = "classification"
+    task: Annotated[str, among(lambda: TASKS, "a task")] = "classification"
     arguments: Arguments = {}
     penalty: Annotated[str, among(lambda: PENALTIES, "a penalty")] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -207,6 +201,14 @@ class Objective(Section):
         total = self.alpha + sum(more.weight for more in self.also)
         if total > 1 + 1e-12:
             raise ValueError(f"alpha and the weights of `also` add up to {total:g}; the task loss has the rest of 1")
+        return self
+
+    @model_validator(mode="after")
+    def _read_by_its_penalty(self) -> Objective:
+        kind = PENALTIES.get(self.penalty)
+        if self.changed("prior_radius") and not (kind.custom or "radius" in kind.takes):
+            able = " or ".join(repr(name) for name, known in PENALTIES.items() if "radius" in known.takes)
+            raise ValueError(f"prior_radius is for penalty {able}, not for {self.penalty!r}: leave it out")
         return self
 
     @model_validator(mode="after")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
-from pydantic.fields import FieldInfo
 
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
-from fedsw.experiment.sections.sketch import Sketch
 from fedsw.experiment.trust import TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS, LAPLACE
 
@@ -304,53 +302,8 @@ class ReleaseSettings(Local):
         return self
 
 
-TAGGED: Mapping[str, tuple[type[Section], type[Section]]] = {
-    "privacy": (Privacy, Privacy),
-    "local": (Local, Local),
-    "sketch": (Sketch, Section),
-}
-"""Sections of an experiment that depend on the trust model: what each is without a class of the trust model's own, and
-whose settings then have a meaning."""
-
-
-def tagged(section: str, raw: Any, trust: str, *, sketch: bool = False) -> Any:
-    """A section as a trust model reads it, of the class that it declares (`TrustModel.sections`).
-
-    What means something under other trust models alone may be there with its default: files that were written whole,
-    before sections depended on the trust model, have it. ValueError names those under which a setting has a meaning.
-    """
-    kind = trust_model(trust, sketch=sketch).sections.get(section, TAGGED[section][0])
-    if type(raw) is kind:
-        return raw
-    settings = raw.model_dump(exclude_unset=True) if isinstance(raw, Section) else raw
-    if not isinstance(settings, Mapping):
-        return raw
-    foreign = meaningless(section, settings, trust)
-    for name, fields in foreign.items():
-        value = settings[name]
-        if (tuple(value) if isinstance(value, list) else value) not in [field.default for field in fields.values()]:
-            raise ValueError(
-                f"{name} is {value!r}, which has no meaning under privacy.trust {trust!r}, and has one under "
-                f"{' and '.join(map(repr, fields))}: leave it out, or choose that trust model"
-            )
-    return kind.model_validate({name: value for name, value in settings.items() if name not in foreign})
-
-
 def _declared(section: str) -> tuple[type[BaseModel], ...]:
     return tuple(model.sections[section] for model in trust_models().values() if section in model.sections)
-
-
-def meaningless(section: str, names: Iterable[str], trust: str) -> dict[str, dict[str, FieldInfo]]:
-    """Which settings of a section mean something under other trust models alone: their fields under each of those."""
-    read_here = trust_model(trust).sections.get(section, TAGGED[section][1]).model_fields
-    declared = {model.name: model.sections.get(section, Section) for model in trust_models().values()}
-    known = {name: kind.model_fields for name, kind in declared.items()}
-    foreign = {
-        name: {trust: fields[name] for trust, fields in known.items() if name in fields}
-        for name in names
-        if name not in read_here
-    }
-    return {name: fields for name, fields in foreign.items() if fields}
 
 
 def resolve_delta(delta: float | str, *, records: int) -> float:

@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedsw._tools.registry import Registry
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
-_READ: dict[str, tuple[str, ...]] = {
-    "gaussian": ("bandwidths", "fractions", "pairs", "scheme", "map"),
-    "cramer": ("directions", "harmonics", "period", "scheme", "map"),
-    "features": ("map", "radius"),
-    "moments": ("map", "radius", "projected"),
-    "code": (),
-    "table": ("bins", "singles", "balance", "crossed"),
-}
-READ_BY_MAP: dict[str, tuple[str, ...]] = {
-    "raw": (),
-    "cosine": ("decay",),
-    "convolutions": ("filters", "kernel", "stride", "shifts"),
-    "scattering": ("scales", "orientations", "order"),
-    "learnt": ("layer",),
-}
-"""The shipped feature maps, each a class of `sketches._maps` or `learnt`, and the settings it is made with."""
+
+def _nothing(part: SketchPart) -> str | None:
+    return None
+
+
+def _bandwidths(part: SketchPart) -> str | None:
+    """Refuse kernels without a part or a frequency of their own."""
+    if part.fractions and len(part.fractions) != len(part.bandwidths):
+        return f"fractions has {len(part.fractions)} numbers for {len(part.bandwidths)} bandwidths: give one for each"
+    if len(part.bandwidths) > part.pairs:
+        return f"pairs is {part.pairs} for {len(part.bandwidths)} bandwidths: each needs at least one"
+    return None
+
+
+def _codes(part: SketchPart) -> str | None:
+    """Refuse a one-hot code whose columns are not named."""
+    return None if part.columns else "kind 'code' reads the columns of a one-hot code: name them in columns"
+
+
+def _whole_table(part: SketchPart) -> str | None:
+    """Refuse columns of a table, which is measured whole."""
+    return "kind 'table' measures every declared column: leave columns out" if part.columns else None
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """Facts of a kind of part: the settings it ``reads``, and what it refuses of them.
+
+    A ``table`` is measured by itself. What a later stage learnt may be looked at through one ``in_stages``.
+    """
+
+    reads: tuple[str, ...]
+    misfit: Callable[[SketchPart], str | None] = _nothing
+    table: bool = False
+    in_stages: bool = True
+
+
+PARTS: Registry[PartKind] = Registry("sketch.kind", PartKind)
+"""The kinds of parts of a sketch; `fedsw.learning.sketches.from_settings` makes them."""
+for _name, _part in {
+    "gaussian": PartKind(("bandwidths", "fractions", "pairs", "scheme", "map"), _bandwidths),
+    "cramer": PartKind(("directions", "harmonics", "scheme", "map")),
+    "features": PartKind(("map", "radius")),
+    "moments": PartKind(("map", "radius", "projected")),
+    "code": PartKind((), _codes, in_stages=False),
+    "table": PartKind(("bins", "singles", "balance", "crossed"), _whole_table, table=True, in_stages=False),
+}.items():
+    PARTS.register(_name, _part)
+
+
+@dataclass(frozen=True)
+class MapKind:
+    """Facts of a shipped feature map: the settings it ``reads``, and whether an earlier stage ``learnt`` it."""
+
+    reads: tuple[str, ...] = ()
+    learnt: bool = False
+
+
+MAPS: Registry[MapKind] = Registry("sketch.map", MapKind)
+"""The shipped feature maps, each a class of `sketches._maps` or `learnt`."""
+for _name, _map in {
+    "raw": MapKind(),
+    "cosine": MapKind(("decay",)),
+    "convolutions": MapKind(("filters", "kernel", "stride", "shifts")),
+    "scattering": MapKind(("scales", "orientations", "order")),
+    "learnt": MapKind(("layer",), learnt=True),
+}.items():
+    MAPS.register(_name, _map)
 
 
 class SketchPart(Section):
@@ -38,8 +93,7 @@ class SketchPart(Section):
             (`fedsw.data.columns.declaration`).
         bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
             none are given; and how many frequencies, divided over them.
-        directions, harmonics, period: "cramer": directions, odd multiples along each, and a length that holds all
-            projections.
+        directions, harmonics: "cramer": directions, and odd multiples along each.
         radius: "features", "moments": norm that longer vectors are shortened to.
         projected: "moments": of so many random projections; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
@@ -58,13 +112,12 @@ class SketchPart(Section):
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
-    kind: Literal["gaussian", "cramer", "features", "moments", "code", "table"] = "gaussian"
+    kind: Annotated[str, among(lambda: PARTS)] = "gaussian"
     bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
     harmonics: PositiveInt = 8
-    period: PositiveFloat = 2.0
     radius: PositiveFloat = 1.0
     projected: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
     bins: Annotated[int, Field(ge=2, le=200, strict=True)] = 16
@@ -72,7 +125,7 @@ class SketchPart(Section):
     balance: Literal["equal", "size", "codes"] = "equal"
     crossed: Literal["all", "class"] = "all"
     scheme: Literal["orthogonal", "iid"] = "orthogonal"
-    map: Annotated[str, among(lambda: READ_BY_MAP, "a map")] = "raw"
+    map: Annotated[str, among(lambda: MAPS, "a map")] = "raw"
     map_arguments: Arguments = {}
     decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     filters: PositiveInt = 16
@@ -88,27 +141,27 @@ class SketchPart(Section):
 
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
-        for by, chosen, table in (("kind", self.kind, _READ), ("map", self.map, READ_BY_MAP)):
-            for owner, names in table.items():
-                for name in names:
-                    foreign = owner != chosen and name not in table.get(chosen, ())
-                    if foreign and self.changed(name):
-                        raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
+        kind, known = PARTS.get(self.kind), dict(MAPS.items())
+        looked_at = known.get(self.map, MapKind())
+        for by, chosen, reads, owners in (
+            ("kind", self.kind, kind.reads, [(name, part.reads) for name, part in PARTS.items()]),
+            ("map", self.map, looked_at.reads, [(name, map_.reads) for name, map_ in known.items()]),
+        ):
+            for owner, names in owners:
+                if name := self.changed(*(name for name in names if name not in reads)):
+                    raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
         if self.map_arguments and not is_reference(self.map):
             raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
-        if self.kind == "gaussian" and self.fractions and len(self.fractions) != len(self.bandwidths):
-            raise ValueError(
-                f"fractions has {len(self.fractions)} numbers for {len(self.bandwidths)} bandwidths: give one for each"
-            )
-        if self.kind == "gaussian" and not len(self.bandwidths) <= self.pairs:
-            raise ValueError(f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one")
-        if self.kind == "code" and not self.columns:
-            raise ValueError("kind 'code' reads the columns of a one-hot code: name them in columns")
-        if self.map == "learnt" and self.columns:
-            raise ValueError("map 'learnt' looks at every feature: leave columns out")
-        if self.kind == "table" and self.columns:
-            raise ValueError("kind 'table' measures every declared column: leave columns out")
+        if looked_at.learnt and self.columns:
+            raise ValueError(f"map {self.map!r} looks at every feature: leave columns out")
+        if refusal := kind.misfit(self):
+            raise ValueError(refusal)
         return self
+
+    @property
+    def of_table(self) -> bool:
+        """True for codes of a declared table's columns, which are measured by themselves."""
+        return PARTS.get(self.kind).table
 
 
 class SketchStage(Section):
@@ -181,17 +234,17 @@ class Sketch(SketchPart):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Sketch:
-        if any(part.kind == "table" for part in self.also) or (self.kind == "table" and self.also):
+        table = self.of_table
+        if any(part.of_table for part in self.also) or (table and self.also):
             raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
-        if any(part.map == "learnt" for part in (self, *self.also)):
+        if any(part.map in MAPS and MAPS.get(part.map).learnt for part in (self, *self.also)):
             raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
-        table = self.kind == "table"
         if self.stages and not (table or self.labels):
             raise ValueError("stages learn to tell labels apart: set labels")
         for name, foreign in (("parts", table), ("tables", not table)):
             if foreign and any(stage.changed(name) for stage in self.stages):
                 raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
-        if any(part.kind in ("table", "code") for stage in self.stages for part in stage.parts):
+        if any(not PARTS.get(part.kind).in_stages for stage in self.stages for part in stage.parts):
             raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
         if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
             raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
@@ -199,7 +252,7 @@ class Sketch(SketchPart):
             raise ValueError("share 'auto' chooses those of all stages together: write it for every stage, or for none")
         if not self.shares[0] > 0:
             raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
-        if self.generator != "auto" and self.kind != "table":
+        if self.generator != "auto" and not table:
             raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
         if self.crossed != "all" and (self.generator == "tree" or self.stages or self.labels):
             raise ValueError(

@@ -18,7 +18,7 @@ from fedsw.data.columns.declaration import Coded, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import load_object
 from fedsw.experiment.sections import Sketch, SketchPart
-from fedsw.experiment.sections.sketch import READ_BY_MAP
+from fedsw.experiment.sections.sketch import MAPS
 from fedsw.experiment.sources import Shape
 from fedsw.learning.models.initial import count_parameters
 from fedsw.learning.sketches import _maps as maps
@@ -172,7 +172,7 @@ def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
         return Moments(looked_at, spec.radius, spec.projected, **about)
     about |= {"scheme": spec.scheme, "map": looked_at}
     if spec.kind == "cramer":
-        return SlicedCramer(spec.directions, spec.harmonics, spec.period, **about)
+        return SlicedCramer(spec.directions, spec.harmonics, _PERIOD, **about)
     return GaussianKernel(spec.bandwidths, spec.pairs, fractions=spec.fractions, **about)
 
 
@@ -180,9 +180,9 @@ def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
     """The public map that a part of a sketch looks at records through; `learnt` is that of the stage."""
     if learnt is not None and spec.map == "learnt":
         return replace(learnt, layer=spec.layer)
-    if spec.map in READ_BY_MAP:
+    if spec.map in MAPS:
         kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
-        return kind(**{name: getattr(spec, name) for name in READ_BY_MAP[spec.map]})
+        return kind(**{name: getattr(spec, name) for name in MAPS.get(spec.map).reads})
     made = load_object(spec.map, what="sketch.map")
     if callable(made):
         try:
@@ -195,6 +195,8 @@ def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
     return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
 
 
+_PERIOD = 2.0
+"""Length that holds all projections of records of norm 1."""
 FLOPS = 5e10
 """Operations that a core does in a second, at most."""
 NORMAL_SECONDS = 2e-8

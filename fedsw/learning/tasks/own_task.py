@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_object
 from fedsw.experiment.sections import Objective
 from fedsw.experiment.sources import Shape
+from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics.clipping import OutputForm, UnsupportedModule, probe_moved
 

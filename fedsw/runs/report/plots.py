@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedsw._tools.registry import Registry
 from fedsw._tools.text import number, to_float, upward
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.choices import require_allowed_code, task_facts
+from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, task_facts
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.figures import (
     LINES,

@@ -19,10 +19,9 @@ from fedsw._tools.settings import whole
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.units import Units
-from fedsw.experiment.choices import shipped_task
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
-from fedsw.experiment.task_kinds import task_names
+from fedsw.experiment.task_kinds import TASKS, shipped_task
 from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import Objective as WeightedSum
@@ -360,5 +359,5 @@ class Objective:
 def _shipped(name: str) -> Learnt:
     task = shipped_task(name)
     if task is None:
-        raise ValueError(f"task {name!r} is none of {', '.join(task_names())}; name one of these, or give an object")
+        raise ValueError(f"task {name!r} is none of {', '.join(TASKS)}; name one of these, or give an object")
     return task() if isinstance(task, type) else task  # type: ignore[return-value]

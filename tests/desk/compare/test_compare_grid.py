@@ -114,7 +114,7 @@ def test_every_task_can_run_what_it_compares() -> None:
     [
         ("fair-classification", "flow", "privacy.trust 'local-slices' cannot run 'classification'", FAIR),
         ("fair-classification", "entropic", "it releases records once, for a generator to learn from", FAIR),
-        ("fair-classification", "central-both", "a generator's inputs", FAIR),
+        ("fair-classification", "central-both", "objective.protected", FAIR),
         ("ring", "local-gradient", "rank the outputs of private groups", ("central-both", "dp-swd", "entropic")),
         ("swae-digits", "dp-swd", "cannot run 'autoencoder'", ("none", "central", "central-paper")),
     ],

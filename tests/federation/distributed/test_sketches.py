@@ -221,7 +221,7 @@ def test_the_audit_names_a_sketch_whose_noise_is_not_that_of_the_honest(federati
         (("privacy.epsilon=inf",), "would show exact sums"),
         (("privacy.moments=0.1",), "a sketch has none: leave it out"),
         (("local.bins=8",), "local.bins is of tables of outputs"),
-        (("training.batch_size=10",), "sums all of them once"),
+        (("training.batch_size=10",), "task 'synthesis' does not read"),
         (("federation.drop_out=0.1",), "drop_out"),
         (("data.held_out_to=everybody", "data.held_out_fraction=0.2"), "held_out"),
         (("local.table_share=0.5",), "table_share is 0.5"),
