@@ -248,7 +248,7 @@ class Answers(abc.ABC):
                 [shares for by_answer in odds for shares in by_answer.values()]
             ),
         }
-        return ratios | gaps | {f"eo_{y}": ratio(own, judged) for y, own in enumerate(odds)}
+        return ratios | gaps | {f"eo_{y}": ratio(shares, judged) for y, shares in enumerate(odds)}
 
     def impact_of(self, names: Sequence[str]) -> str:
         """The class that the disparate impact is of, by its name: the positive one, or the one that is worst off."""

@@ -94,7 +94,7 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
     nominal = ", nominal: reproducible from a seed" if run.nominal else ""
     yield f"trust {run.trust}, ε = {epsilon} at δ = {run.delta}{nominal}"
     yield f"answered in {run.answered} of {run.rounds} rounds"
-    charged = [own for client in run.clients for own in ledgers if (own.client, own.run) == (client, run.run)]
+    charged = [book for client in run.clients for book in ledgers if (book.client, book.run) == (client, run.run)]
     for ledger in charged:
         yield (
             f"client {ledger.client}'s own ledger: ε = {upward(ledger.epsilon, 4)} spent of "
