@@ -55,9 +55,11 @@ FEW: dict[str, dict[str, int]] = {
     "mathematics/clipping/test_cut_precision": {
         "one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width": 1,
         "two_sites_that_cancel_leave_at_most_their_limit": 3,
+        "no_layer_leaves_more_than_its_limit_at_any_magnitude": 0,
     },
     "mathematics/clipping/test_float32": {
         "stretched_jacobians_stay_below_the_bound": 3,
+        "every_layer_stays_below_the_bound": 12,
     },
     "mathematics/clipping/test_formed": {
         "both_ways_equal_the_loop_over_samples": 25,
@@ -132,6 +134,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "runs/report/test_page": {
         "the_page_says_what_the_summary_says": 2,
+        "several_runs_say_what_they_cost_together_before_anything_else": 0,
     },
     "federation/test_availability": {
         "a_client_that_is_dead_costs_one_time_limit_not_one_a_round": 0,
@@ -228,6 +231,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "runs/report/test_plots": {
         "a_figure_without_its_data_is_left_out": 2,
+        "no_text_of_a_users_is_read_as_mathematics": 0,
     },
     "federation/engines/test_warm_executor": {
         "a_worker_ends_with_its_node": 0,
@@ -307,6 +311,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "desk/own_data/test_description": {
         "every_histogram_is_the_truth_within_its_stated_noise": 1,
+        "wide_bounds_are_named_with_what_would_do": 0,
     },
     "desk/use/test_overwritten": {
         "a_file_that_is_there_is_written_over_with_force_alone": 0,
@@ -359,6 +364,12 @@ FEW: dict[str, dict[str, int]] = {
     },
     "privacy/accounting/test_comparison": {
         "whatever_the_noise_every_accountant_reads_an_epsilon_that_falls_with_it": 0,
+    },
+    "privacy/lifetime/test_copies": {
+        "of_copies_of_a_stopped_run_one_goes_on_and_the_account_counts_every_release": 1,
+    },
+    "privacy/lifetime/test_chosen": {
+        "whatever_is_chosen_by_what_was_released_shows_no_more_than_the_limit": 0,
     },
 }
 """Of the tests that take longest, by file, without "test_": so many cases are quick, spread evenly over all of them."""
