@@ -116,3 +116,14 @@ def test_every_task_reads_what_no_other_reads_alone() -> None:
     for section, names in Facts(other_side="generator", sketched=True).unread.items():
         for name in names:
             assert any(name not in known.unread.get(section, ()) for known in facts), f"{section}.{name}"
+
+
+@pytest.mark.parametrize("trust", ["central", "sketch"])
+def test_a_stored_run_may_have_the_removed_period_at_its_default_alone(trust: str) -> None:
+    base = load_experiment("sketch-digits") if trust == "sketch" else small()
+    raw = json.loads(base.model_dump_json())
+    raw["sketch"]["period"] = 2.0
+    assert parse_experiment(raw).name
+    raw["sketch"]["period"] = 3.0
+    with pytest.raises(ExperimentError, match="unknown key 'sketch.period'"):
+        parse_experiment(raw)
