@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsw._tools.registry import Registry
 from fedsw.data.columns.declaration import Coded, coded_columns, ranges
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import load_object
@@ -135,7 +136,7 @@ _coded = functools.lru_cache(maxsize=8)(coded_columns)
 def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     """How the declared columns are written as codes, where that is what is measured; None where it is not."""
     sketch, columns = experiment.sketch, experiment.data.columns
-    if not experiment.privacy.sketch or sketch.kind != "table" or columns is None:
+    if not experiment.privacy.sketch or not PART_KINDS.get(sketch.kind).coded or columns is None:
         return None
     if sketch.crossed == "all":
         return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)
@@ -161,38 +162,12 @@ def _groups(experiment: Experiment, shape: Shape) -> int:
 
 
 def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
-    if spec.kind == "code":
-        return Indicators(spec.columns, weight=spec.weight)
-    looked_at = feature_map(spec, learnt)
-    about: dict[str, Any] = {"columns": spec.columns or None, "weight": spec.weight}
-    if spec.kind == "features":
-        signed = spec.map not in ("convolutions", "scattering", "learnt")
-        return Features(looked_at, spec.radius, signed, **about)
-    if spec.kind == "moments":
-        return Moments(looked_at, spec.radius, spec.projected, **about)
-    about |= {"scheme": spec.scheme, "map": looked_at}
-    if spec.kind == "cramer":
-        return SlicedCramer(spec.directions, spec.harmonics, _PERIOD, **about)
-    return GaussianKernel(spec.bandwidths, spec.pairs, fractions=spec.fractions, **about)
+    return PART_KINDS.get(spec.kind).made(spec, learnt)
 
 
 def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
     """The public map that a part of a sketch looks at records through; `learnt` is that of the stage."""
-    if learnt is not None and spec.map == "learnt":
-        return replace(learnt, layer=spec.layer)
-    if spec.map in MAPS:
-        kind: type[FeatureMap] = getattr(maps, spec.map.capitalize())
-        return kind(**{name: getattr(spec, name) for name in MAPS.get(spec.map).reads})
-    made = load_object(spec.map, what="sketch.map")
-    if callable(made):
-        try:
-            made = made(**spec.map_arguments)
-        except Exception as fault:  # a user's own code
-            problem = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
-            raise ExperimentError(f"{problem} ({type(fault).__name__}: {fault})") from fault
-    if not isinstance(made, FeatureMap):
-        raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
-    return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
+    return MAP_KINDS.get(spec.map).made(spec, learnt)
 
 
 _PERIOD = 2.0
@@ -226,15 +201,14 @@ class SettingCost:
 
 
 def of_waves(
-    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None, *, gaussian: bool
 ) -> Iterator[SettingCost]:
     """Cost of a part of a sketch that measures waves: its frequencies, its map, and the sum over records.
 
     Of records of so many ``features``, in ``rows`` that are summed into ``cells``; ``learnt`` is the map of a later
-    stage. ValueError if the map does not fit the features.
+    stage; ``gaussian`` waves are of a kernel, others of the Cramer distance. ValueError if the map does not fit.
     """
     width = float(feature_map(part, learnt).width(features))
-    gaussian = part.kind == "gaussian"
     name, count = ("pairs", part.pairs) if gaussian else ("directions", part.directions)
     waves = float(count if gaussian else count * part.harmonics)
     held = min(rows, chunk_of(int(2 * waves)))
@@ -249,12 +223,12 @@ def of_waves(
 
 
 def of_codes(
-    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None
+    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None, *, moments: bool
 ) -> Iterator[SettingCost]:
     """Cost of a part of a sketch that measures features of a map, or their moments; see `of_waves`."""
     width = float(feature_map(part, learnt).width(features))
     directions, coordinates = 0.0, 2 * width
-    if part.kind == "moments":
+    if moments:
         mapped = float(part.projected or width) + 1
         directions, coordinates = 16.0 * part.projected * width, mapped * (mapped + 1) / 2
     held = min(rows, chunk_of(int(coordinates)))
@@ -265,17 +239,18 @@ def of_codes(
 
 def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
     """Cost of the map of a part, for so many rows, `held` of them at a time."""
-    if part.map == "convolutions":
-        width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
-        places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
-        bank = float(part.filters) * part.kernel**2
-        spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
-        yield SettingCost("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
-    if part.map == "scattering":
-        yield _of_scattering(part, features, rows, held)
+    yield from MAP_KINDS.get(part.map).costs(part, features, rows, held)
 
 
-def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> SettingCost:
+def _of_convolutions(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
+    width, moves = float(feature_map(part).width(features)), (2 * part.shifts + 1) ** 2
+    places = float(part.filters) * math.ceil(image_side(features) / part.stride) ** 2
+    bank = float(part.filters) * part.kernel**2
+    spent = bank * NORMAL_SECONDS + 2 * moves * rows * places * part.kernel**2 / FLOPS
+    yield SettingCost("sketch.filters", part.filters, 16.0 * bank + 8.0 * width + _MAPPED * held * places, spent)
+
+
+def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
     """The bank of wavelets, the norms of folded frequencies, and a chunk of records with all coefficients at once."""
     frequencies = float(circle_of(image_side(features), part.scales)) ** 2
     wavelets = float(part.scales * part.orientations)
@@ -284,9 +259,115 @@ def _of_scattering(part: SketchPart, features: int, rows: int, held: int) -> Set
     at_once = float(part.orientations) ** part.order * frequencies
     once = wavelets * (_WAVELET_SECONDS + _EXPONENTIALS * frequencies * _EXPONENTIAL_SECONDS)
     passes = wavelets * (wavelets if part.order == 2 else 1.0) * frequencies * rows
-    return SettingCost(
+    yield SettingCost(
         "sketch.orientations",
         part.orientations,
         _WAVELETS_HELD * wavelets * frequencies + 24.0 * folded + _MAPPED * held * at_once,
         once + 4 / 3 * folded * sets / _DECOMPOSED_FLOPS + 10 * passes / FLOPS,
     )
+
+
+def _nothing(*settings: object) -> Iterator[SettingCost]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class MapKind:
+    """A kind of map that sketches look at records through: it is made of a part's settings, and says what it costs.
+
+    An output of a ``one_sided`` map is never negative, so its features need no second half for negative numbers.
+    """
+
+    made: Callable[[SketchPart, Learnt | None], FeatureMap]
+    costs: Callable[[SketchPart, int, int, int], Iterator[SettingCost]] = _nothing
+    one_sided: bool = False
+
+
+def _own_map(name: str) -> MapKind:
+    return MapKind(_loaded)
+
+
+def _loaded(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
+    """A map of the user's own, by its reference."""
+    made = load_object(spec.map, what="sketch.map")
+    if callable(made):
+        try:
+            made = made(**spec.map_arguments)
+        except Exception as fault:  # a user's own code
+            problem = f"sketch.map {spec.map!r} cannot be made with {spec.map_arguments}"
+            raise ExperimentError(f"{problem} ({type(fault).__name__}: {fault})") from fault
+    if not isinstance(made, FeatureMap):
+        raise ExperimentError(f"sketch.map {spec.map!r} gives a {type(made).__name__}; a map has `width` and `built`")
+    return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
+
+
+def _of_stage(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
+    if learnt is None:
+        raise ExperimentError(
+            "sketch.map 'learnt' looks through what stages before have learnt: use it in sketch.stages"
+        )
+    return replace(learnt, layer=spec.layer)
+
+
+def _shipped(kind: type[FeatureMap]) -> Callable[[SketchPart, Learnt | None], FeatureMap]:
+    """Make a map of the settings that `MAPS` lists for it."""
+    return lambda spec, learnt: kind(**{name: getattr(spec, name) for name in MAPS.get(spec.map).reads})
+
+
+MAP_KINDS: Registry[MapKind] = Registry("sketch.map", MapKind, custom=_own_map)
+MAP_KINDS.register("raw", MapKind(_shipped(maps.Raw)))
+MAP_KINDS.register("cosine", MapKind(_shipped(maps.Cosine)))
+MAP_KINDS.register("convolutions", MapKind(_shipped(maps.Convolutions), _of_convolutions, one_sided=True))
+MAP_KINDS.register("scattering", MapKind(_shipped(maps.Scattering), _of_scattering, one_sided=True))
+MAP_KINDS.register("learnt", MapKind(_of_stage, one_sided=True))
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """A kind of part of a sketch: it is made of its settings, and says what it costs; a ``coded`` one is of a table."""
+
+    made: Callable[[SketchPart, Learnt | None], PartOfSketch]
+    costs: Callable[..., Iterator[SettingCost]]
+    coded: bool = False
+
+
+def _about(spec: SketchPart) -> dict[str, Any]:
+    return {"columns": spec.columns or None, "weight": spec.weight}
+
+
+def _gaussian(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    looked_at, about = feature_map(spec, learnt), _about(spec)
+    return GaussianKernel(
+        spec.bandwidths, spec.pairs, fractions=spec.fractions, scheme=spec.scheme, map=looked_at, **about
+    )
+
+
+def _cramer(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    looked_at, about = feature_map(spec, learnt), _about(spec)
+    return SlicedCramer(spec.directions, spec.harmonics, _PERIOD, scheme=spec.scheme, map=looked_at, **about)
+
+
+def _features(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    signed = not MAP_KINDS.get(spec.map).one_sided
+    return Features(feature_map(spec, learnt), spec.radius, signed, **_about(spec))
+
+
+def _moments(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    return Moments(feature_map(spec, learnt), spec.radius, spec.projected, **_about(spec))
+
+
+def _code(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    return Indicators(spec.columns, weight=spec.weight)
+
+
+def _table(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+    raise ExperimentError("sketch.kind 'table' measures declared columns, and there are none: declare [data.columns]")
+
+
+PART_KINDS: Registry[PartKind] = Registry("sketch.kind", PartKind)
+PART_KINDS.register("gaussian", PartKind(_gaussian, functools.partial(of_waves, gaussian=True)))
+PART_KINDS.register("cramer", PartKind(_cramer, functools.partial(of_waves, gaussian=False)))
+PART_KINDS.register("features", PartKind(_features, functools.partial(of_codes, moments=False)))
+PART_KINDS.register("moments", PartKind(_moments, functools.partial(of_codes, moments=True)))
+PART_KINDS.register("code", PartKind(_code, _nothing))
+PART_KINDS.register("table", PartKind(_table, functools.partial(of_waves, gaussian=False), coded=True))

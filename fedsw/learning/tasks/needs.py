@@ -30,10 +30,9 @@ from fedsw.learning.models.table_generator import TableGenerator
 from fedsw.learning.sketches.from_settings import (
     FLOPS,
     NORMAL_SECONDS,
+    PART_KINDS,
     SettingCost,
     cells_of_sketch,
-    of_codes,
-    of_waves,
     table_of,
 )
 from fedsw.learning.sketches.learnt import Learnt
@@ -179,7 +178,7 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     """Cost of each setting in a process with clients, for batches of so many rows; settings left out are small."""
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
-    table = experiment.sketch.kind == "table"
+    table = PART_KINDS.get(experiment.sketch.kind).coded
     later = [part for stage in experiment.sketch.stages for part in ((experiment.sketch,) if table else stage.parts)]
     for part in (*measured, *later):
         costs += _of_sketch(experiment, part, shape, rows)
@@ -344,15 +343,14 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
 
 
 def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int) -> Iterator[SettingCost]:
-    coded, cells = table_of(experiment), cells_of_sketch(experiment, shape)
-    if part.kind == "table" and coded is not None:
+    coded, cells, kind = table_of(experiment), cells_of_sketch(experiment, shape), PART_KINDS.get(part.kind)
+    if kind.coded and coded is not None:
         width = float(ranges(coded)[-1][1])
         yield SettingCost("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
-    elif part.kind != "code":
+    else:
         with suppress(ValueError):  # which is said where the law is made
-            of_part = of_codes if part.kind in ("features", "moments") else of_waves
             learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
-            yield from of_part(part, len(part.columns) or shape.features, cells, rows, learnt)
+            yield from kind.costs(part, len(part.columns) or shape.features, cells, rows, learnt)
 
 
 def _time(seconds: float) -> str:
