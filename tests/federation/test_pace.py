@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from fedsw.runs.run_files import round_seconds, total_seconds
+from fedsw.runs.run_files import RunFile, round_seconds, total_seconds
 from fedsw.runs.status import read_status
-from fedsw.runs.telemetry import LOG
 from tests.federations import small
 
 DATE = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
@@ -29,7 +28,7 @@ def test_nothing_but_the_log_tells_when_a_round_was_released(federation, overrid
     for path in directory.rglob("*.sqlite"):
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as ledger:
             texts[path.name] = "\n".join(ledger.iterdump())
-    assert len(texts) >= 6 and len(DATE.findall(texts.pop(LOG))) == 6  # it begins, four rounds, it ends
+    assert len(texts) >= 6 and len(DATE.findall(texts.pop(RunFile.LOG))) == 6  # it begins, four rounds, it ends
     assert {name: len(found) for name, text in texts.items() if (found := DATE.findall(text))} == OVERALL
     for name, text in texts.items():
         moments = [float(number) for number in re.findall(r"\b\d{9,}\.?\d*\b", text)]
@@ -64,7 +63,7 @@ def test_every_process_counts_from_its_beginning_and_lines_cut_short_do_not(tmp_
     later = [("run begins", 30), ("round released", 31), ("run ended", 35)]
     events = [{"time": f"2026-01-01T00:00:{at:02d}.000+00:00", "event": event} for event, at in events + later]
     lines = [json.dumps(event) for event in events]
-    (tmp_path / LOG).write_text("\n".join([*lines[:5], lines[0][:20], *lines[5:]]) + "\n")
+    (tmp_path / RunFile.LOG).write_text("\n".join([*lines[:5], lines[0][:20], *lines[5:]]) + "\n")
     assert round_seconds(tmp_path) == [2.0, 5.0, 1.0]
     assert total_seconds(tmp_path) == 9.0 + 5.0
     assert round_seconds(tmp_path / "none") == [] and total_seconds(tmp_path / "none") == 0.0
