@@ -80,9 +80,9 @@ class Stream:
     def normals(self, count: int) -> NDArray[np.float64]:
         """Standard normals (count,) by the Box-Muller transform, float64, at most 9.5 in absolute value.
 
-        For directions, tests and simulations. What hides a record is added by `privacy.noise.noised`, since the last
-        bits of these numbers are those of floating-point functions: they depend on the processor and the builds of
-        numpy and torch, and could be used against the guarantee.
+        For directions, tests and simulations. What hides a record is added by `privacy.mechanisms.noised`, since the
+        last bits of these numbers are those of floating-point functions: they depend on the processor and the builds
+        of numpy and torch, and could be used against the guarantee.
         """
         normals = np.empty(count)
         for start in range(0, count, BLOCK):

@@ -1,4 +1,7 @@
-"""Starting a run for a person at a terminal: progress, interruption, failure, and what to do next."""
+"""Starting a run for a person at a terminal: progress, interruption, failure, what to do next.
+
+`print_run` is also what `fedsw show RUN` prints.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +93,8 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
     """Print what a run left: a panel, JSON, or with `quiet` its directory; its errors coded, or in their units.
+
+    Its epsilon is the summary's; `show ledger` and pages replay the ledger.
 
     LedgerReplaced if its ledger is older than its summary, or of another run.
     """

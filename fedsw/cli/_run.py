@@ -109,7 +109,7 @@ def run_command(
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
-    rehearse(chosen, rehearsed)
+    rehearse(chosen, rehearsed)  # two rounds on made-up records: the first releases of a process are these
 
     def start(observer: Observer) -> RunResult:
         with loading():

@@ -1,6 +1,7 @@
 """Records: data sets, tables and files, how cells are read and coded, and how records are spread over clients.
 
-`columns` are the kinds of columns and their declarations; `formats`, `containers`, `codes` and `blocks` read tables,
+`columns` are the kinds of columns and their declarations; `codes` finds a table and makes records of it (`read_table`),
+of cells that `formats`, `containers` and `blocks` read;
 `cells` and `distinct` look at what stands in them, `encoding` codes them, `made_up` draws others like them; `records`
 are what a client holds, `units` whose they are, `downloads` the files of shipped data sets.
 Names are imported when they are first used: whoever reads a column's declaration alone needs no tensor.

@@ -1,4 +1,4 @@
-"""Records as codes of their columns, and back: from drawn codes to the cells of a table."""
+"""Tables read as records (`read_table`, `find_table`), records as codes of their columns, and codes as cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ClientApp: a handler per message of `fedsw.federation.messages`, each a few lines over fedsw."""
+"""The ClientApp: a greeting is answered here, all else by the trust model (`fedsw.federation.trust.Sides.handlers`)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _spent(node: Node, context: Context) -> float:
 
 
 def _answer(exchange: AnyExchange) -> Handler:
-    """Answer an exchange as the trust model does that this node agreed to."""
+    """Answer an exchange by the `handlers` of the agreed trust model's `Sides`, which its `serves` names."""
 
     def answer(message: Message, context: Context) -> Message:
         model = greeted(exchange, context).task.experiment.privacy.model

@@ -258,7 +258,7 @@ def laplace_noised(vector: Tensor, scale: float, stream: Stream) -> Tensor:
     """`vector` (n,) + Laplace noise of scale b (density exp(-|x| / b) / 2b), to the nearest multiple of a step g.
 
     Guarantee: the result (n,) has the law of round((v + b Z) / g) g with Z exactly Laplace of scale 1, computed in
-    exact arithmetic from the float64 numbers v and b; g is `gaussian.spacing(b)`. It is a function of v + b Z that
+    exact arithmetic from the float64 numbers v and b; g is `spacing(b)`. It is a function of v + b Z that
     reads nothing else of v, so that a v that moves by at most Delta in l1 norm is released with pure epsilon Delta / b,
     for the bits of the result and without any delta (docs/guarantees/grid.md).
 

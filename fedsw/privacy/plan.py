@@ -82,7 +82,7 @@ class Plan(Short):
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in every coordinate of a release."""
+        """Standard deviation of noise for the planned batch; a round has its own, which `release.release` computes."""
         return self.multiplier * self.sensitivity.value
 
     @property

@@ -285,8 +285,8 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
 
     Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
     that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
-    grid (`noise.noised`). The value's bound is for the neighbours of plan and ledger, whose accountant takes the noise.
-    What stays public is what the value's sensitivity says.
+    grid (`mechanisms.noised`). The value's bound is for the neighbours of plan and ledger, whose accountant takes the
+    noise. What stays public is what the value's sensitivity says.
 
     BudgetExhausted if it would exceed the ledger's epsilon, AlreadySpent if this round and attempt are in the ledger,
     ValueError if the value states no charges, value, plan and ledger differ in relation, noise, accountant or in being

@@ -18,6 +18,7 @@ from simulations.papers.store import read, write
 from simulations.papers.work import make, pieces_of, planned_otherwise
 
 RESULTS = Path(__file__).parents[2] / "simulations" / "papers" / "results"
+MOST_ROUNDS = 500
 TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
 
 
@@ -77,12 +78,16 @@ def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["rll", "spf", "rr", "rco", "sketches"])
 def test_what_is_stored_is_planned_so_today(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One seed of every point; data sets that are not here are left out, and said."""
+    """One seed of every point of at most so many rounds, since noise for more takes minutes to calibrate."""
     folder = os.environ.get("FEDSW_DATA")
     if folder is None:
         pytest.skip("FEDSW_DATA is not set: the papers' data sets are not here")
     monkeypatch.setenv("FEDSW_DATA", folder)
-    pieces = pieces_of((figure for figure in chosen(list(figures())) if figure.paper == paper), seeds=1)
+    pieces = [
+        piece
+        for piece in pieces_of((figure for figure in chosen(list(figures())) if figure.paper == paper), seeds=1)
+        if isinstance(piece.what, Cell) and piece.what.experiment.training.rounds <= MOST_ROUNDS
+    ]
     assert any(read(RESULTS, piece.key) is not None for piece in pieces)
     absent = work.without_data(pieces)
     assert planned_otherwise(RESULTS, [piece for piece in pieces if piece.key not in absent]) == {}

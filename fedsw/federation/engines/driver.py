@@ -98,7 +98,7 @@ def run(
     Raises:
         LimitReached: if the run does not fit below the account's limit; nothing was spent.
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
-        ValueError, FederationError: see `federation.server.federation.federate`; what was released stays in the folder.
+        ValueError, FederationError: see `fedsw.federation.server._federation.federate`; what was released is kept.
     """
     _require_known(engine)
     _require_reachable(engine, metrics)

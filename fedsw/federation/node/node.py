@@ -1,4 +1,4 @@
-"""A node at work: its batch, its outputs, its clipped contribution."""
+"""A node at work: its batch, its outputs, its clipped contribution; `joining` makes it of a client's records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ServerApp and the loop of a run."""
+"""The ServerApp (`app`) and the loop of a run (`_federation.federate`)."""

@@ -98,6 +98,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, present)
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
+    # privacy.epsilon becomes sigma/Delta of a round here (by privacy.plan.calibrated), with moments or without.
     shared = shares(task.experiment, rate=rate, delta=delta, device=task.accounting_device)
     return Plan.of(
         task,

@@ -1,4 +1,4 @@
-"""Budgets of releases besides the rounds, and what they leave for the rounds.
+"""From `privacy.epsilon` to noise multipliers (`shares`): of rounds, with moments or without, and of releases beside.
 
 Moments before the rounds cost all records of training; sums over records that were kept out, these records alone.
 """

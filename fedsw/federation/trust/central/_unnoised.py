@@ -1,4 +1,4 @@
-"""Trust models `central` and `none` at a client: the outputs and the contribution of a fresh batch, WITHOUT NOISE."""
+"""Trust models `central` and `none` at a client: handlers of its messages, WITHOUT NOISE, which `rounds` adds."""
 
 from __future__ import annotations
 

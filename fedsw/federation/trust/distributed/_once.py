@@ -1,4 +1,7 @@
-"""Trust model `distributed` where a sum leaves once: masked sums of moments, of a sketch, and over kept records."""
+"""Trust model `distributed` where a sum leaves once: masked sums of moments, of a sketch, and over kept records.
+
+At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of `masked_round` among them.
+"""
 
 from __future__ import annotations
 

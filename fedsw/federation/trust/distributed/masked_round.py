@@ -1,4 +1,7 @@
-"""Trust model `distributed` in rounds at a site: a table of its batch, and the batch's contribution."""
+"""Trust model `distributed` in rounds at a site: a table of its batch, and the batch's contribution.
+
+`masked_rounds` is the server's side; `site` charges and masks.
+"""
 
 from __future__ import annotations
 

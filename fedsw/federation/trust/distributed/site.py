@@ -103,7 +103,8 @@ def checked(node: Node, request: Asked, context: Context, state: State, agree: C
 def masked(here: Answering[A], bounded: Bounded, name: str, request: Asked, sent: Mapping[str, bytes]) -> Tensor:
     """The site's numbers (y,): its share of noise, rounded to the common grid, and its mask for this very request.
 
-    What else all sites are sent alike is in the mask: masks cancel only where it is the same.
+    Noise and mask are added at the door (`release_share`), for what `charged` has paid. What else all
+    sites are sent alike is in the mask: masks cancel only where it is the same.
     """
     node = here.node
     digested: dict[str, bytes | str | int] = {
