@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.progress import Progress
 from rich.text import Text
 
 from fedsw._tools.text import number, upward
@@ -105,6 +104,8 @@ def _on_records(
 @contextmanager
 def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
     """A bar that counts the tries of a search that is free."""
+    from rich.progress import Progress
+
     with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
         task = progress.add_task("trying settings on public twins", total=total)
         yield lambda tried: progress.advance(task)

@@ -81,6 +81,11 @@ class Plan(Short):
         return worst(self.sensitivities)
 
     @property
+    def ratio(self) -> str:
+        """Name of the noise multiplier, as the ratio that it is under the plan's mechanism."""
+        return MECHANISMS.get(self.mechanism).ratio
+
+    @property
     def sigma(self) -> float:
         """Standard deviation of noise for the planned batch; a round has its own, which `release.release` computes."""
         return self.multiplier * self.sensitivity.value

@@ -61,7 +61,7 @@ DECIDES = {
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_columns": VALIDATED,
-    "experiment/compatibility.py:_unread_by_task": VALIDATED,
+    "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
     "experiment/sections/_privacy.py:_accountants": "names that may be asked for; others are refused",
     "experiment/sections/_privacy.py:Privacy._consistent": "every relation but one is refused",

@@ -12,7 +12,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
-from fedsw.federation.messages import OUTPUTS, SUM
+from fedsw.federation.messages import GRADIENTS, OUTPUTS, SUM
 from fedsw.federation.node._answered import FIRST, LAST, AlreadyAnswered, Answered
 from fedsw.federation.server._federation import Job, federate
 from fedsw.federation.server._lost import Remembered, largest_rates, lost_attempts
@@ -267,15 +267,15 @@ def test_a_client_refuses_an_attempt_that_it_has_answered(machines, tmp_path, ra
 def test_what_a_node_answered_outlives_it_and_each_exchange_is_answered_once(tmp_path):
     for place in (None, tmp_path / "state" / "answered.log"):
         memory: dict = {}
-        Answered(place, memory).note(OUTPUTS.kind, 12, 0)
-        Answered(place, memory).note("train.gradients", 12, 0)
-        Answered(place, memory).note(SUM.kind, 2, 0)
-        for kind, round_ in ((OUTPUTS.kind, 12), ("train.gradients", 12), (SUM.kind, 2), (OUTPUTS.kind, 2)):
+        Answered(place, memory).note(OUTPUTS, 12, 0)
+        Answered(place, memory).note(GRADIENTS, 12, 0)
+        Answered(place, memory).note(SUM, 2, 0)
+        for kind, round_ in ((OUTPUTS, 12), (GRADIENTS, 12), (SUM, 2), (OUTPUTS, 2)):
             with pytest.raises(AlreadyAnswered, match=f"round {round_}, attempt 0"):
                 Answered(place, memory).note(kind, round_, 0)
         assert Answered(place, memory).all().tolist() == [[12, 0, FIRST], [12, 0, LAST], [2, 0, LAST]]
     place.write_bytes(place.read_bytes() + b"13 0")  # cut short by a machine that died
-    Answered(place, {}).note(SUM.kind, 13, 1)
+    Answered(place, {}).note(SUM, 13, 1)
     assert Answered(place, {}).all().tolist()[-1] == [13, 1, LAST]
 
 

@@ -52,5 +52,7 @@ def test_each_answer_leads_to_a_trust_model_that_gives_what_is_to_come_out():
     assert len(chosen) == 6
     for sums, product, name in chosen:
         model = trust_model(name, sketch=product == "table")
-        assert (model.masked, model.local) == (sums == "masked", sums != "server") and model.noised
-        assert model.sketched if product == "table" else model.gradients
+        assert bool(model.masks) == (sums == "masked") and model.fixed_epsilon is None
+        assert model.by_ledgers(server="server", clients="client") == ("server" if sums == "server" else "client")
+        assert model.by_release(rounds="model", once="table") == ("table" if product == "table" else "model")
+        assert product == "table" or model.by_gradients(released=True, others=False)

@@ -25,7 +25,6 @@ from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.moments.moments_budget import PUBLIC
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting.selection import Selection
-from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
@@ -283,7 +282,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     neighbours = f"replacement of {replaced}{within(experiment, drawn)}{apart}"
     words = (
         f"{_promise(plan, epsilon)} ({kind}{neighbours}) of {what}, "
-        f"{MECHANISMS.get(plan.mechanism).ratio} = {plan.multiplier:.4g}"
+        f"{plan.ratio} = {plan.multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if plan.task.objective.word == "stated":

@@ -105,8 +105,11 @@ def test_without_a_penalty_one_block_of_moments_holds_the_records_of_all_groups(
     ("change", "words"),
     [
         ({"data": {"source": "adult"}}, "inputs of data.source 'adult' are not declared"),
-        ({"model": {"kind": "additive", "inputs": "centred"}}, "model.inputs is set"),
-        ({"model": {"kind": "logistic", "knots": 7}}, "model.knots is set"),
+        (
+            {"model": {"kind": "additive", "inputs": "centred"}},
+            "model.inputs is 'centred', which model.kind 'additive' does not read",
+        ),
+        ({"model": {"kind": "logistic", "knots": 7}}, "model.knots is 7, which model.kind 'logistic' does not read"),
     ],
 )
 def test_what_an_additive_model_cannot_take_is_refused_with_the_remedy(change, words, persons):

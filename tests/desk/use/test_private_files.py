@@ -63,7 +63,7 @@ def test_findings_and_their_figures_are_private(tmp_path):
 
 def test_a_state_folder_is_its_operator_s(tmp_path):
     config = {"state-dir": str(tmp_path / "srv" / "state"), "own-data": 1}
-    Answered.of(config, 0, "run", {}).note(SLICES.kind, 1, 0)
+    Answered.of(config, 0, "run", {}).note(SLICES, 1, 0)
     assert list((tmp_path / "srv" / "state").glob("answered-*.log")) and not open_below(tmp_path)
 
 

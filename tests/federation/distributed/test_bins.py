@@ -79,7 +79,7 @@ def test_no_other_number_makes_the_weighed_errors_less():
 @pytest.mark.parametrize(("size", "multiplier"), [(1500, 3.3), (200, 3.3), (10_000, 20.0)])
 def test_the_chosen_number_costs_little_more_than_the_best_one(size, multiplier):
     """Errors of the mean of 30 whole gradients against exact ranks, with Jacobians that share a direction."""
-    batch, draw, goal, rounds = (size, size), torch.Generator().manual_seed(0), TASK.objective, 30
+    batch, draw, goal, rounds = (size, size), torch.Generator().manual_seed(0), TASK.objective.between_groups(), 30
     directions = TASK.all_directions(1, 0)
     bound = budget.bound_of(TASK, batch, [1.0])
     squares = [torch.rand((size, 1), generator=draw, dtype=torch.float64).square() for _ in range(2)]

@@ -226,7 +226,7 @@ def settings(case: Case) -> dict[str, Any]:
         "name": "neighbours",
         "data": {"source": "object", "columns": case.columns},
         "training": {"rounds": 2, "learning_rate": 0.05, "batch_fraction": batch},
-        "slicing": {"directions": 6},
+        **({} if case.task.get("objective", {}).get("task") == "synthesis" else {"slicing": {"directions": 6}}),
         "federation": {"clients": CLIENTS, "timeout": 20.0},
         "privacy": {"trust": case.trust, "epsilon": epsilon, "delta": 1e-5},
         "seed": 7 if case.seeded else None,

@@ -202,9 +202,12 @@ def test_what_takes_a_tasks_facts_is_settled_when_it_is_loaded():
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (("model.arguments.width=3",), "arguments are for a model of your own"),
+        (("model.arguments.width=3",), "model.arguments is .*, which model.kind 'logistic' does not read"),
         (("objective.arguments.width=3",), "arguments are for a task of your own"),
-        (("model.kind=own:build", "model.hidden=[3]"), "takes model.arguments: write it there"),
+        (
+            ("model.kind=own:build", "model.hidden=[3]"),
+            "model.hidden is .*, which model.kind 'own:build' does not read",
+        ),
         (("model.kind=own:build", "model.arguments.when=1979-05-27"), "an argument of type date"),
         (("model.kind=own:build", "model.arguments.width=inf"), "an argument of type float is no finite number"),
         (("objective.task=clustering",), "Input should be 'adaptation'.*or 'module:name' for a task of your own"),
