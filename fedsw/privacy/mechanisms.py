@@ -1,4 +1,7 @@
-"""Noise that hides one record: how much a budget needs; Gaussian and Laplace noise on a grid, exact in every bit."""
+"""Noise that hides one record: Gaussian and Laplace noise on a grid, exact in every bit; scales for one release.
+
+The noise multiplier of many rounds is made by `fedsw.privacy.plan.calibrated`.
+"""
 
 from __future__ import annotations
 

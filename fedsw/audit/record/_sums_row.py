@@ -1,4 +1,4 @@
-"""Runs that release counts and sums over records kept out of training: their one row, its sensitivity, its noise."""
+"""Check every row's noise against its sensitivity, by the formulas of its law, and its rate; kept records, too."""
 
 from __future__ import annotations
 

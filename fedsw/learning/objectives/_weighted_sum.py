@@ -25,7 +25,8 @@ class Objective:
     """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
 
     A penalty between groups has the groups as cells, or pairs (class, group); one to a sample has all private records
-    as one cell. What differs between them is asked of `parts`, one for each penalty.
+    as one cell. What differs between them is asked of `parts`, one for each penalty. It has no
+    model: `fedsw.Objective` (`fedsw.runs.single.objective`) holds one with a model.
     """
 
     penalties: tuple[Penalty, ...]

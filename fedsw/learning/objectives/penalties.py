@@ -1,4 +1,9 @@
-"""Penalties that a user composes: between groups, within classes, to a prior or a public sample, by weight."""
+"""Penalties that a user composes: between groups, within classes, to a prior or a public sample, by weight.
+
+Settings find them by `fedsw.experiment.penalty_names.PENALTIES`; `fedsw.learning.tasks.compared` makes them. Bounds are
+added up in `_weighted_sum`, planned for in `fedsw.runs.single.training_plan` and `fedsw.federation.trust.round_plan`,
+and written again in `fedsw.audit.record._bounds_again`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The ledger of a run: every charge is on disk before anything that it pays for is released."""
+"""The ledger of a run: every charge is on disk before anything that it pays for is released.
+
+The columns of a row are those of `charges.as_row`; `_journal` chains and appends it.
+"""
 
 from __future__ import annotations
 

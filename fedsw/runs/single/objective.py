@@ -1,4 +1,4 @@
-"""Secret batches of fixed size, without replacement, by stratum: what amplification by sampling rests on."""
+"""`Objective`, a task loss and penalties on one machine, with its clipped gradient; `Batch`, a secret sample."""
 
 from __future__ import annotations
 
