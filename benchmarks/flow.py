@@ -31,7 +31,7 @@ from fedsw.mathematics.transport.flow import Slices, draw_stored, flow_step
 from fedsw.mathematics.transport.sliced import sliced_w2
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.accounting.epsilons import gaussian_epsilon
-from fedsw.privacy.release import Part, Uncounted, pay, release_paid
+from fedsw.privacy.release import NoLedger, Part, pay, release_paid
 from fedsw.privacy.slices import DirectionStream, fresh_slices, unprotected_slices
 
 RESULT = Path(__file__).parent / "results" / "flow.json"
@@ -66,7 +66,7 @@ def flow(row: Row, records: Tensor, *, particles: int, steps: int, seed: int) ->
             return unprotected_slices(records, directions.draw(2, k))
         slices = fresh_slices(records, radius=RADIUS, k=k, scheme="orthogonal", directions_stream=directions)
         part = Part("slices", 2 * RADIUS, row.sigma)
-        paid = pay(Uncounted(), 1, 0, [Charge("records", 1.0, 2 * RADIUS)], row.sigma, [part])
+        paid = pay(NoLedger(), 1, 0, [Charge("records", 1.0, 2 * RADIUS)], row.sigma, [part])
         return slices.released(release_paid(slices.bounded, paid, part.name, noise))
 
     store = [release(STORED)] if row.algorithm == "stored" else []

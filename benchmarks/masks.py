@@ -17,7 +17,7 @@ from fedsw._tools.randomness import Stream
 from fedsw._tools.text import table
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.masks import MaskKey, Share, digest_of, shared_step
-from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_share
+from fedsw.privacy.release import Bounded, NoLedger, Part, pay, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
@@ -38,7 +38,7 @@ def measure(sites: int, numbers: int) -> dict[str, float]:
     mask = own.mask(others, digest_of({"round": 1}), numbers)
     masked = time.process_time()
     part = Part("sum", 1.0, 1.0)
-    paid = [pay(Uncounted(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
+    paid = [pay(NoLedger(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
     share = Share(1, sites, shared_step(1.0, sites, [1] * sites), 10.0)
     bounded = Bounded(torch.zeros(numbers, dtype=torch.float64), Sensitivity(1.0, "any"))
     started = time.process_time()

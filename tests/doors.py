@@ -11,12 +11,12 @@ from fedsw.mathematics.transport.flow import Slices
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.local_release import RecordRelease
 from fedsw.privacy.mechanisms import MECHANISMS
-from fedsw.privacy.release import Bounded, Part, Uncounted, pay, release_paid
+from fedsw.privacy.release import Bounded, NoLedger, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
 
 
-class Unaccounted(Uncounted):
+class Unaccounted(NoLedger):
     """A ledger that takes everything."""
 
     def spend(self, round, attempt, charges, sigma):

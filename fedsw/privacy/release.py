@@ -31,7 +31,7 @@ _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 
 
 class Spends(Protocol):
-    """The ledger that pays for a release: a `fedsw.privacy.accounting.Ledger`, or `Uncounted`."""
+    """The ledger that pays for a release: a `fedsw.privacy.accounting.Ledger`, or `NoLedger`."""
 
     @property
     def accountant(self) -> str | None:
@@ -53,7 +53,7 @@ class Spends(Protocol):
         """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
 
 
-class Uncounted:
+class NoLedger:
     """A ledger that takes every charge and counts none, for values of made-up or public records: nobody pays."""
 
     accountant = mechanism = relation = nominal = None

@@ -18,7 +18,7 @@ from fedsw.experiment.preset_rules import Numbers
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.release import Uncounted, release
+from fedsw.privacy.release import NoLedger, release
 from fedsw.runs.evaluation.quality import quality_of_classes, quality_of_numbers
 from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import Objective
@@ -101,7 +101,7 @@ def trained(
     records = replace(twins, features=problem.inputs(twins).float())
     for batch in noisy.batches(records):
         problem.prepared(model, trainer.theta)
-        trainer.step(release(objective.gradient(model, batch, clip), noisy, Uncounted()).value)
+        trainer.step(release(objective.gradient(model, batch, clip), noisy, NoLedger()).value)
     return _score(problem, problem.prepared(model, trainer.model), held_out)
 
 

@@ -138,10 +138,10 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
     assert found == {
         ("privacy/accounting/_ledger.py", "Ledger"),
         ("privacy/release.py", "Spends"),
-        ("privacy/release.py", "Uncounted"),
+        ("privacy/release.py", "NoLedger"),
     }
-    uses = {path.name for path in PACKAGE.rglob("*.py") if "Uncounted" in path.read_text(encoding="utf-8")}
-    assert uses == {"release.py", "forecast.py"}
+    uses = {path.name for path in PACKAGE.rglob("*.py") if "NoLedger" in path.read_text(encoding="utf-8")}
+    assert uses == {"release.py", "_forecast.py"}
 
 
 def test_noise_costs_what_can_be_learnt():

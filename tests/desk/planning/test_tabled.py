@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment
 from fedsw.learning.moments import budget_split as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.release import Uncounted, release
+from fedsw.privacy.release import NoLedger, release
 from fedsw.runs.single.training_plan import plan
 from tests.desk.planning.test_forecast import FEW
 from tests.desk.planning.test_preset import SIZES, asked
@@ -68,10 +68,10 @@ def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves
     def pulled(bins: int, deviation: float) -> torch.Tensor:
         tabled = _objective(problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0))
         (batch,) = quiet.batches(twins)
-        return release(tabled.gradient(model, batch, clip), quiet, Uncounted()).value
+        return release(tabled.gradient(model, batch, clip), quiet, NoLedger()).value
 
     (batch,) = quiet.batches(twins)
-    true = release(exact.gradient(model, batch, clip), quiet, Uncounted()).value
+    true = release(exact.gradient(model, batch, clip), quiet, NoLedger()).value
     far = {bins: float((pulled(bins, 0.0) - true).norm() / true.norm()) for bins in (64, 65536)}
     assert far[65536] < 0.02 < far[64]
     assert float((pulled(64, 50.0) - true).norm() / true.norm()) > 2 * far[64]
