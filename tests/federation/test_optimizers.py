@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -93,9 +95,13 @@ def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_pat
     second, state = Trainer(START, settings), checkpoint.load(tmp_path)
     assert state is not None and state.round == 0 and state.last.round == 3
     second.restore(state)
+    third = Trainer(START, settings)  # of a whole state of round 3, with nothing to step along again
+    third.restore(copy.deepcopy(first.state()))
     for vector in VECTORS[3:]:
         first.step(vector)
         second.step(vector)
+        third.step(vector)
+    assert torch.equal(third.theta, second.theta) and torch.equal(third.model, second.model)
     assert torch.equal(second.theta, expected[-1]) and torch.equal(first.model, second.model)
 
 

@@ -123,7 +123,7 @@ def noise(
 ) -> Noise:
     """Standard deviations of one attempt's noise, at the sensitivity of the worst cell that the client holds.
 
-    Sizes are records of every cell in the batch of the whole federation, of which `own` are the client's, on k
+    Sizes are records of every cell in the batch of the whole federation, of which `own_sizes` are the client's, on k
     directions of that spread.
     """
     bound = SLACK * worst(
