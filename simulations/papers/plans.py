@@ -26,11 +26,15 @@ _CLOSE = 1e-3
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a run is planned with: noise multiplier, and sensitivities and sampling rates by stratum."""
+    """What a run is planned with: noise multiplier, and sensitivities and sampling rates by stratum.
+
+    Where they are ``scaled`` the run puts released moments into its clips, and sensitivities are known up to a factor.
+    """
 
     multiplier: float
     sensitivities: Mapping[str, float]
     rates: Mapping[str, float]
+    scaled: bool = False
 
 
 def planned(experiment: Experiment) -> Numbers:
@@ -39,7 +43,8 @@ def planned(experiment: Experiment) -> Numbers:
     Raises:
         FileNotFoundError: if its data are not here. ExperimentError, FederationError: if it cannot be run today.
     """
-    problem = Problem.from_experiment(settled(experiment))
+    ready = settled(experiment)
+    problem = Problem.from_experiment(ready)
     records, clients = load_dataset(experiment).train, experiment.federation.clients
     owner = owners(records, experiment.partition, clients)
     held = np.stack([np.bincount(owner[rows], minlength=clients) for rows in problem.cells_of(records)], axis=1)
@@ -48,6 +53,7 @@ def planned(experiment: Experiment) -> Numbers:
         plan.multiplier,
         {name: bound.value for name, bound in zip(plan.strata, plan.sensitivities, strict=True)},
         dict(zip(plan.strata, plan.rates, strict=True)),
+        scaled=bool(ready.privacy.moments),
     )
 
 
@@ -68,7 +74,7 @@ def differences(then: Numbers, now: Numbers) -> Iterator[str]:
     if not _alike(then.multiplier, now.multiplier):
         yield f"noise multiplier {then.multiplier:.6g}, {now.multiplier:.6g} today"
     for name, before, after in (
-        ("sensitivity", then.sensitivities, now.sensitivities),
+        ("sensitivity", _alone(then, now), _alone(now, now)),
         ("sampling rate", then.rates, now.rates),
     ):
         if before.keys() != after.keys():
@@ -77,6 +83,12 @@ def differences(then: Numbers, now: Numbers) -> Iterator[str]:
         for stratum, value in before.items():
             if not _alike(value, after[stratum]):
                 yield f"{name} of {stratum} {value:.6g}, {after[stratum]:.6g} today"
+
+
+def _alone(numbers: Numbers, now: Numbers) -> Mapping[str, float]:
+    """Sensitivities, or where they are known up to a factor their ratios to the largest."""
+    largest = max(numbers.sensitivities.values(), default=0.0) if now.scaled else 1.0
+    return {stratum: value / (largest or 1.0) for stratum, value in numbers.sensitivities.items()}
 
 
 def _alike(one: float, other: float) -> bool:
