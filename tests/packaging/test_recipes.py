@@ -44,6 +44,7 @@ NEAR = (
 )
 NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/desk/use/test_stored_code.py")
 NEAR += ("tests/laws/test_unknown_names.py", "tests/laws/test_docstrings.py", "tests/experiment/test_names.py")
+NEAR += ("tests/laws/test_house.py",)
 
 
 @pytest.mark.slow
