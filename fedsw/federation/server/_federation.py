@@ -182,7 +182,8 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     if run.new:
         directory.write_config(job.experiment, job.engine, run.selection)
     directory.keep_name(run.name)
-    for open_ledger in run.trust.by_ledgers(server=[_ledger], clients=[]):
+    open_ledger = run.trust.by_ledgers(server=_ledger, clients=None)
+    if open_ledger is not None:
         context.ledger = open_ledger(directory, run.plan, state, run.selection, resume=job.resume)
         directory.forgotten = job.engine == "inprocess"
     budget.limit(run.ledger)
@@ -192,8 +193,9 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
         if run.ledger is not None:
             refused.callback(run.ledger.close)
-        for require in run.trust.by_release(rounds=[recovery.require_no_gap], once=[]) if job.resume else []:
-            require(directory, state, run.ledger)
+        require_no_gap = run.trust.by_release(rounds=recovery.require_no_gap, once=None)
+        if job.resume and require_no_gap is not None:
+            require_no_gap(directory, state, run.ledger)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
     context.earlier = _earlier(run)
@@ -230,7 +232,8 @@ def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) 
     log.info("run begins", extra=telemetry.event("run begins", **about))
     for who in run.lost:
         log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
-    for restore in run.trust.by_release(rounds=[_restore], once=[]) if run.job.resume else []:
+    restore = run.trust.by_release(rounds=_restore, once=None)
+    if run.job.resume and restore is not None:
         restore(run, state)
 
 
