@@ -22,12 +22,14 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.run_files import (
+    FORMATS,
     RUN_NAME,
     RunFile,
     found_json,
     jsonable,
     read_json,
     read_lines,
+    require_format,
     require_plain_files,
     write_json,
 )
@@ -66,7 +68,12 @@ class RunDirectory:
     def write_config(self, experiment: Experiment, engine: str, selection: Selection | None = None) -> None:
         """Store the experiment as it runs, the engine it runs on, that it begins now, and what it is selected by."""
         begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        content = {"engine": engine, "begun": begun, "experiment": experiment.model_dump(mode="json")}
+        content: dict[str, Any] = {
+            "format": FORMATS[-1],
+            "engine": engine,
+            "begun": begun,
+            "experiment": experiment.model_dump(mode="json"),
+        }
         if selection is not None:
             content["selection"] = selection.as_dict()
         write_json(self.path / RunFile.CONFIG, jsonable(content))
@@ -84,6 +91,7 @@ class RunDirectory:
             raise FileNotFoundError(
                 f"no run at {self.path}: it has no {RunFile.CONFIG}; give the folder that `fedsw run` printed"
             )
+        require_format(raw, path)
         try:
             experiment, engine = parse_experiment(raw["experiment"]), str(raw["engine"])
         except (ValueError, LookupError, TypeError, AttributeError) as fault:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw._tools import files
-from fedsw._tools.text import json_text, nearest
+from fedsw._tools.text import json_text, nearest, shown
 from fedsw.data.columns.declaration import Columns
 from fedsw.runs.group_names import Names, names_of_plan
 
@@ -104,6 +104,19 @@ KEPT_BACK = (
 )
 """Files that no copy has: the log, which says when; locks and agreements, which say of which process; what an
 account or single clients know; and card, page and entry, which are written anew from the rest."""
+
+
+FORMATS = (0, 1)
+"""Formats of a run's folder that are read; the last is written. A config.json from before they were written has 0."""
+
+
+def require_format(config: dict[str, Any], path: Path) -> None:
+    """Raise ValueError if a config.json says a format that a newer version wrote, or none at all."""
+    if (format_ := config.get("format", 0)) not in FORMATS or isinstance(format_, bool):
+        raise ValueError(
+            f"{path} has format {shown(repr(format_))}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: "
+            "a newer version wrote the folder; use that version"
+        )
 
 
 def client_ledgers(directory: Path) -> list[Path]:

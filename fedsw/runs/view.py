@@ -16,7 +16,15 @@ from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.commands import command_for
 from fedsw.runs.group_names import Names, names_of_plan
-from fedsw.runs.run_files import RunFile, found_json, read_json, read_lines, require_plain_files, round_seconds
+from fedsw.runs.run_files import (
+    RunFile,
+    found_json,
+    read_json,
+    read_lines,
+    require_format,
+    require_plain_files,
+    round_seconds,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,6 +143,7 @@ def read_run(directory: Path) -> RunView:
     config = read_json(directory / RunFile.CONFIG)
     if config is None:
         raise ValueError(f"{directory} is not a run: it has no {RunFile.CONFIG}")
+    require_format(config, directory / RunFile.CONFIG)
     experiment = parse_experiment(config.get("experiment", {}))
     plan = found_json(directory / RunFile.PLAN)
     return RunView(

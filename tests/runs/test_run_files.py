@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from fedsw.audit.record._folder import read_folder
 from fedsw.cli.app import main
 from fedsw.runs import run_files as files
 from fedsw.runs.directory import RunDirectory
@@ -126,3 +127,16 @@ def test_every_file_of_a_run_may_leave_or_is_kept_back(tmp_path):
     left = {path.name for path in (tmp_path / "run1").iterdir()}
     of_others = {"clients", f"{files.RunFile.LEDGER}.lock"}
     assert {name for name in left if not name.startswith("checkpoint")} <= named | of_others
+
+
+@pytest.mark.parametrize("read", [read_run, lambda folder: RunDirectory(folder).read_config(), read_folder])
+def test_a_folder_of_the_last_two_formats_is_read_and_a_newer_one_is_refused(finished, read):
+    config = finished / files.RunFile.CONFIG
+    content = json.loads(config.read_text())
+    assert content.pop("format") == 1
+    config.write_text(json.dumps(content))
+    read(finished)  # from before formats were written
+    for other in (2, "1", None, True):
+        config.write_text(json.dumps(content | {"format": other}))
+        with pytest.raises(ValueError, match="and this version of fedsw reads 0 to 1"):
+            read(finished)

@@ -26,7 +26,7 @@ from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.recovery import is_running
-from fedsw.runs.run_files import require_plain_files
+from fedsw.runs.run_files import require_format, require_plain_files
 
 LAPLACE = "laplace"
 HELD_OUT = "held out"
@@ -317,6 +317,7 @@ def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:
     config = _json(directory / "config.json")
     if config is None or not isinstance(config.get("experiment"), Mapping):
         raise ValueError(f"{directory} is not a run: it has no config.json with an experiment")
+    require_format(config, directory / "config.json")
     require_plain_files(directory)
     if is_running(directory):
         raise ValueError(

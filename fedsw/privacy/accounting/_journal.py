@@ -31,6 +31,9 @@ CREATE TRIGGER rows_stay BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'rows a
 CREATE TRIGGER rows_remain BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'rows are final'); END;
 """
 
+FORMATS = (0, 1)
+"""Formats of a journal that are read; the last is written. Files from before formats were written have 0."""
+
 _BYTES = 128
 """Length of a remembered head, whatever its number: it is written over in one write."""
 
@@ -208,7 +211,13 @@ class Journal:
             self._lock = None
 
     def _require_schema(self) -> None:
-        """Refuse a file with other tables, views or triggers than ours: their statements would run here."""
+        """Refuse a newer format, and other tables, views or triggers than ours: their statements would run here."""
+        [(format_,)] = self._query("PRAGMA user_version")
+        if format_ not in FORMATS:
+            raise LedgerDamaged(
+                f"{self.path} has format {format_}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: a "
+                "newer version wrote it. Use that version; nothing was spent."
+            )
         statements = {str(name): statement for name, statement in self._query(_STATEMENTS)}
         if other := sorted(
             name for name in statements.keys() | _ours().keys() if statements.get(name) != _ours().get(name)
@@ -274,6 +283,7 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
     try:
         database.execute("PRAGMA synchronous = OFF")  # until it has its name, nobody counts on it
         database.executescript(f"BEGIN;{_SCHEMA}")
+        database.execute(f"PRAGMA user_version = {FORMATS[-1]}")
         database.execute("INSERT INTO header VALUES (?, ?)", (body, hashlib.sha256(body.encode()).hexdigest()))
         database.execute("COMMIT")
         database.execute("PRAGMA journal_mode = WAL")

@@ -231,3 +231,18 @@ def test_a_key_is_written_once(path):
     assert journal.rows() == [{"a": 1}]
     journal.append("0/1", {"a": 2})
     journal.close()
+
+
+@pytest.mark.parametrize(("format_", "reads"), [(0, True), (1, True), (2, False), (-1, False)])
+def test_a_ledger_of_the_last_two_formats_is_read_and_a_newer_one_is_refused(path, format_, reads):
+    create(path).close()
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        database.execute(f"PRAGMA user_version = {format_}")
+    database.close()
+    if reads:
+        with Ledger.open(path) as ledger:
+            assert ledger.spend(1, 0, CHARGE, 5.0) is None or ledger.epsilon() > 0
+    else:
+        with pytest.raises(LedgerDamaged, match=f"has format {format_}, and this version of fedsw reads 0 to 1"):
+            Ledger.open(path)
