@@ -1,4 +1,4 @@
-"""docs/results.md from the JSON of the benchmarks; every number in it comes from there.
+"""The three pages of results from the JSON of the benchmarks; every number in them comes from there.
 
     python -m benchmarks.report [--keep runs/compare/<task>/<time> ...]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,61 +23,60 @@ from simulations.papers.study import read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "results.md"
+DOCS = ROOT / "docs"
+MODELS, GENERATORS, RUNNING = (DOCS / name for name in ("results.md", "results-generators.md", "results-running.md"))
 
 HEAD = """# Results
 
-For whoever asks how good models are under a guarantee. Written by `python -m benchmarks.report` from the JSON under
-`benchmarks/results/`; no measured number is typed by hand. Each section says how many seeds it has, whether sampling and noise are secret or *nominal* (seeded: what is shown is an effect,
-and nobody is protected), and how settings were chosen. "Seeds" are those of data and initialisation. Metrics are on held-out
-records, outside the guarantee. Every row's epsilon is for the release of one run alone: a table of runs on the same
-records composes, and so do the runs that settings were tuned on.
+For whoever asks how good models are under a guarantee. Written by `python -m benchmarks.report` from `benchmarks/results/`, as are [generators and synthetic tables](results-generators.md)
+and [clipping, engines, faults](results-running.md). *Nominal* is seeded: an effect is shown, and nobody is protected. Metrics are of held-out records, outside the guarantee. Every
+ε is for the release of one run alone: runs on the same records compose, those that settings were tuned on too.
+"""
+
+GENERATORS_HEAD = """# Results: generators and synthetic tables
+
+For whoever wants made-up records. Written by `python -m benchmarks.report`, as [results](results.md) are, which says how to read them.
+"""
+
+RUNNING_HEAD = """# Results: clipping, engines, faults
+
+For whoever runs it. Written by `python -m benchmarks.report`, as [results](results.md) are, which says how to read them. Times beside other tools: [performance](performance.md).
 """
 
 PAPERS = """
 ## The papers, figure by figure
 
-`python -m simulations.papers --all`, then `python -m benchmarks.report`. A page for each paper has its figures: {pages}. Here are the
-rows that ours or the paper's settings shall reach; the fourth column is the paper's method at its settings, shortened where
-the page says so, *best* is ours at the same (epsilon, delta). Seeds: one where no deviation is given. How settings were
+`python -m simulations.papers --all`. A page for each paper: {pages}. *Best* is ours at the same (ε, δ); one seed where no deviation is given. How settings were
 chosen is on each page; those of `sketches/images` by the accuracy on MNIST's held-out images.
 """
 
 SYNTHETIC = """
 ## Fair classification, synthetic data
 
-`python -m benchmarks.frontiers --only synthetic`. Statistical parity, 4 clients, 30 000 records, T = 500, a tenth of every
-group a round, delta = 0.1/n, five seeds, secret; `auto` is the bound fedsw ships, `paper` that of RLL, Theorem 4.1. Outputs are centred at 1/2
-(M = 1/2), C = 2, L = 1, learning rate 0.5, the last half of the iterates is averaged; settings were chosen on other draws
-of the same public law.
+`python -m benchmarks.frontiers --only synthetic`. Parity, 4 clients, 30 000 records, 500 rounds of a tenth of every group, δ = 0.1/n, five seeds, secret; `auto` is the bound fedsw
+ships, `paper` that of RLL, Theorem 4.1. Outputs centred at 1/2 (M = 1/2), C = 2, L = 1, rate 0.5, the last half of the iterates averaged; chosen on other draws of the same public law.
 """
 
 RLL = """
 ## The same with the paper's clips
 
-`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring and no averaging, five seeds, secret: where the bound decides more. The
-learning rate is 0.5, as above, and the accountant exact; with the paper's rate of 0.05 and its accountant it is
-`python -m simulations.papers rll/fig12`.
+`python -m benchmarks.frontiers --only rll`. C = 5, M = L = 1, no centring, no averaging, five seeds, secret, rate 0.5, the accountant exact; with the paper's rate of 0.05 and its
+accountant: `python -m simulations.papers rll/fig12`.
 """
 
 ADULT = """
 ## Adult, by sex
 
-`python -m benchmarks.frontiers --only adult`. Ten seeds, secret. epsilon = 1, delta = 1/n^2, 33 916 training and 11 306 test records; DP-FERMI
-(Lowy, Gupta, Razaviyayn 2023) reports (error, demographic-parity violation) of (0.1604, 0.1417) and (0.1663, 0.0983) at
-epsilon = 1 on its own encoding. Encoding, clips, learning rate and both alphas were tuned on the training part only, by
-cross-validation, outside the guarantee; the test part was looked at with the chosen settings. The spread is over runs, not
-over test samples (whose standard error is about 0.0035, more than the margin in error: "match or beat" is the claim). What
-was seen of the test part before these runs: prototypes of these settings were scored on it once, and two earlier encodings
-were, without effect on a choice; the cross-validation that alpha = 0.375 was interpolated from was completed after that.
+`python -m benchmarks.frontiers --only adult`. Ten seeds, secret; ε = 1, δ = 1/n², 33 916 training and 11 306 test records. DP-FERMI (Lowy, Gupta, Razaviyayn 2023) reports (error, violation)
+of (0.1604, 0.1417) and (0.1663, 0.0983) at ε = 1 on its own encoding. Ours was tuned by cross-validation on the training part, outside the guarantee; of the test part, prototypes of these settings
+and two earlier encodings were scored once, without effect on a choice. The spread is over runs; the standard error of the test sample, 0.0035, is more than the margin in error: "match or beat" is
+the claim.
 """
 
 _CLIPPING = (
     "objective", "inputs", "hidden", "plain", "clipped", "materialised", "clipped / plain", "of medians",
     "materialised / plain", "difference",
 )  # fmt: skip
-
-_SKETCHES = ("synthetic_tables", "one_message")
 
 CLAIMS = ((0.2, 0.1604, 0.1417), (0.375, 0.1663, 0.0983))
 
@@ -87,33 +87,60 @@ def main() -> None:
     arguments.add_argument("--keep", type=Path, nargs="*", default=[], metavar="DIR", help="folders of comparisons")
     for folder in arguments.parse_args().keep:
         sections.keep_comparison(folder, RESULTS)
-    page = [HEAD, *_papers()]
-    runs = _load("frontiers")
+    _write(MODELS, [HEAD, *_papers(), *_frontiers(), _comparison("ring")])
+    _write(GENERATORS, [GENERATORS_HEAD, *_generators()])
+    _write(RUNNING, [RUNNING_HEAD, *_running()])
+
+
+def _write(page: Path, parts: Iterable[str]) -> None:
+    page.write_text("\n".join(part for part in parts if part).rstrip() + "\n", encoding="utf-8")
+
+
+def _frontiers() -> list[str]:
+    stored = _load("frontiers") or {"runs": []}
+    parts = []
     for part, text in (("synthetic", SYNTHETIC), ("rll", RLL), ("adult", ADULT)):
-        own = [run for run in (runs or {"runs": []})["runs"] if run["row"].startswith(f"{part}:")]
-        if own:
-            page += [text, _frontier(own), _points(own) if part == "adult" else ""]
-    if runs:
-        page.append(_machine(runs["machine"]))
-    for name, title in (("clipping", "Cost of clipping"), ("engines", "Engines")):
-        stored = _load(name)
-        if stored:
-            page += [f"\n## {title}\n", _clipping(stored) if name == "clipping" else _engines(stored)]
-    for path in sorted(RESULTS.glob("compare-*.json")):
-        page.append(sections.comparison(json.loads(path.read_text(encoding="utf-8"))))
-    for module, names in ((sketch_sections, _SKETCHES), (sections, ("entropic", "flow", "noise", "deployed"))):
-        for name in names:
-            if stored := _load(name):
-                page += [getattr(module, name)(stored), _machine(stored["machine"])]
+        if runs := [run for run in stored["runs"] if run["row"].startswith(f"{part}:")]:
+            parts += [text, _frontier(runs), _points(runs) if part == "adult" else ""]
+    return [*parts, _machines({"frontiers": stored})] if parts else []
+
+
+def _generators() -> list[str]:
+    measured = {
+        name: stored for name in ("one_message", "synthetic_tables", "entropic", "flow") if (stored := _load(name))
+    }
+    parts = []
+    for name, stored in measured.items():
+        module = sketch_sections if hasattr(sketch_sections, name) else sections
+        parts.append(getattr(module, name)(stored))
+    return [*parts, _machines(measured)]
+
+
+def _running() -> list[str]:
+    measured = {name: stored for name in ("clipping", "engines", "noise", "deployed") if (stored := _load(name))}
+    titles = {"clipping": ("Cost of clipping", _clipping), "engines": ("Engines", _engines)}
+    parts = []
+    for name, stored in measured.items():
+        if name in titles:
+            title, written = titles[name]
+            parts += [f"\n## {title}\n", written(stored)]
+        else:
+            parts.append(getattr(sections, name)(stored))
     broken = _load("chaos") or {}
     for kind, section in (
         ("inprocess", sections.chaos),
         ("deployed", sections.chaos_deployed),
         ("masked", sections.chaos_masked),
     ):
-        if stored := broken.get(kind):
-            page += [section(stored), _machine(stored["machine"])]
-    PAGE.write_text("\n".join(part for part in page if part).rstrip() + "\n", encoding="utf-8")
+        if kind in broken:
+            parts.append(section(broken[kind]))
+            measured[f"chaos, {kind}"] = broken[kind]
+    return [*parts, _comparison("fair-classification"), _machines(measured)]
+
+
+def _comparison(task: str) -> str:
+    stored = _load(f"compare-{task}")
+    return sections.comparison(stored) if stored else ""
 
 
 def _papers() -> list[str]:
@@ -167,10 +194,9 @@ def _spread(values: list[float], digits: int) -> str:
 
 def _clipping(stored: dict[str, Any]) -> str:
     text = (
-        f"`python -m benchmarks.clipping` (RLL, Table 5: n = {stored['n']}, k = {stored['k']}, d = {stored['d']}), "
-        f"{stored['repeats']} interleaved turns; times are the best turn in milliseconds, ratios to plain autodiff. "
-        "`target`: n records against public points; `groups`: two groups of n/2. The materialised column forms every "
-        "Jacobian with `vmap(jacrev)`; the last column is the relative difference of its gradient to ours."
+        f"`python -m benchmarks.clipping` (RLL, Table 5: n = {stored['n']}, k = {stored['k']}, d = {stored['d']}): the best of "
+        f"{stored['repeats']} interleaved turns in milliseconds, ratios to plain autodiff. *Materialised* forms every "
+        "Jacobian (`vmap(jacrev)`); the last column is its gradient's relative difference to ours."
     )
     lines = []
     for row in stored["rows"]:
@@ -180,7 +206,7 @@ def _clipping(stored: dict[str, Any]) -> str:
         difference = f"{row['difference_to_materialised']:.0e}"
         lines.append([*shape, *times, *(f"{ratio:.2f}" for ratio in ratios), difference])
     worst = f"Worst ratio of exact clipping to plain autodiff: {stored['worst']:.2f}."
-    return "\n\n".join([text, markdown_table(_CLIPPING, lines), worst]) + "\n" + _machine(stored["machine"])
+    return "\n\n".join([text, markdown_table(_CLIPPING, lines), worst])
 
 
 def _engines(stored: dict[str, Any]) -> str:
@@ -205,14 +231,11 @@ def _engines(stored: dict[str, Any]) -> str:
         }
     text = f"`python -m benchmarks.engines`, {stored['clients']} clients, {stored['rounds']} rounds of fair-classification."
     shown = markdown_table(("what", "measured"), list(rows.items()))
-    return f"{text}\n\n{shown}\n" + _machine(stored["machine"]) + _earlier_engines(stored)
+    return f"{text}\n\n{shown}\n" + _earlier_engines(stored)
 
 
 def _earlier_engines(stored: dict[str, Any]) -> str:
-    text = (
-        "\n\nEvery time it was run since the file keeps them. In process is computation and Ray's time is polling, so the "
-        "ratio is also the machine's: of who else uses its cores.\n\n"
-    )
+    text = "\n\nEvery time it was run. In process is computation, Ray's time is polling: the ratio is also the machine's.\n\n"
     lines = []
     for each in (*stored["earlier"], stored):
         runs, loop = each["inprocess_runs"], each.get("plain_loop_ms")
@@ -232,9 +255,17 @@ def _earlier_engines(stored: dict[str, Any]) -> str:
     return text + markdown_table(headings, lines)
 
 
-def _machine(machine: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return f"\n*{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}; {machine['date']}.*"
+def _machines(measured: dict[str, dict[str, Any]]) -> str:
+    """A table of where and when each benchmark was measured."""
+    rows = []
+    for name, stored in measured.items():
+        machine = stored["machine"]
+        versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
+        hardware = (
+            f"{machine['processor']}, {machine['cores']} cores; Python {machine['python'].split()[0]}, {versions}"
+        )
+        rows.append((name, machine["date"][:16].replace("T", " "), hardware))
+    return "\n## Machines\n\n" + markdown_table(("benchmark", "when", "machine and versions"), rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sections of docs/results.md about generators that learn from a sketch, from their JSON."""
+"""Sections of docs/results-generators.md about generators that learn from a sketch, from their JSON."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from fedsw._tools import text
 _TABLES = {
     "adult": (
         "Synthetic tables of Adult",
-        "33 916 private records, and 9 306 that are tested on. 2 000 others of the held-out records are declared public: "
-        "numbers are cut at their quantiles, for every method alike. Steps of our network and its parts, how many rows of "
-        "chances are moved and at what rate were chosen on the first seed by these scores on the held-out records; when "
-        "they stop, and the tree's settings, are from theory.",
+        "33 916 private records, 9 306 tested on, 2 000 others public: numbers are cut at their quantiles for every method. "
+        "Our network's steps, parts, and rows of chances were chosen on the first seed **by these scores**.",
     ),
     "communities": (
         "Synthetic tables of census figures",
-        "1 396 communities of the United States (Communities and Crime, the table of census figures at hand besides Adult), "
-        "and 598 that are tested on: eight figures of the 1990 census in eight equal bins, the first of them halved four times, the group, and whether "
-        "violent crimes are above the median that the set's documentation states. Few records: what is learnt at small ε is "
-        "mostly noise. No setting was chosen on this table.",
+        "1 396 communities (Communities and Crime), 598 tested on: eight census figures in eight equal bins, the group, and "
+        "whether violent crimes are above the documented median. No setting was chosen on it.",
     ),
 }
 _LEARNT = {
@@ -37,7 +33,6 @@ _SHIPPED = ["generator=auto"]
 """The settings of `fedsw synthesize`."""
 _BELOW = -1e-3
 """A distance, noise taken off, that tells of noise that was learnt."""
-_WORDS = {True: "ahead", False: "behind"}
 _Key = tuple[int, str, float | None, tuple[str, ...], str]
 """Public records, method, epsilon, settings and relation."""
 _MEASURED = {
@@ -52,7 +47,7 @@ _MEASURED = {
 
 def synthetic_tables(stored: dict[str, Any]) -> str:
     """What classifiers learn from synthetic tables and how far their marginals are from real ones, table by table."""
-    return "\n".join(
+    return SYNTHETIC_TABLES.format(theirs=_settings(stored["rows"])) + "\n".join(
         _of_table(title, about, [row for row in stored["rows"] if row["table"] == name])
         for name, (title, about) in _TABLES.items()
         if any(row["table"] == name for row in stored["rows"])
@@ -70,17 +65,11 @@ def _of_table(title: str, about: str, rows: Sequence[dict[str, Any]]) -> str:
     headings = ("learnt from", "a record is", "ε", *_MEASURED.values(), "processor seconds", "seeds")
     return "\n".join(
         [
-            f"\n## {title}\n",
-            f"`python -m benchmarks.synthetic_tables`: δ = 1e-9, nominal. {about} Classifiers learn from as many made-up rows "
-            "as there are private records and are tested on real ones; one-way and two-way are mean total variations to "
-            "these, in the codes of the columns, where the real private records show what sampling alone leaves. Mean and "
-            "spread over the seeds; the tables are public.\n",
-            f"{_THEIRS}{_settings(groups)}\n",
+            f"\n### {title}\n",
+            f"{about}\n",
             text.table(headings, lines),
-            *(
-                f"\n{sentence}"
-                for sentence in [*_goals(title, whole), *_verdicts(whole), *_overfitted(whole), *_missing(groups)]
-            ),
+            _beside(whole),
+            *(f"\n{sentence}" for sentence in [*_goals(title, whole), *_overfitted(whole), *_missing(groups)]),
             *(
                 f"\n{_named(key, public)}, {_RELATION[key[4]]}, ε = {text.upward(key[2])}: did not end within {each['stopped_after_minutes']:g} minutes."
                 for key, found in groups
@@ -88,7 +77,7 @@ def _of_table(title: str, about: str, rows: Sequence[dict[str, Any]]) -> str:
                 if "stopped_after_minutes" in each
             ),
             *(
-                ["\nOther settings of ours, and without public records, where numbers have sixteen equal bins:\n"]
+                ["\nOther settings of ours; without public records numbers have sixteen equal bins:\n"]
                 + [text.table(headings, [_line(*pair, public) for pair in others])]
                 if others
                 else []
@@ -98,29 +87,29 @@ def _of_table(title: str, about: str, rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-_THEIRS = (
-    "MST and AIM are their authors' programs (github.com/ryan112358/mbi) on the same columns and bins, ρ by their own "
-    "`cdp_rho`. As they are run, ε is about one record that is *added or removed*. Ours is about one that is *replaced*, "
-    "which is the stronger promise: for the rows that say so, ρ is divided by 2.2 (AIM) or 8/3 (MST), as a replacement costs "
-    "Gaussian noise on a marginal twice the ρ (an L2 distance of √2, not 1) and a choice by L1 error four times (2, not 1). "
-)
+SYNTHETIC_TABLES = """
+## Synthetic tables
+
+`python -m benchmarks.synthetic_tables`: δ = 1e-9, nominal. Classifiers learn from as many made-up rows as there are private records, and are tested on real ones. One-way and two-way are
+mean total variations to these: the real records show what sampling alone leaves. Mean and spread over the seeds.
+
+MST and AIM are their authors' programs (github.com/ryan112358/mbi) on the same columns and bins, ρ by their own `cdp_rho`. As they are run, a record is *added or removed*; ours is *replaced*,
+the stronger promise. Where they say *replaced*, ρ is divided by 2.2 (AIM) or 8/3 (MST), for what a replacement costs. {theirs}
+"""
+"""How both tables were measured."""
 
 
-def _settings(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> str:
+def _settings(rows: Sequence[dict[str, Any]]) -> str:
     """What AIM ran with, and by which versions."""
-    measured = [row for (_, method, *_), found in groups if method in ("aim", "mst") for row in found if "rho" in row]
+    measured = [row for row in rows if row["method"] in ("aim", "mst") and "rho" in row]
     if not measured:
-        return "They were not run."
-    changed = sorted({each for row in measured if row["method"] == "aim" for each in row["settings"]})
-    smaller = "so that it ends on two cores that others use: its authors want 80 MB for comparisons"
-    named = f", but {', '.join(changed)}, {smaller}" if changed else ""
+        return "MST and AIM were not run."
+    changed = sorted({setting for row in measured if row["method"] == "aim" for setting in row["settings"]})
+    named = f", but {', '.join(changed)}, so that it ends (its authors want 80 for comparisons)" if changed else ""
     largest = max((row["model_mb"] for row in measured if "model_mb" in row), default=0.0)
     commits = ", ".join(sorted({row["commit"] for row in measured}))
     versions = ", ".join(f"{name} {version}" for name, version in measured[-1]["versions"].items())
-    return (
-        f"AIM's settings are its program's (all pairs of columns, models of at most 80 MB, 16 rounds a column){named}. Its "
-        f"largest model had {largest:.2g} MB. Commit {commits}; {versions}."
-    )
+    return f"AIM's settings are its program's{named}; its largest model had {largest:.2g} MB. Commit {commits}; {versions}."
 
 
 _GOALS = {"logistic_accuracy": 0.838, "logistic_auc": 0.888, "boosting_accuracy": 0.855, "boosting_auc": 0.912}
@@ -141,35 +130,38 @@ def _goals(title: str, groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> l
     return [f"Goals of `sketch` at ε = 1: {', '.join(said)}."]
 
 
-def _verdicts(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
-    """Where ours is ahead of each other method and where behind it, by means, at every epsilon."""
-    found = []
+def _beside(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> str:
+    """By how much the mean of ours is above each other method's at every epsilon; bold where ours is behind."""
+    lines = []
     ours = {key[2]: rows for key, rows in groups if key[1] == "sketch" and list(key[3]) == _SHIPPED}
     for (_, method, epsilon, _, relation), rows in groups:
         if method not in ("mst", "aim") or epsilon not in ours:
             continue
-        better: dict[bool, list[str]] = {True: [], False: []}
-        for name, title in _MEASURED.items():
+        cells = []
+        for name in _MEASURED:
             gain = statistics.mean(row[name] for row in ours[epsilon]) - statistics.mean(row[name] for row in rows)
-            better[(gain > 0) != (name in ("one_way", "two_way"))].append(f"{title} ({gain:+.3f})")
-        results = "; ".join(f"{word} in {', '.join(better[way])}" for way, word in _WORDS.items() if better[way])
-        found.append(
-            f"`sketch` beside {_LEARNT[method]}, {_RELATION[relation]}, ε = {text.upward(epsilon)}: {results}."
-        )
-    return found
+            ahead = (gain > 0) != (name in ("one_way", "two_way"))
+            cells.append(f"{gain:+.3f}" if ahead else f"**{gain:+.3f}**")
+        lines.append([_LEARNT[method], _RELATION[relation], text.upward(epsilon), *cells])
+    if not lines:
+        return ""
+    headings = ("`sketch` less", "a record is", "ε", *_MEASURED.values())
+    return "\nOurs less theirs, by means; **bold** where ours is behind:\n\n" + text.table(headings, lines)
 
 
 def _overfitted(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
     """Where our generator is much nearer to its sketch than records are: it learnt the noise."""
-    found = []
+    nearer = []
     for key, rows in groups:
         distances = [row["from"][row["from"]["kind"]] for row in rows if "from" in row]
         if distances and statistics.mean(distances) < _BELOW:
-            found.append(
-                f"At ε = {text.upward(key[2] or 0)} the generator of `{key[1]}` learnt noise in its steps: its squared distance to "
-                f"the sketch, noise taken off, is {statistics.mean(distances):.2g}, where that of records is 0."
-            )
-    return found
+            nearer.append(f"{statistics.mean(distances):.2g} (`{key[1]}`, ε = {text.upward(key[2] or 0)})")
+    if not nearer:
+        return []
+    return [
+        "The generator learnt noise: its squared distance to the sketch, noise taken off, is 0 of records and "
+        f"{', '.join(nearer)} of its rows."
+    ]
 
 
 def _missing(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str]:
@@ -251,10 +243,9 @@ def one_message(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## One message beside rounds\n",
-            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10, each row at the settings that its figure had when this was timed, and at the rounds of the table, which for the other generators are more than their figures have; "
-            f"{stored['rounds']} rounds were measured after warm-up and are extrapolated to all, with what happens once. A round of a "
-            "sketch is a step of its generator and sends nothing. Minutes are the processor's, server and clients "
-            "together, on one thread.\n",
+            f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10; {stored['rounds']} rounds were measured "
+            "and extrapolated to the table's, with what happens once. A round of a sketch is a step of its generator and "
+            "sends nothing. Minutes of processor, server and clients together, one thread.\n",
             text.table(headings, rows),
             f"\nGoal: a sketch takes at least {FEWER} times fewer bytes and minutes: {verdict}.",
         ]

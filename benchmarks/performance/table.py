@@ -22,8 +22,8 @@ names another unit; the spread of the turns is in the JSON. A goal was set befor
 stays in the table. `python -m benchmarks.performance NAME` measures one of them again.
 """
 _NOTHING = "\nNo benchmark has been run yet.\n"
-_HEADINGS = ("benchmark", "what", "against", "ours", "other", "ratio", "goal", "met")
-_CURVES = ("benchmark", "what", "sizes and seconds", "exponent", "goal", "met")
+_HEADINGS = ("benchmark", "what", "against", "ours", "other", "ratio", "goal", "met", "why, or note")
+_CURVES = ("benchmark", "what", "sizes and seconds", "exponent", "goal", "met", "note")
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -36,8 +36,8 @@ def page(folder: Path = RESULTS) -> str:
     stored = load(folder)
     if not stored:
         return _HEAD + _NOTHING
-    parts = [_HEAD, _summary(stored), "", comparisons(stored), _of_gpu(stored), *_unfinished(stored), _missed(stored)]
-    parts += [_remarks(stored), _curves(stored), _machines(stored)]
+    parts = [_HEAD, _summary(stored), "", comparisons(stored), _of_gpu(stored), *_unfinished(stored)]
+    parts += [_curves(stored), _machines(stored)]
     return "\n".join(part for part in parts if part is not None).rstrip() + "\n"
 
 
@@ -49,7 +49,15 @@ def comparisons(stored: dict[str, dict[str, Any]]) -> str:
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
     unit = row.get("unit", "")
     measured = [_figure(row["ours"], unit), _figure(row["other"], unit), _figure(row["ratio"])]
-    return [_link(name), row["what"], row["against"] or "–", *measured, row["goal"] or "–", _met(row)]
+    return [
+        _link(name),
+        row["what"],
+        row["against"] or "–",
+        *measured,
+        row["goal"] or "–",
+        _met(row),
+        row["note"] or "",
+    ]
 
 
 def _summary(stored: dict[str, dict[str, Any]]) -> str:
@@ -58,21 +66,6 @@ def _summary(stored: dict[str, dict[str, Any]]) -> str:
     unmeasured = sum(row["met"] is None for row in goals)
     rest = f"; {unmeasured} could not be measured here" if unmeasured else ""
     return f"{met} of {len(goals)} goals are met{rest}."
-
-
-def _missed(stored: dict[str, dict[str, Any]]) -> str | None:
-    missed = [(name, row) for name, row in _rows(stored) if row["goal"] and row["met"] is not True]
-    if not missed:
-        return None
-    lines = [f"- *{row['what']}* ({name}; {row['goal']}): {row['note']}" for name, row in missed]
-    return "\n".join(["\n## Goals that are not met, and why\n", *lines])
-
-
-def _remarks(stored: dict[str, dict[str, Any]]) -> str | None:
-    rest = [(name, row) for name, row in _rows(stored) if row["note"] and not (row["goal"] and row["met"] is not True)]
-    if not rest:
-        return None
-    return "\n".join(["\n## Notes\n", *(f"- *{row['what']}* ({name}): {row['note']}" for name, row in rest)])
 
 
 def _curves(stored: dict[str, dict[str, Any]]) -> str | None:
@@ -89,7 +82,7 @@ def _curve(name: str, row: dict[str, Any]) -> list[str]:
         sizes, seconds = curve["sizes"], curve["seconds"]
         pairs = [f"{_figure(size)}: {_figure(each)}" for size, each in zip(sizes, seconds, strict=True)]
         seen, fitted = f"{curve['over']}, {', '.join(pairs)}", exponent(sizes, seconds)
-    return [_link(name), row["what"], str(seen), f"{fitted:.2f}", row["goal"] or "–", _met(row)]
+    return [_link(name), row["what"], str(seen), f"{fitted:.2f}", row["goal"] or "–", _met(row), row["note"] or ""]
 
 
 def _is_curve(name: str, row: dict[str, Any]) -> bool:
@@ -115,13 +108,18 @@ def _unfinished(stored: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _machines(stored: dict[str, dict[str, Any]]) -> str:
-    """The machine of every benchmark; those of one machine and versions in one line."""
-    by_machine: dict[str, list[str]] = {}
-    for name, each in stored.items():
-        when = f"{name} ({each['machine']['date'][:16].replace('T', ' ')}, load {each['machine']['load']:.1f}, {each['seconds']:.0f} s)"
-        by_machine.setdefault(_machine(each["machine"]), []).append(when)
-    lines = [f"*{machine}: {', '.join(names)}.*" for machine, names in by_machine.items()]
-    return "\n## Machine\n\n" + "\n\n".join(lines)
+    """A table of the machine of every benchmark, and when it was measured there."""
+    rows = [
+        (
+            name,
+            benchmark["machine"]["date"][:16].replace("T", " "),
+            f"{benchmark['machine']['load']:.1f}",
+            f"{benchmark['seconds']:.0f}",
+            _machine(benchmark["machine"]),
+        )
+        for name, benchmark in stored.items()
+    ]
+    return "\n## Machines\n\n" + markdown_table(("benchmark", "when", "load", "seconds", "machine and versions"), rows)
 
 
 def _machine(machine: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ GENERATED = {
     "docs/reference/commands.md": "make reference",
     "docs/reference/messages.md": ".ci/reference.py",
     "docs/reference/settings.md": "make reference",
-    "docs/results.md": "benchmarks.report",
+    **dict.fromkeys(("docs/results.md", "docs/results-generators.md", "docs/results-running.md"), "benchmarks.report"),
     **dict.fromkeys(
         (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "sketches", "spf")), "simulations.papers"
     ),
@@ -130,6 +130,12 @@ def test_what_stands_between_marks_is_written_by_a_command_that_is_there_and_kno
         files = [Path(spec.origin)] if not spec.submodule_search_locations else Path(spec.origin).parent.glob("*.py")
         sources = " ".join(path.read_text(encoding="utf-8") for path in files)
         assert f"<!-- {name}: python -m {module} -->" in sources or "<!-- {name}: " in sources, (name, module)
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATED if name.startswith(("docs/results", "docs/performance"))])
+def test_a_page_of_results_is_tables_and_little_else(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert words("\n".join(line for line in text.splitlines() if not line.startswith("|"))) <= 500
 
 
 def test_every_test_that_a_page_names_is_there():
