@@ -38,6 +38,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     if kind is not None:
         yield from _of_protection(settings)
         yield kind.misfit(settings)
+        yield model_kind(settings.model.kind).misfit(settings)
     yield privacy.model.without_noise(privacy)
     yield privacy.model.misfit(settings)
     yield from _of_partition(settings)

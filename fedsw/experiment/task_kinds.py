@@ -1,7 +1,7 @@
-"""Facts of tasks and of kinds of models that an experiment is checked against; nothing here computes.
+"""Tasks and kinds of models by name, and what an experiment is checked against; nothing here computes.
 
-`TASKS` and `MODELS` are the registries of both. A task says in its `Facts` what it goes with and which settings it
-reads; a kind of model says in its `ModelKind` which settings of [model] it reads.
+`TASKS` and `MODELS` are the registries of both. A task says in its `Facts` what it goes with, which settings it reads
+and the `Role` of its model; a kind of model says in its `ModelKind` which roles it plays and how it is made of `Sizes`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ Answers = Literal["probability", "predicted", "code", "output"]
 
 _SHIPPED = "fedsw.learning.tasks.kinds"
 """The package of the shipped tasks, a file for each; the file's name is the task's."""
+_MODELS = "fedsw.learning.shipped_models"
+"""The module of the shipped kinds of models."""
+
+Role = Literal["predictor", "representation", "autoencoder", "generator", "synthesizer", "adaptor"]
+"""Parts that a model plays in a task: outputs of a record, codes, codes and the way back, samples of noise, samples of
+noise and a cell, or features that a public domain's are compared with."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,9 @@ class Facts:
     Strata of sampling follow from these facts and the penalty: the groups, the pairs (class, group) for equality of
     odds, or all records at once for a task with another side. They are public, so a task cannot choose its own.
 
-    The ``models`` and ``sources`` are shipped ones, the first model the one to begin with; one's own go with every
-    task. Its ``penalties`` follow from what it compares. The ``unit`` must lie in [0, 1], since outputs between 0 and 1
-    are compared with it. Private outputs are matched to the ``other_side``; None where groups are compared with each
+    Shipped models go with it that play its ``role``, and shipped ``sources``; one's own go with every task. Its
+    ``penalties`` follow from what it compares. The ``unit`` must lie in [0, 1], since outputs between 0 and 1 are
+    compared with it. Private outputs are matched to the ``other_side``; None where groups are compared with each
     other. The ``figures`` of its held-out arrays are named as in `fedsw.runs.report.plots.PICTURES`. Where it is
     ``sketched`` its records leave once, as a sum by label, before anything is learnt from them.
 
@@ -67,7 +73,7 @@ class Facts:
     (`fedsw.Task.answers`). Runs are compared and searched by how they are ``judged``; None where nobody knows.
     """
 
-    models: tuple[str, ...] = ("logistic", "additive", "mlp")
+    role: Role = "predictor"
     sources: tuple[str, ...] = ("synthetic", "files")
     target: Literal["class", "numbers", "any"] = "class"
     unit: Literal["targets", "features"] | None = None
@@ -79,6 +85,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         known: dict[str, tuple[str | None, ...]] = {
+            "role": get_args(Role),
             "target": ("class", "numbers", "any"),
             "unit": (None, "targets", "features"),
             "other_side": (None, "prior", "generator", "domain"),
@@ -92,6 +99,11 @@ class Facts:
     def comparison(self) -> Comparison:
         """The side that private outputs are compared with; a trust model must be able to compare it."""
         return "sketch" if self.sketched else self.other_side or "groups"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The shipped models that play its role, by name."""
+        return tuple(name for name, kind in MODELS.items() if self.role in kind.roles)
 
     @property
     def penalties(self) -> tuple[str, ...]:
@@ -200,16 +212,40 @@ def task_facts(name: str) -> Facts:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Numbers that a model is made for: inputs of a record, outputs, and classes or a sketch's cells.
+
+    Where a declared table is measured, ``codes`` are the ranges (first, end) of its columns' codes.
+    """
+
+    features: int
+    outputs: int
+    classes: int
+    codes: tuple[tuple[int, int], ...] = ()
+
+
+def _fits(settings: Any) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
 class ModelKind:
-    """Facts of a kind of model: the settings of [model] that it ``reads``, whether it takes square images, and more.
+    """How a kind of model is made of [model] and `Sizes`, the ``roles`` that it plays in tasks, and what differs.
+
+    Of [model] it ``reads`` these settings, of which a preset may have ``chosen`` some; ``misfit`` returns why settings
+    do not go with it, or None. A ``square`` one takes square images.
 
     ``points`` are moved by a flow, and no record passes through them, nor through what ``mixes`` a batch's samples.
     Where it is ``fixed``, a private record is compared as it is, and public ones are moved. A ``linear`` one is a layer
     without any other; one of ``columns`` takes what is declared of each column apart (`coded.Hats`). A ``critic`` is
-    trained beside one, and ``table`` rows are made by another. Of what it reads a preset may have ``chosen`` some.
+    trained beside one, and ``table`` rows are made by another. What a generator makes stands ``beside`` nothing, or
+    beside codes of classes as records do, or it says nothing about that. Outputs are of the ``dimension`` that their
+    task says, or that this tells of [model] and the data's `Shape`.
     """
 
-    reads: tuple[str, ...] = ()
+    make: Callable[[Any, Sizes], Any]
+    roles: tuple[Role, ...]
+    reads: tuple[str, ...]
     square: bool = False
     points: bool = False
     mixes: bool = False
@@ -218,44 +254,34 @@ class ModelKind:
     linear: bool = False
     columns: bool = False
     critic: bool = False
+    beside: Literal["nothing", "codes", "any"] = "nothing"
     chosen: tuple[str, ...] = ()
+    misfit: Callable[[Any], str | None] = _fits
+    dimension: Callable[[Any, Any], int] | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.roles) - set(get_args(Role)):
+            known = ", ".join(map(repr, get_args(Role)))
+            raise ValueError(f"a model's role is {sorted(unknown)[0]!r}; there are {known}")
+
+
+def _shipped_models() -> Any:
+    """The module of the shipped kinds, which imports what computes where a model is made."""
+    return importlib.import_module(_MODELS)
 
 
 def _own_model(reference: str) -> ModelKind:
-    """Facts of a model named as `module:name`: its settings are in model.arguments."""
+    """The entry of a model named as `module:name`, of which nothing is imported before one is made."""
     if not is_reference(reference):
         raise Unknown(f"{MODELS.unknown(reference)}; write module:name, as in 'my_package.my_module:build'")
-    return ModelKind(reads=("arguments", "latent", "inputs"))
+    entry: ModelKind = _shipped_models().OWN
+    return entry
 
 
-MODELS: Registry[ModelKind] = Registry("model.kind", ModelKind, custom=_own_model)
-"""The kinds of models; `fedsw.learning.tasks.needs` builds them."""
-_LAYERS = ("hidden", "activation")
-_CODED = ("latent", "code")
-for _name, _kind in {
-    "logistic": ModelKind(("inputs",), linear=True, chosen=("inputs",)),
-    "additive": ModelKind(("knots",), linear=True, columns=True, chosen=("knots",)),
-    "mlp": ModelKind((*_LAYERS, "inputs")),
-    "encoder-decoder": ModelKind((*_LAYERS, "latent", "inputs")),
-    "image-autoencoder": ModelKind(("latent", "inputs"), square=True),
-    "generator": ModelKind((*_LAYERS, "latent", "inputs")),
-    "dcgan": ModelKind((*_LAYERS, "latent", "inputs"), square=True, mixes=True),
-    "adversarial-dcgan": ModelKind((*_LAYERS, "latent", "inputs"), square=True, mixes=True, critic=True),
-    "particles": ModelKind((*_LAYERS, "particles", "latent", "inputs"), points=True),
-    "adaptor": ModelKind(("latent", "inputs"), square=True),
-    "image-generator": ModelKind((*_LAYERS, "latent", "inputs"), square=True),
-    "residual-generator": ModelKind((*_LAYERS, "latent", "inputs"), square=True),
-    "vector-generator": ModelKind((*_LAYERS, "latent", "inputs")),
-    "table-generator": ModelKind((*_LAYERS, "latent", "inputs"), table=True),
-    "transported-adaptor": ModelKind(("latent", "inputs"), square=True, fixed=True),
-    "published-adaptor": ModelKind(("latent", "inputs"), square=True),
-    "labelled-images": ModelKind((*_CODED, "inputs")),
-    "blocked-images": ModelKind((*_CODED, "inputs"), fixed=True),
-    "decoded-images": ModelKind(("latent", "inputs"), square=True),
-}.items():
-    MODELS.register(_name, _kind)
+MODELS: Registry[ModelKind] = Registry("model.kind", ModelKind, custom=_own_model, shipped=_shipped_models)
+"""The kinds of models by name."""
 
 
 def model_kind(name: str) -> ModelKind:
-    """Return the facts of a kind of model, shipped or named as `module:name`; `Unknown` lists the shipped ones."""
+    """Return a kind of model, shipped or named as `module:name`; `Unknown` lists the shipped ones."""
     return MODELS.get(name)

@@ -2,7 +2,7 @@
 
 `tasks` (an experiment's problem and its measures), `objectives` (penalties and their sensitivity), `moments` (sums of
 squares before the first round), `sketches` (sums of cosines by label, and generators fitted to them), `models`;
-`encoded` is data that a public network has encoded.
+`shipped_models` has an entry for each of them; `encoded` is data that a public network has encoded.
 """
 
-__all__ = ["encoded", "models", "moments", "objectives", "sketches", "tasks"]
+__all__ = ["encoded", "models", "moments", "objectives", "shipped_models", "sketches", "tasks"]

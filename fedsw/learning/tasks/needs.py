@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from fedsw.data.columns.declaration import ranges
 from fedsw.experiment import Experiment, ExperimentError, planned_releases
-from fedsw.experiment.own_objects import is_reference, load_object, named
-from fedsw.experiment.sections import BinSettings, Model, Sketch, SketchPart
+from fedsw.experiment.own_objects import is_reference
+from fedsw.experiment.sections import BinSettings, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
-from fedsw.experiment.task_kinds import MODELS, model_kind
-from fedsw.learning import models
-from fedsw.learning.models._image_networks import ResidualImages
-from fedsw.learning.models.labelled import ImageGenerator, VectorGenerator
-from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.experiment.task_kinds import Sizes, model_kind
 from fedsw.learning.sketches.from_settings import (
     FLOPS,
     NORMAL_SECONDS,
@@ -38,68 +30,22 @@ from fedsw.learning.sketches.from_settings import (
 from fedsw.learning.sketches.learnt import Learnt
 from fedsw.learning.tasks._coding import width_of
 from fedsw.learning.tasks.task import Task
-from fedsw.mathematics.transport.denoise import image_side
 
-_WIDE = (200, 200)
-"""Hidden layers of a generator that learns from a sketch, where none are given."""
 _SMALL = 2**20
 """Parameters that a model may have to be tried on one record as it is. Of a larger one the sizes alone are looked at,
 for which torch loads its compiler, and that takes seconds."""
 
 
-def build(spec: Model, features: int, outputs: int, classes: int) -> nn.Module:
-    """A freshly initialised model, the same for the same settings.
-
-    ``features`` are the numbers of a record (a generator's own inputs are `spec.latent`), ``outputs`` those that the
-    task asks for, ``classes`` their number, or that of a sketch's cells. ExperimentError if a user's own model cannot
-    be found or made.
-    """
-    if spec.kind in MODELS and not model_kind(spec.kind).table:
-        return _shipped(spec, features, outputs, classes)(seed=spec.seed)
-    return _own(spec, {"features": features, "outputs": outputs, "classes": classes, "seed": spec.seed})
-
-
-def _shipped(spec: Model, features: int, outputs: int, classes: int) -> Callable[..., nn.Module]:
-    kind, hidden, latent = spec.kind, spec.hidden, spec.latent
-    side, drawn, mlp = math.isqrt(features), math.isqrt(outputs), partial(models.mlp, activation=spec.activation)
-    if kind in ("image-generator", "residual-generator"):
-        made = ImageGenerator if kind == "image-generator" else ResidualImages
-        channels = (hidden[0], hidden[1]) if hidden else (32, 16)
-        return partial(made, image_side(features), classes, latent=latent, channels=channels)
-    if kind in ("labelled-images", "blocked-images"):
-        labelled = models.LabelledImages if kind == "labelled-images" else models.BlockedImages
-        side = math.isqrt(features - classes)
-        return partial(labelled, side, classes, weight=spec.code, latent=latent)
-    known: dict[str, Callable[..., nn.Module]] = {
-        "logistic": partial(models.logistic, features, outputs),
-        "additive": partial(models.logistic, features, outputs),
-        "mlp": partial(mlp, features, hidden, outputs),
-        "encoder-decoder": partial(models.EncoderDecoder, features, hidden, latent, activation=spec.activation),
-        "image-autoencoder": partial(models.ImageAutoencoder, side, latent),
-        "generator": partial(mlp, latent, hidden, outputs),
-        "dcgan": partial(models.DCGAN, drawn, latent, hidden),
-        "adversarial-dcgan": partial(models.AdversarialDCGAN, drawn, latent, hidden),
-        "particles": partial(models.Particles, spec.particles, outputs),
-        "vector-generator": partial(VectorGenerator, features, classes, latent=latent, hidden=hidden or _WIDE),
-        "adaptor": partial(models.Adaptor, side, latent, classes),
-        "transported-adaptor": partial(models.TransportedAdaptor, side, classes, latent),
-        "published-adaptor": partial(models.PublishedAdaptor, side, classes),
-        "decoded-images": partial(models.DecodedImages, side, latent),
-    }
-    return known[kind]
-
-
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
+    spec, make = experiment.model, model_kind(experiment.model.kind).make
     if not experiment.privacy.sketch:
-        return build(experiment.model, width_of(experiment, shape), outputs, shape.classes)
+        made: nn.Module = make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
+        return made
     cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
+    codes = () if coded is None else tuple(ranges(coded))
     try:
-        if coded is not None and not is_reference(experiment.model.kind):
-            spec = experiment.model
-            return TableGenerator(ranges(coded), cells, latent=spec.latent, hidden=spec.hidden or _WIDE, seed=spec.seed)
-        width = shape.features if coded is None else ranges(coded)[-1][1]
-        model = build(experiment.model, width, outputs, cells)
+        model: nn.Module = make(spec, Sizes(codes[-1][1] if codes else shape.features, outputs, cells, codes))
     except ExperimentError:
         raise
     except ValueError as fault:
@@ -111,45 +57,6 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
             "(fedsw.learning.models.labelled)"
         )
     return model
-
-
-def _own(spec: Model, offered: Mapping[str, int]) -> nn.Module:
-    """A model of the user's own, a copy of a module or what a function or class makes, the same wherever it is made."""
-    factory, name = load_object(spec.kind, what="model.kind"), named("model.kind", spec.kind)
-    if isinstance(factory, nn.Module):
-        if spec.arguments:
-            raise ExperimentError(f"model.arguments are given, and {name} is a module, made already")
-        return copy.deepcopy(factory)
-    if not callable(factory):
-        raise ExperimentError(
-            f"{name} is a {type(factory).__name__}; give an nn.Module, or a function or class that makes one"
-        )
-    arguments = {**_taken(factory, offered), **spec.arguments}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        try:
-            made = factory(**arguments)
-        except Exception as fault:  # the user's own code
-            raise ExperimentError(
-                f"{name} made no model of {arguments} ({type(fault).__name__}: {fault}); "
-                "model.arguments are what it is called with"
-            ) from fault
-    if not isinstance(made, nn.Module):
-        raise ExperimentError(f"{name} made a {type(made).__name__}; it must make an nn.Module")
-    return made
-
-
-def _taken(function: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return {}
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {
-        parameter.name: offered[parameter.name]
-        for parameter in parameters
-        if parameter.kind in named and parameter.name in offered
-    }
 
 
 GIB = 2.0**30

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, model_kind
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ class Adaptation(Task):
     """A classifier that learns from a public domain and works on a private one."""
 
     facts = Facts(
-        models=("adaptor", "transported-adaptor", "published-adaptor"),
+        role="adaptor",
         sources=("mnist", "usps", "files"),
         target="class",
         other_side="domain",
@@ -29,12 +28,9 @@ class Adaptation(Task):
     )
 
     def dimension(self, shape: Shape, model: Model) -> int:
-        """`model.latent`, or what the published network has."""
-        if model.kind != "published-adaptor":
-            return model.latent
-        from fedsw.learning.models import PublishedAdaptor
-
-        return PublishedAdaptor.features(math.isqrt(shape.features))
+        """`model.latent`, or what a network has that does not read it."""
+        own = model_kind(model.kind).dimension
+        return model.latent if own is None else own(model, shape)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Features (n, latent), the model's first output."""

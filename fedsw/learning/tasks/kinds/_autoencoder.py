@@ -21,7 +21,7 @@ class Autoencoder(Task):
     """The private sliced-Wasserstein autoencoder of RLL, Section 6; its prior is uniform in a ball."""
 
     facts = Facts(
-        models=("image-autoencoder", "encoder-decoder"),
+        role="autoencoder",
         sources=("digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         unit="features",

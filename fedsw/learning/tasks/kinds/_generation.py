@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts, Judged
+from fedsw.experiment.task_kinds import Facts, Judged, model_kind
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ class Generation(Task):
     """A generator of records, or points that move until they look like records."""
 
     facts = Facts(
-        models=(
-            *("generator", "dcgan", "adversarial-dcgan", "labelled-images", "blocked-images", "decoded-images"),
-            "particles",
-        ),
+        role="generator",
         sources=("ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
         other_side="generator",
@@ -35,8 +32,8 @@ class Generation(Task):
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """The number of features of a record, or of its blocks."""
-        blocked = model.kind == "blocked-images"
-        return shape.classes * (shape.features - shape.classes) if blocked else shape.features
+        blocks = model_kind(model.kind).dimension
+        return shape.features if blocks is None else blocks(model, shape)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The samples (n, p) themselves."""
@@ -71,8 +68,9 @@ class Generation(Task):
     def misfit(cls, settings: Settings) -> str | None:
         """A weight that leaves room for another loss."""
         alpha, data, model = settings.objective.alpha, settings.data, settings.model
-        labelled, cloud = model.kind in ("labelled-images", "blocked-images"), model.kind == "particles"
-        if not cloud and (labelled != (data.code is not None) or (data.code or model.code) != model.code):
+        beside = model_kind(model.kind).beside
+        unlike = (beside == "codes") != (data.code is not None) or (data.code or model.code) != model.code
+        if beside != "any" and unlike:
             return (
                 f"model.kind {model.kind!r} with model.code {model.code:g}, data.code {data.code}: 'labelled-images' "
                 "and 'blocked-images' make images with their classes, for records that have theirs beside them: give "

@@ -20,7 +20,7 @@ class Representation(Task):
     """Codes from which labels can be read off, and groups hardly."""
 
     facts = Facts(
-        models=("encoder-decoder",),
+        role="representation",
         sources=("synthetic", "adult", "files"),
         target="any",
         answers="code",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, model_kind
 from fedsw.learning.tasks.kinds._generation import MOST_POINTS, Generation
 from fedsw.learning.tasks.task import HeldOut
 
@@ -18,7 +18,7 @@ class Synthesis(Generation):
     """A class-conditional generator: what it makes of noise and a label looks like the records of that label."""
 
     facts = Facts(
-        models=("vector-generator", "image-generator", "residual-generator", "table-generator"),
+        role="synthesizer",
         sketched=True,
         sources=("synthetic", "adult", "ring", "gaussians", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="any",
@@ -50,25 +50,20 @@ class Synthesis(Generation):
 
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
-        """A table that is not declared or not generated as one, and hidden layers that the model does not have."""
-        model, table = settings.model, settings.sketch.kind == "table"
+        """A table that is not declared or not generated as one."""
+        model, table, kind = settings.model, settings.sketch.of_table, model_kind(settings.model.kind)
         if table and settings.data.columns is None:
             return (
                 f"sketch.kind 'table' writes declared columns as codes, and data.source {settings.data.source!r} has "
                 "none: declare [data.columns], or use kind 'gaussian'"
             )
-        if table != (model.kind == "table-generator") and not is_reference(model.kind):
+        if table != kind.table and not is_reference(model.kind):
             return (
                 f"model.kind {model.kind!r} with sketch.kind {settings.sketch.kind!r}: a 'table-generator' makes the "
                 "codes that a sketch of kind 'table' measures, and nothing else"
             )
         if table and settings.data.row_norm is not None:
             return "data.row_norm scales features, and sketch.kind 'table' measures codes of columns: leave it out"
-        if model.kind in ("image-generator", "residual-generator") and len(model.hidden) not in (0, 2):
-            return (
-                f"model.hidden is {list(model.hidden)}; model.kind {model.kind!r} has two layers of channels: give two "
-                "numbers, or none"
-            )
         return None
 
 
