@@ -17,6 +17,8 @@ from fedsw.cli._options import answer, changes_of, echo, require_writable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fedsw.desk.own_data.drifts import Drifts
+
 
 _Columns = list[str] | None
 _MEASURED = ("distance", "of these records", "of their populations", "differ")
@@ -245,6 +247,7 @@ def distance_command(
         bool, typer.Option("--by-column", help="Compare each declared column, the surest drift first.")
     ] = False,
     data_dir: options.DataDir = None,
+    other_people: options.OtherPeople = False,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
@@ -268,15 +271,18 @@ def distance_command(
         by_column=by_column,
         allow_modules=allow_module or (),
         data_dir=data_dir,
+        others=other_people,
     )
     lines = distances.plain()
     plain = {"directory": str(directory), "confidence": confidence, "columns" if by_column else "distances": lines}
     if distances.doubt:
         plain |= {"epsilon_of_reader": math.inf, "warning": distances.doubt}
-    answer(plain, lambda: _view(lines, distances.doubt, confidence, by_column=by_column), as_json=as_json)
+    if distances.word:
+        plain["word"] = distances.word
+    answer(plain, lambda: _view(lines, distances, confidence, by_column=by_column), as_json=as_json)
 
 
-def _view(lines: list[dict[str, Any]], doubt: str, confidence: float, *, by_column: bool) -> RenderableType:
+def _view(lines: list[dict[str, Any]], distances: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -289,7 +295,8 @@ def _view(lines: list[dict[str, Any]], doubt: str, confidence: float, *, by_colu
         named = [line[key] for key in ("one", "other", *["column"] * by_column)]
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (line["records"], line["populations"])]
         rows.append([*named, f"{line['distance']:.3f}", *intervals, "yes" if line["differ"] else "not shown"])
-    warning = [Text(doubt, style="bold red")] if doubt else []
+    warning = [Text(distances.doubt, style="bold red")] if distances.doubt else []
+    warning += [Text(distances.word)] if distances.word else []
     return Group(
         *warning,
         f"Distances of {subject}; all intervals hold together with {confidence:.1%}",

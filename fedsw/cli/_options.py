@@ -53,6 +53,12 @@ EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
+OtherPeople = Annotated[
+    bool,
+    typer.Option(
+        "--other-people", help="My word: rows of the named table that equal rows in --data-dir are of other people."
+    ),
+]
 AllowModule = Annotated[
     list[str] | None,
     typer.Option(

@@ -30,6 +30,7 @@ def plan_command(
     public_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to draw twins from.")
     ] = None,
+    other_people: options.OtherPeople = False,
     expect: Annotated[
         Literal["little", "some", "much"] | None,
         typer.Option(help="How much the columns tell of the target, where that is publicly known; else all three."),
@@ -68,7 +69,7 @@ def plan_command(
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
     if after_moments is not None:
-        if settings or overrides or epsilon or records or clients or data_dir or public_table or expect:
+        if settings or overrides or epsilon or records or clients or data_dir or public_table or other_people or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
         released = from_run(find_run(after_moments, runs), tuple(allow_module or ()))
         chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
@@ -87,7 +88,7 @@ def plan_command(
             status.update(f"training on public twins: {next(count)}")
 
         if table is None:
-            table, doubt = twins_table(chosen, public_table, expect)
+            table, doubt = twins_table(chosen, public_table, expect, others=other_people)
             assumed = "; ".join(filter(None, (assumed, doubt)))
         plan = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:

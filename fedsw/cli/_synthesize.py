@@ -53,6 +53,7 @@ def synthesize_command(
             "clients' files, else the card says ε = ∞ for its reader.",
         ),
     ] = None,
+    other_people: options.OtherPeople = False,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
     spreadsheet: options.Spreadsheet = False,
@@ -81,6 +82,8 @@ def synthesize_command(
     run: Path | None = Path(source)
     if not Path(source).is_dir():
         run = runs / source if is_run(runs / source) else None
+    if other_people and held_out is None:
+        raise ExperimentError("--other-people is a word about --held-out, and there is none: leave it out")
     if run is None:
         if held_out is not None:
             raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
@@ -105,7 +108,7 @@ def synthesize_command(
         require_writable(*outputs, force=force, read=files_of_run(run))
         table, other = learnt(run, allow_module or ()), None
         if held_out is not None:  # and no file that the stored experiment names itself
-            other = other_table(held_out, table.columns, data_dir, option="--held-out")
+            other = other_table(held_out, table.columns, data_dir, option="--held-out", others=other_people)
     _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
 
 

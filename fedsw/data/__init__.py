@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedsw.data.records import validate as validate
     from fedsw.data.records import within_reach as within_reach
     from fedsw.data.units import rows_in_common as rows_in_common
+    from fedsw.data.units import share_of_repeated_rows as share_of_repeated_rows
 
 _NAMES = {
     "codes": (
@@ -89,7 +90,7 @@ _NAMES = {
         "communities",
         "law_school",
     ),
-    "units": ("rows_in_common",),
+    "units": ("rows_in_common", "share_of_repeated_rows"),
 }
 _MODULES = (
     "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "made_up",

@@ -190,6 +190,15 @@ def rows_in_common(records: Records, others: Iterable[Records]) -> int:
     return sum(row in alike for row in _rows(records)) if alike else 0
 
 
+def share_of_repeated_rows(parts: Iterable[Records]) -> float:
+    """The share of all records that equal another one in features, group and target, whatever their ids."""
+    counts: Counter[bytes] = Counter()
+    for part in parts:
+        counts.update(_rows(part))
+    total = counts.total()
+    return sum(count for count in counts.values() if count > 1) / total if total else 0.0
+
+
 def _marks(records: Records) -> NDArray[np.uint64]:
     """A number of every record (n,), the same for equal ones; different ones seldom share it."""
     target = records.target.numpy()

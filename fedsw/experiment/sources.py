@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -196,13 +197,18 @@ def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequ
     if spec.shows_private_rows:
         _require_other_file(path, tables, what)
         return
-    require_file_apart(path, held_out, tables, spec.columns, what=what, where=where, private=private, remedy=_ALLOW)
+    about: dict[str, Any] = {"what": what, "where": where, "private": private, "remedy": _ALLOW}
+    require_file_apart(path, held_out, tables, spec.columns, others=spec.of_other_people, **about)
 
 
 _ALLOW = (
-    ". If these are different people whose rows happen to be equal, data.held_out_overlap = 'allow' goes on, and the "
-    "record then says epsilon = infinity for its reader"
+    ". If these are different people whose rows happen to be equal, say so with data.held_out_overlap = "
+    "'other-people': the guarantee stays, and the record says that it is your word. With 'allow' the run goes on "
+    "without that word, and the record says epsilon = infinity for its reader"
 )
+_UNLIKELY = 0.2
+"""Part of the rows that chance makes no equal ones of, and that are equal ones nevertheless, beyond which a word that
+they are other people's is not believed."""
 
 
 def require_file_apart(
@@ -215,11 +221,13 @@ def require_file_apart(
     where: str,
     private: Sequence[Records] | None = None,
     remedy: str = "",
+    others: bool = False,
 ) -> None:
     """Refuse a file that is one of the private tables, or shares rows or persons with one: what is shown has no noise.
 
-    The private records may have been read already. The refusal is itself an un-noised function of them, for whoever
-    owns both.
+    With `others`, somebody's word that equal rows are of other people, rows may be shared as often as private rows are
+    among themselves. The private records may have been read already. The refusal is itself an un-noised function of
+    them, for whoever owns both.
     """
     _require_other_file(path, tables, what)
     tables_records = shared_tables(tables, columns) if private is None else private
@@ -227,8 +235,9 @@ def require_file_apart(
     common = data.rows_in_common(records, tables_records)
     if common and any(feature.outside == "cut" for feature in (*columns.features, *columns.targets)):
         uncut = columns.uncut()  # rows that are equal only after their numbers were cut are those of others
-        common = data.rows_in_common(data.read_table(path, uncut), data.read_tables(tables, uncut))
-    _require_no_rows(common, len(records), what, where, remedy)
+        records, tables_records = data.read_table(path, uncut), data.read_tables(tables, uncut)
+        common = data.rows_in_common(records, tables_records)
+    _require_no_rows(common, len(records), what, where, remedy, tables_records if others else None)
 
 
 def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
@@ -245,7 +254,8 @@ def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, 
     if spec.shows_private_rows:
         return
     _require_other_persons(held_out, private, spec.unit, what, where)
-    _require_no_rows(data.rows_in_common(held_out, private), len(held_out), what, where, _ALLOW)
+    alike = private if spec.of_other_people else None
+    _require_no_rows(data.rows_in_common(held_out, private), len(held_out), what, where, _ALLOW, alike)
 
 
 def _require_other_persons(
@@ -259,8 +269,23 @@ def _require_other_persons(
         )
 
 
-def _require_no_rows(common: int, rows: int, what: str, where: str, remedy: str) -> None:
-    if common:
+def _require_no_rows(
+    common: int, rows: int, what: str, where: str, remedy: str, alike: Sequence[Records] | None
+) -> None:
+    """Refuse rows in common; with private records whose rows are said to be `alike` by chance, more than chance makes.
+
+    Rows of other people from the same population equal a private row as often as private rows equal one another.
+    """
+    if common and alike is not None:
+        share = data.share_of_repeated_rows(alike)
+        most = rows * (share + _UNLIKELY * (1 - share)) + 4 * math.sqrt(rows * share * (1 - share)) + 3
+        if common > most:
+            raise ExperimentError(
+                f"{what}: {common} of its {rows} rows are also in the private records{where}, where only "
+                f"{share:.3g} of the rows equal another one: the word that these are other people (other-people) "
+                "cannot be right. Part the records by person, and name a table of other ones"
+            )
+    elif common:
         raise ExperimentError(
             f"{what}: {common} of its {rows} rows are also in the private records{where}, whose metrics would be "
             f"published without noise. Part the records by person, not by what the rows say{remedy}"

@@ -262,6 +262,9 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     faults.require(replaced in words, f"the sentence does not say {replaced}")
     whose = "rests on a bound that the user stated" in words
     faults.require(whose == (folder.word == "stated"), "the sentence does not say whose word the penalties' bound is")
+    others = folder.experiment.get("data", {}).get("held_out_overlap") == "other-people"
+    said_others = "of other people is the word of whoever ran this" in words
+    faults.require(said_others == others, "the sentence does not say whose word it is that equal rows are others'")
     weak = not _proven(folder)
     faults.require(("No guarantee" in words) == weak, f"the sentence does not fit the accountant {folder.accountant}")
     pure = folder.accountant == LAPLACE

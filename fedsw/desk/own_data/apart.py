@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedsw._tools.files import same_content
 from fedsw.data import Records, read_table
@@ -19,22 +20,31 @@ class OtherTable:
     """A table beside the private records, as they are read, and why its reader has no guarantee; empty if he has.
 
     What is printed of it is not noised: if it held a private record, epsilon would be infinite for whoever sees that.
+    ``word`` says that somebody answers for equal rows.
     """
 
     records: Records
     doubt: str = ""
+    word: str = ""
 
 
-def other_table(path: Path, columns: Columns, private: Path | None, *, option: str) -> OtherTable:
+def other_table(path: Path, columns: Columns, private: Path | None, *, option: str, others: bool = False) -> OtherTable:
     """Read a table that un-noised functions of will be shown, and hold it against the clients' files in a folder.
 
-    Without a folder (``private``) nobody can know whether it holds private records, which is then said.
+    Without a folder (``private``) nobody can know whether it holds private records, which is then said. With `others`,
+    somebody's word that equal rows are of other people, rows may be equal as often as private ones are
+    (`fedsw.experiment.sources.require_file_apart`), and the answer has words that say so.
 
     Raises:
         ExperimentError: if it is a private file, or shares rows or persons with one; for a folder without tables.
         BadRecords, FileNotFoundError: for what cannot be read.
     """
     records = read_table(path.expanduser(), columns)
+    if private is None and others:
+        raise ExperimentError(
+            f"--other-people is a word about rows of {option} that equal the clients', and --data-dir, their files, is "
+            "not named: name both"
+        )
     if private is None:
         return OtherTable(
             records,
@@ -42,8 +52,13 @@ def other_table(path: Path, columns: Columns, private: Path | None, *, option: s
             "records, and what is shown of it has no noise. With --data-dir, the clients' files, it is compared",
         )
     tables = [source.table for source in places(private.expanduser())]
-    require_file_apart(path.expanduser(), records, tables, columns, what=f"{option} {path}", where=f" in {private}")
-    return OtherTable(records)
+    about: dict[str, Any] = {"what": f"{option} {path}", "where": f" in {private}"}
+    require_file_apart(path.expanduser(), records, tables, columns, others=others, remedy=_OTHERS, **about)
+    return OtherTable(records, word=_WORD.format(path.name) if others else "")
+
+
+_OTHERS = ". If these are different people whose rows happen to be equal, say so with --other-people"
+_WORD = "that rows of {} which equal private ones are of other people is the word of whoever asked (--other-people)"
 
 
 def require_no_client_s(path: Path, tables: Sequence[Path], *, option: str, remedy: str) -> None:

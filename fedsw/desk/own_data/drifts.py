@@ -37,10 +37,14 @@ class Between:
 
 @dataclass(frozen=True)
 class Drifts:
-    """Distances between the sides of a run, and why their reader has no guarantee; empty if he has."""
+    """Distances between the sides of a run, why their reader has no guarantee (empty if he has), and whose word it is.
+
+    The ``word`` is that rows of a reference which equal private ones are of other people.
+    """
 
     between: list[Between]
     doubt: str = ""
+    word: str = ""
 
     def plain(self) -> list[dict[str, Any]]:
         """Distances as plain values, in order."""
@@ -61,6 +65,7 @@ def drifts(
     by_column: bool = False,
     allow_modules: Collection[str] = (),
     data_dir: Path | None = None,
+    others: bool = False,
 ) -> Drifts:
     """The drift between every two clients of a run, or between each and a public table.
 
@@ -70,19 +75,20 @@ def drifts(
     least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
 
     Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all, and is
-    held against the clients' files in `data_dir`; without these ``doubt`` says that nobody did.
+    held against the clients' files in `data_dir`; without these ``doubt`` says that nobody did. With `others` somebody
+    answers for its rows that equal private ones.
 
     The run is of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference, a *public*
     table; by column it is one that measured a declared table. All intervals hold together at that confidence.
     ExperimentError if it has no such sketch, names a module that is not allowed, or for a reference that is a client's
     table or shares rows with one; BadRecords, FileNotFoundError for a reference that cannot be read.
     """
-    problem, sides, public, doubt = _released_sides(directory, reference, data_dir, allow_modules)
+    problem, sides, public, (doubt, word) = _released_sides(directory, reference, data_dir, others, allow_modules)
     if by_column:
-        return Drifts(_drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence), doubt)
+        return Drifts(_drifts_by_column(directory, problem, list(_pairs(sides, public)), confidence), doubt, word)
     pairs = list(combinations(sides.items(), 2) if public is None else ((side, public) for side in sides.items()))
     level = of_each(confidence, len(pairs))
-    return Drifts([Between(a, b, drift(one, other, confidence=level)) for (a, one), (b, other) in pairs], doubt)
+    return Drifts([Between(a, b, drift(one, other, confidence=level)) for (a, one), (b, other) in pairs], doubt, word)
 
 
 def _drifts_by_column(
@@ -112,8 +118,8 @@ def of_each(confidence: float, count: int) -> float:
 
 
 def _released_sides(
-    directory: Path, reference: Path | None, data_dir: Path | None, allow_modules: Collection[str]
-) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None, str]:
+    directory: Path, reference: Path | None, data_dir: Path | None, others: bool, allow_modules: Collection[str]
+) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None, tuple[str, str]]:
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     if not experiment.privacy.sketch:
         raise ExperimentError(
@@ -123,23 +129,25 @@ def _released_sides(
     problem = Problem.from_experiment(experiment.on_host())
     sides = _sides(directory, problem)
     if reference is not None:
-        other = _other(problem, reference, data_dir)
-        return problem, sides, (str(reference), _public(problem, other, next(iter(sides.values())))), other.doubt
-    if data_dir is not None:
-        raise ExperimentError("--data-dir is what --reference is compared with, and there is none: leave it out")
+        other = _other(problem, reference, data_dir, others)
+        side = str(reference), _public(problem, other, next(iter(sides.values())))
+        return problem, sides, side, (other.doubt, other.word)
+    if data_dir is not None or others:
+        option = "--other-people is a word about" if data_dir is None else "--data-dir is what is compared with"
+        raise ExperimentError(f"{option} --reference, and there is none: leave it out")
     if len(sides) < 2:
         raise ExperimentError(
             f"{directory} has one sketch, of all clients together: name a public table with --reference, or run "
             "with --trust sketch-local, where each client releases its own"
         )
-    return problem, sides, None, ""
+    return problem, sides, None, ("", "")
 
 
-def _other(problem: Problem, reference: Path, data_dir: Path | None) -> OtherTable:
+def _other(problem: Problem, reference: Path, data_dir: Path | None, others: bool) -> OtherTable:
     columns = problem.experiment.data.columns
     if columns is None:
         raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
-    return other_table(reference, columns, data_dir, option="--reference")
+    return other_table(reference, columns, data_dir, option="--reference", others=others)
 
 
 def _public(problem: Problem, other: OtherTable, like: NoisedSketch) -> NoisedSketch:

@@ -277,14 +277,22 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
     return {name: sizes[name] for name in groups}, ""
 
 
-def twins_table(experiment: Experiment, path: Path | None, expect: str | None) -> tuple[PublicRows | None, str]:
-    """The rows of a public table, and what there is to doubt about it."""
+def twins_table(
+    experiment: Experiment, path: Path | None, expect: str | None, *, others: bool = False
+) -> tuple[PublicRows | None, str]:
+    """The rows of a public table, and what there is to doubt about it, or who answers for rows that equal private ones.
+
+    See `fedsw.desk.own_data.apart.other_table` of ``others``.
+    """
+    if path is None and others:
+        raise ExperimentError("--other-people is a word about --public-table, and there is none: leave it out")
     if path is None:
         return None, ""
     if expect is not None:
         raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
     columns = declared_columns(experiment)
     private = None if experiment.data.data_dir is None else Path(experiment.data.data_dir)
-    other = other_table(path, columns, private, option="--public-table")
+    other = other_table(path, columns, private, option="--public-table", others=others)
     read = other.records
-    return PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table"), other.doubt
+    rows = PublicRows(read.features, read.sensitive, read.target, read.ids, columns, "public table")
+    return rows, other.doubt or other.word

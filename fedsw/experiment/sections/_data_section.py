@@ -93,7 +93,10 @@ class Data(Section):
 
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
-    refused; `held_out_overlap` "allow" goes on, and the record then says epsilon = infinity for its reader.
+    refused. `held_out_overlap` "other-people" is the word of whoever runs this that equal rows there are of other
+    people: the guarantee and the verdict stay, and the record says whose word it is; persons by a unit in common, and
+    more equal rows than private ones have among themselves, are refused still. With "allow" nobody says so, the run
+    goes on, and the record says epsilon = infinity for its reader.
 
     `unit` names the column of own records that says whose a row is: all rows of a person are one unit, every batch
     draws units and one row of each, and the guarantee, sizes and ledgers are those of units. It is the same as
@@ -136,7 +139,7 @@ class Data(Section):
     columns: Columns | None = None
     unit: Name | None = None
     held_out: str | None = None
-    held_out_overlap: Literal["refuse", "allow"] = "refuse"
+    held_out_overlap: Literal["refuse", "other-people", "allow"] = "refuse"
     held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     held_out_to: Literal["operator", "everybody"] = "operator"
     objects: tuple[Held, ...] = ()
@@ -275,6 +278,11 @@ class Data(Section):
     def shows_private_rows(self) -> bool:
         """True if the operator allowed metrics, un-noised, of records that may be private."""
         return self.held_out_overlap == "allow"
+
+    @property
+    def of_other_people(self) -> bool:
+        """True if the operator's word is that held-out rows which equal private ones are of other people."""
+        return self.held_out_overlap == "other-people"
 
 
 class Partition(Section):

@@ -300,6 +300,11 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
             " It is for the models alone: the held-out metrics may be those of private records (data.held_out_overlap "
             "= 'allow'), and for a reader of this record epsilon = infinity."
         )
+    if experiment.data.of_other_people:
+        words += (
+            " That held-out rows which equal private ones are of other people is the word of whoever ran this "
+            "(data.held_out_overlap = 'other-people')."
+        )
     return doubt(plan.accountant, plan.mechanism) + words
 
 

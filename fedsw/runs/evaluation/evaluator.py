@@ -330,4 +330,9 @@ def measured_on(experiment: Experiment) -> str:
     words = f"the server's own records in {source}, which the guarantee does not cover"
     if experiment.data.shows_private_rows:
         return f"{words}; they may share rows with private records (data.held_out_overlap = 'allow')"
+    if experiment.data.of_other_people:
+        return (
+            f"{words}; that rows which equal private ones are of other people is the word of whoever ran this "
+            "(data.held_out_overlap = 'other-people')"
+        )
     return words

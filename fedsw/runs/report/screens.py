@@ -123,7 +123,7 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
         if constant := summary.get("constant"):
             yield "a constant", _constant(view, constant)
         if on := summary.get("held_out_measured_on"):
-            yield "measured on", Text(_measured_on(on, summary.get("held_out_release")))
+            yield "measured on", Text(_measured_on(view, on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
     if noise := summary.get("signal_to_noise"):
@@ -209,7 +209,7 @@ def _privacy(view: RunView) -> Text:
     return text
 
 
-def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
+def _measured_on(view: RunView, on: Mapping[str, int], release: Mapping[str, Any] | None = None) -> str:
     """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
     if release is not None:
         noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
@@ -217,6 +217,8 @@ def _measured_on(on: Mapping[str, int], release: Mapping[str, Any] | None = None
     part = f"{on['records']} held-out records"
     if on["records"] < on["of"]:
         part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"
+    if view.experiment.data.of_other_people:
+        part += ", other people by the word of whoever ran this"
     return f"{part}, {on['directions']} directions" if "directions" in on else part
 
 

@@ -159,6 +159,18 @@ def test_rows_in_common_may_be_allowed_and_the_record_then_promises_its_reader_n
         own(held_out_overlap="allow")
 
 
+def test_equal_rows_of_other_people_keep_the_guarantee_and_the_record_says_whose_word_it_is(tmp_path):
+    table = write(tmp_path / "all" / "train.csv", ages=YOUNG)
+    mixed(table, held := tmp_path / "held-out.csv")
+    asked = {"data_dir": str(table.parent), "held_out": str(held), "held_out_overlap": "other-people"}
+    summary = run(tmp_path, own(**asked), [{}, {}])
+    assert summary["epsilon"] == summary["epsilon_of_reader"] < math.inf
+    word = "of other people is the word of whoever ran this"
+    assert word in summary["guarantee"]["statement"] and word in summary["measured_on"]
+    with pytest.raises(ExperimentError, match="is the private file"):
+        run(tmp_path / "file", own(**{**asked, "held_out": str(table)}), [{}, {}])
+
+
 def test_rows_that_nobody_shares_are_no_reason_to_promise_less(tmp_path):
     table = write(tmp_path / "all" / "train.csv", ages=YOUNG)
     held = write(tmp_path / "held-out.csv", 40, ages=OLD)
