@@ -73,6 +73,7 @@ def open_to_all() -> Iterator[None]:
 
 LONG = (
     *(
+        "packaging/test_recipes",
         "packaging/test_newest_flower",
         "federation/deploy/test_deployed_engine",
         "packaging/test_wheel",

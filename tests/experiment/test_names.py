@@ -11,6 +11,7 @@ import pytest
 import fedsw
 from fedsw.experiment.trust import trust_models
 from fedsw.federation.trust import FOLDERS
+from tests.syntax import tree
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = tuple(trust_models())
@@ -19,9 +20,9 @@ WORDS = {"none", "central", "sketch"}
 """Names that are words for other things, too: of a clip, a noise, a section. They count where trust is spoken of."""
 
 
-def compared(source: str) -> Iterator[int]:
+def compared(source: ast.Module) -> Iterator[int]:
     """Lines in which a name of a trust model decides something."""
-    return within(ast.parse(source), None)
+    return within(source, None)
 
 
 def within(node: ast.AST, statement: ast.stmt | None) -> Iterator[int]:
@@ -78,7 +79,7 @@ def test_nothing_outside_a_trust_models_folder_compares_with_its_name():
         f"{path.relative_to(PACKAGE)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))
         if not OWN & set(path.parents) and path != PACKAGE / "federation" / "trust" / "__init__.py"
-        for line in compared(path.read_text(encoding="utf-8"))
+        for line in compared(tree(path))
     ]
     assert found == []
 
@@ -102,8 +103,9 @@ def test_nothing_outside_a_trust_models_folder_compares_with_its_name():
     ],
 )
 def test_a_comparison_with_a_name_is_seen_however_it_is_written(line, name):
-    assert list(compared(line.format(name)))
+    assert list(compared(ast.parse(line.format(name))))
 
 
 def test_what_is_no_name_of_a_trust_model_is_left_alone():
-    assert not list(compared("clip.mode == 'none'\nread(section in ('sketch', 'model'))\nfound = 'local-gradient'"))
+    text = "clip.mode == 'none'\nread(section in ('sketch', 'model'))\nfound = 'local-gradient'"
+    assert not list(compared(ast.parse(text)))

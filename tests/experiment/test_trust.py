@@ -24,6 +24,7 @@ from fedsw.experiment.trust import (
 )
 from fedsw.federation.messages import EXCHANGES, HELLO, SIZES, trusts_of
 from fedsw.federation.trust import Sides
+from tests.syntax import nodes
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = ("none", "central", "distributed", "local-gradient", "local-slices", "local-release", "sketch", "sketch-local")
@@ -94,7 +95,7 @@ def test_the_loop_the_app_the_exchange_and_the_tasks_compare_no_name_of_a_trust_
     found = []
     paths = [path for each in LOOP for path in sorted((PACKAGE / each).rglob("*.py")) or [PACKAGE / each]]
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Compare):
                 texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
                 found += [f"{path.relative_to(PACKAGE)}:{node.lineno}" for name in NAMES if name in texts]

@@ -28,6 +28,7 @@ from fedsw.federation.trust.local_gradient import _adding as local
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from tests.federations import Federation, small
+from tests.syntax import nodes
 
 SETTINGS = ("training.rounds=2", "federation.clients=2", "privacy.epsilon=20")
 
@@ -160,7 +161,7 @@ def test_nothing_but_a_trust_model_reads_the_accountant_of_the_settings() -> Non
     package = Path(fedsw.__file__).parent
     readers = set()
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr == "accountant":
                 owner = node.value
                 if (getattr(owner, "attr", None) or getattr(owner, "id", None)) == "privacy":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fedsw
 from fedsw.experiment.trust import TrustModel, trust_models
+from tests.syntax import nodes as nodes_of
 
 PACKAGE = Path(fedsw.__file__).parent
 HOME = ("federation/trust/", "experiment/trust.py")
@@ -46,7 +47,7 @@ def walked() -> Iterator[tuple[str, ast.AST]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(HOME):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in nodes_of(path):
                 yield name, node
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from tests.syntax import nodes
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
@@ -46,7 +47,7 @@ def users(files: Mapping[str, Path]) -> dict[str, set[str]]:
     """The rooms from which each module is imported, or named in a text as a module to be imported."""
     used: dict[str, set[str]] = defaultdict(set)
     for module, path in files.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsw"):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 wanted = [name if name in files else str(node.module) for name in names]

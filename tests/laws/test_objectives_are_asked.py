@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from tests.syntax import tree
 
 PACKAGE = Path(fedsw.__file__).parent
 ROOM = "fedsw.learning.objectives"
@@ -50,7 +51,7 @@ def test_no_file_outside_the_room_asks_for_the_class_of_an_objective_or_a_penalt
     room = PACKAGE / "learning" / "objectives"
     files = [path for path in sorted(PACKAGE.rglob("*.py")) if room not in path.parents]
     assert len(files) > 300
-    trees = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in files)
+    trees = ((path, tree(path)) for path in files)
     assert [f"{path.relative_to(PACKAGE)}:{line}" for path, tree in trees for line in asking(tree)] == []
 
 

@@ -34,6 +34,7 @@ from fedsw.privacy.relations import RELATIONS, holds_for
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity
 from tests.privacy.test_unknown import DECIDING
+from tests.syntax import tree
 
 PACKAGE = Path(fedsw.__file__).parent
 NAMES = {*PENALTIES, *ACCOUNTANTS, *MECHANISMS, *RELATIONS, "class", "numbers", "add-remove"}
@@ -84,7 +85,7 @@ def deciding(path: Path) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child, around)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), ())
+    yield from walk(tree(path), ())
 
 
 def compares(node: ast.AST) -> bool:

@@ -68,12 +68,13 @@ def tracked(root: Path) -> list[Path]:
 def copies(root: Path, count: int) -> Iterator[list[Path]]:
     """So many copies of a tree, compiled, in folders that go when this ends."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        made = [Path(folder) / str(number) for number in range(count)]
-        for copy in made:
-            for path in tracked(root):
-                (copy / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / path, copy / path, follow_symlinks=False)
-            compileall.compile_dir(copy, quiet=2)
+        first, *others = made = [Path(folder) / str(number) for number in range(count)]
+        for path in tracked(root):
+            (first / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / path, first / path, follow_symlinks=False)
+        compileall.compile_dir(first, quiet=2)
+        for copy in others:
+            shutil.copytree(first, copy, symlinks=True)
         yield made
 
 

@@ -14,6 +14,7 @@ from fedsw.runs.page.run_page import page
 from fedsw.runs.report import facts
 from fedsw.runs.report.screens import summary_panel
 from fedsw.runs.view import read_run, read_whole_run
+from tests.syntax import nodes
 
 RUNS = Path(fedsw.__file__).parent / "runs"
 MADE_OF_VIEWS = sorted([*(RUNS / "report").glob("*.py"), *(RUNS / "page").glob("*.py")])
@@ -65,7 +66,7 @@ def imports_of(path: Path) -> set[str]:
 def test_screens_and_pages_import_no_reader_of_files_and_open_none(path):
     called = {
         node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
     }
     read = {(path.stem, name) for name in (imports_of(path) & READERS) | (called & OPENS)}

@@ -27,6 +27,7 @@ from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem
 from tests.desk.planning.test_preset import COLUMNS, SIZES, asked
+from tests.syntax import nodes
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +133,7 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
     found = {
         (str(path.relative_to(PACKAGE)), node.name)
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "spend" for each in node.body)
     }
     assert found == {
