@@ -24,6 +24,7 @@ from fedsw.federation.trust import promise
 from fedsw.federation.trust._held_out import TallySum
 from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, tally_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Cut
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger
 from fedsw.privacy.accounting.lifetime import (
     DatasetAccount,
@@ -84,8 +85,18 @@ def test_kept_records_are_measured_as_they_are_after_moments_too(tmp_path, feder
     chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), *trust, *little, regression=True)
     federation.run(chosen)
     found = released(federation.folder / "run1")
-    off = (found["values"] - exact(chosen, federation.folder / "run1")).abs().max()
+    cut = Cut.of_flat(torch.tensor(found["cut"]).reshape(-1))
+    assert cut != Cut.whole(1)
+    off = (found["values"] - exact(chosen, federation.folder / "run1", cut=cut)).abs().max()
     assert off < 6 * found["sigma"] < 1.5
+
+
+def test_what_masks_know_of_a_tally_is_its_cut_too(tmp_path):
+    chosen = kept_run(tables(tmp_path / "data", 40, 60, 80), regression=True)
+    task = Problem.from_experiment(chosen)
+    theta, cuts = torch.zeros(task.parameters), (Cut.whole(1), Cut.about([0.4], [0.01]))
+    known = [TallySum.at(task, 5, torch.cat([theta.double(), cut.flat()])).known for cut in cuts]
+    assert known[0]["model"] == known[1]["model"] and known[0] != known[1]
 
 
 @pytest.mark.parametrize("trust", [(), LOCAL])

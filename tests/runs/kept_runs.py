@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedsw.learning.moments.moments_budget import tally_of
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Cut
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.run_files import RunFile
 
@@ -78,14 +80,15 @@ def kept_run(folder: Path, *overrides: str, clients: int = 3, regression: bool =
     return parse_experiment(raw, overrides)
 
 
-def exact(experiment: Experiment, directory: Path, node=None) -> torch.Tensor:
+def exact(experiment: Experiment, directory: Path, node=None, cut: Cut | None = None) -> torch.Tensor:
     """The sums of kept records under the model that a run released, (groups, t); of one node, or of all."""
     task = Problem.from_experiment(experiment)
     model = task.build_model()
     model.load_state_dict(load_file(directory / RunFile.MODEL))
     model = task.prepared(task.build_model(), flatten(model))
     kept = held_out_records(task, SITE if node is None else node).records
-    return tally_of_records(task, tally_of(task), kept, model).double() * STEP
+    tally = tally_of(task) if cut is None else replace(tally_of(task), cut=cut)
+    return tally_of_records(task, tally, kept, model).double() * STEP
 
 
 def released(directory: Path) -> dict:

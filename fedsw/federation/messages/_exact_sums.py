@@ -10,7 +10,7 @@ from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, Values
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._common import FROM_ZERO, Asked, AskedUnderModel, Federation
 from fedsw.federation.messages._fields import NOISED, PUBLIC, RELEASED, SECRET, Limits, Whole
-from fedsw.federation.messages._lengths import WITH_STAGES
+from fedsw.federation.messages._lengths import WITH_CUT, WITH_STAGES
 from fedsw.federation.messages._noised import Noised
 
 _STEPS = Limits(-(2**53), 2**53)
@@ -28,6 +28,14 @@ Learnt = Annotated[
     "pair of columns that it measures; zeros in the first. Whatever they are, what is made of a record is bounded "
     "at the client",
     BroadcastValues("classifier", RELEASED, shape=("z",), precision="float64", when=WITH_STAGES),
+]
+
+
+CutIfUsed = Annotated[
+    Broadcast | None,
+    "where targets and answers are cut before their errors are summed, made of the released moments; whatever it is, "
+    "what is made of a record is bounded at the client",
+    BroadcastValues("cut", RELEASED, record="prepared", shape=("h",), precision="float64", finite=True, when=WITH_CUT),
 ]
 
 
@@ -121,6 +129,7 @@ class TallyAsked(AskedUnderModel):
     nonce = "config"
 
     asked: AskedClients
+    cut: CutIfUsed
 
 
 class ExactTally(ExactSums):
@@ -137,6 +146,7 @@ class NoisyTallyAsked(AskedUnderModel):
     """Once, after the last round, with `data.held_out_to = "everybody"`: a client's noised sums over kept records."""
 
     records: Federation
+    cut: CutIfUsed
 
 
 class NoisyTally(Noised):

@@ -12,6 +12,7 @@ from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.sketches.from_settings import sent_size
 from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.privacy.accounting import Slicing
 
 SYMBOLS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ SYMBOLS: Mapping[str, str] = {
     "z": "weights of the classifier that later stages look through, or pairs of columns",
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
+    "h": "3 for each target: a centre, and how far from it targets and answers of a tally may be",
     "b": "blocks of moments: the cells, or 1 where no penalty compares them",
     "u": "numbers of a block's moments: products of 1, inputs and target in pairs",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
@@ -65,6 +67,8 @@ class Terms:
                 known["z"] = sent_size(task.experiment, task.shape)
         if (tally := tally_of(task)) is not None:
             known |= {"g": tally.groups, "t": tally.width}
+            if isinstance(tally, RegressionSums):
+                known["h"] = 3 * tally.targets
         if (layout := moments_layout(task)) is not None:
             known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(layout.features)}
         return cls(task, {**known, **sizes})
@@ -109,6 +113,9 @@ UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_
 OWN_LEDGER = Condition(
     "where clients add noise",
     lambda task: task.experiment.privacy.model.by_ledgers(server=False, clients=task.experiment.privacy.noisy),
+)
+WITH_CUT = Condition(
+    "where these records have numbers to predict", lambda task: isinstance(tally_of(task), RegressionSums)
 )
 WITH_STAGES = Condition("with `sketch.stages`", lambda task: bool(task.experiment.sketch.stages))
 WITH_TABLES = Condition("with a penalty", lambda task: asks_tables(task.experiment))

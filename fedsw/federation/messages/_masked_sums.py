@@ -18,7 +18,7 @@ from fedsw.federation.messages._common import (
     SpentBefore,
     Theta,
 )
-from fedsw.federation.messages._exact_sums import BeforeRounds, Learnt
+from fedsw.federation.messages._exact_sums import BeforeRounds, CutIfUsed, Learnt
 from fedsw.federation.messages._fields import NOISED, PUBLIC, Limits, Text, Whole
 from fedsw.federation.messages._lengths import Condition
 
@@ -107,6 +107,7 @@ class MaskedTallyAsked(AskedUnderModel):
     """Once, after the last round, with `data.held_out_to = "everybody"`: the masked sum over kept records."""
 
     cohort: Sites
+    cut: CutIfUsed
 
 
 READY = Exchange("query.ready", ReadyAsked, Ready)

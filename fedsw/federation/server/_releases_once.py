@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,11 +20,12 @@ from fedsw.learning.moments.moments_budget import FIRST, moments_layout, tally_o
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import HeldOut
-from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of, keep, kept
+from fedsw.runs.evaluation.held_out_metrics import Tallied, cut_in_words, held_out_of, keep, kept
 from fedsw.runs.releases import kept_moments
 from fedsw.runs.run_files import RunFile, write_json
 from fedsw.runs.telemetry import event
@@ -119,11 +121,12 @@ def measure_kept(
     tally = tally_of(task)
     assert tally is not None
     if tallied is None:
-        asking = method()
+        asking, cut = method(), _cut_of(task, tally, directory)
+        weights = theta if cut is None else torch.cat([theta.double(), cut.flat()])
         recovery.require_space(directory.path, 32 * tally.groups * tally.width)
         try:
             round_ = task.experiment.training.rounds + 1
-            outcome = context.require_charged(round_, asking.round(round_, theta))
+            outcome = context.require_charged(round_, asking.round(round_, weights))
         except Unaccounted:
             raise
         except (FederationError, BudgetExhausted) as fault:
@@ -133,9 +136,28 @@ def measure_kept(
         assert outcome.sigma is not None
         values = outcome.vector.reshape(tally.groups, tally.width).numpy()
         tallied = Tallied(
-            values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, round=steps
+            values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, steps, cut
         )
         keep(directory, tallied)
         lines = event("kept records released", attempt=tallied.attempt, clients=tallied.clients, epsilon=tallied.spent)
         log.info("counts and sums over kept records released", extra=lines)
-    return held_out_of(task, tally, tallied), {"held_out_release": tallied.said()}
+    if isinstance(tally, RegressionSums) and tallied.cut is None:
+        return HeldOut(missing="sums over kept records were released by an older version, which alone reads them"), {}
+    about = tallied.said() | ({"counted_as": words} if (words := cut_in_words(task, tallied.cut)) else {})
+    return held_out_of(task, tally, tallied), {"held_out_release": about}
+
+
+def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
+    """Where numbers to predict are cut: by the released moments of targets, or nowhere; None for classes.
+
+    Without noise nothing is cut. A variance that the noise hides counts as the standard deviation of that noise.
+    """
+    if not isinstance(tally, RegressionSums):
+        return None
+    moments = kept_moments(task, directory)
+    if moments is None or not task.experiment.privacy.noisy:
+        return tally.cut_at
+    shifts = moments.target_mean - moments.layout.middle
+    noise = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
+    variances = np.maximum(np.diag(moments.target_covariance), noise)
+    return Cut.about(moments.target_mean.tolist(), variances.tolist())

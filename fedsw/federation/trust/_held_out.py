@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from fedsw.learning.moments.moments_budget import TALLY_PART, HeldOutBudget, Sha
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Cut, RegressionSums
 from fedsw.runs.observer import Outcome
 
 _MOST_KEPT = 2.0**28
@@ -34,13 +36,15 @@ _MOST_KEPT = 2.0**28
 class TallySum(Sum):
     """Sums over the records that were kept out of training, by group, under the released model `theta` (r,).
 
-    It is the model for features as they are: kept records go through no preparation. RuntimeError in a run that
-    releases nothing of them.
+    It is the model for features as they are: kept records go through no preparation. Numbers to predict are cut, where
+    the server says (`fedsw.learning.tasks.tally.Cut`). RuntimeError in a run that releases nothing of them.
+
+    Guarantee: `fedsw.learning.tasks.tally`, for the replacement of one kept record, whatever the model and the cut are.
     """
 
     part, purpose, step, weights = TALLY_PART, "tally", STEP, "theta"
 
-    def __init__(self, task: Problem, theta: Tensor) -> None:
+    def __init__(self, task: Problem, theta: Tensor, cut: Cut | None = None) -> None:
         super().__init__(task)
         tally = tally_of(task)
         if tally is None:
@@ -48,22 +52,39 @@ class TallySum(Sum):
                 "sums over kept records were asked for, and this node agreed to a run that releases nothing of them "
                 "(data.held_out_to)"
             )
+        if isinstance(tally, RegressionSums):
+            tally = dataclasses.replace(tally, cut=cut)
         self._tally, self._theta = tally, theta
 
     @classmethod
-    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+    def asked(cls, task: Problem, request: Any) -> Self:
         """See `Sum`."""
-        return cls(task, weights)
+        return cls(task, request.theta.tensor(), None if request.cut is None else Cut.of_flat(request.cut.tensor()))
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`; behind the model the weights have the cut of numbers to predict, if any (`Cut.flat`)."""
+        theta, cut = weights[: task.parameters], weights[task.parameters :]
+        return cls(task, theta, Cut.of_flat(cut) if len(cut) else None)
 
     @property
-    def sent(self) -> Mapping[str, Broadcast]:
+    def sent(self) -> Mapping[str, Any]:
         """See `Sum`."""
-        return {"theta": Broadcast.of(self._theta, Terms.of(self.task))}
+        terms, cut = Terms.of(self.task), self._cut
+        return {
+            "theta": Broadcast.of(self._theta, terms),
+            "cut": None if cut is None else Broadcast.exact(cut),
+        }
+
+    @property
+    def _cut(self) -> Tensor | None:
+        return self._tally.cut_at.flat() if isinstance(self._tally, RegressionSums) else None
 
     @property
     def known(self) -> Mapping[str, bytes]:  # type: ignore[override]
         """See `Sum`."""
-        return {"model": self._theta.numpy().tobytes()}
+        cut = self._cut
+        return {"model": self._theta.numpy().tobytes()} | ({} if cut is None else {"cut": cut.numpy().tobytes()})
 
     @property
     def shape(self) -> tuple[int, int]:

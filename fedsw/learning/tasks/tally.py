@@ -9,6 +9,7 @@ replaced by another of its group. What a sum says of the model is read in `fedsw
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,18 +58,102 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Where targets and answers are cut before errors are summed: within a reach of a centre, target by target.
+
+    Three tuples (t,): the ``centre``, which is a constant's answer, and how far from it targets and answers may be;
+    answers at most as far as targets. Whatever somebody sends as a cut, a record's numbers are bounded.
+    """
+
+    centre: tuple[float, ...]
+    targets: tuple[float, ...]
+    answers: tuple[float, ...]
+
+    @classmethod
+    def whole(cls, targets: int) -> Cut:
+        """No cut of numbers in [0, 1]."""
+        middle = (0.5,) * targets
+        return cls(middle, middle, middle)
+
+    @classmethod
+    def about(cls, means: Sequence[float], variances: Sequence[float]) -> Cut:
+        """The cut at `REACH` deviations for targets, and at `ANSWERED` for answers, at most where [0, 1] ends."""
+        centre = [min(max(mean, 0.0), 1.0) for mean in means]
+        deviations = [math.sqrt(max(variance, LEAST_VARIANCE)) for variance in variances]
+        ends = [max(mean, 1 - mean) for mean in centre]
+        targets = [min(REACH * deviation, end) for deviation, end in zip(deviations, ends, strict=True)]
+        answers = [min(ANSWERED * deviation, reach) for deviation, reach in zip(deviations, targets, strict=True)]
+        return cls(tuple(centre), tuple(targets), tuple(answers))
+
+    @classmethod
+    def of_flat(cls, vector: Tensor) -> Cut:
+        """The cut behind `flat` (3t,); a reach below a millionth counts as that, and answers reach no further."""
+        centre, targets, answers = vector.double().reshape(3, -1).nan_to_num(0.5, 0.5, 0.5).clamp(-4.0, 4.0)
+        targets = targets.clamp(min=_LEAST_REACH)
+        answers = answers.clamp(min=_LEAST_REACH).minimum(targets)
+        return cls(tuple(centre.tolist()), tuple(targets.tolist()), tuple(answers.tolist()))
+
+    def flat(self) -> Tensor:
+        """One vector (3t,) float64."""
+        return torch.tensor([*self.centre, *self.targets, *self.answers], dtype=torch.float64)
+
+    def ends(self, target: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where a target, and an answer to it, is cut: from and to, each within [0, 1]."""
+        centre = self.centre[target]
+        low, *rest = (
+            (max(0.0, centre - reach), min(1.0, centre + reach))
+            for reach in (self.targets[target], self.answers[target])
+        )
+        return low, rest[0]
+
+    @property
+    def least(self) -> float:
+        """The least difference of squared errors, a constant's less the model's, summed over targets."""
+        return -sum(2 * a * b + b * b for a, b in zip(self.targets, self.answers, strict=True))
+
+    @property
+    def width(self) -> float:
+        """How far apart two such differences can be."""
+        return sum(4 * a * b for a, b in zip(self.targets, self.answers, strict=True))
+
+    @property
+    def square(self) -> float:
+        """The largest square of a target about the centre, summed over targets."""
+        return sum(a * a for a in self.targets)
+
+
+REACH, ANSWERED = 2.0, 1.25
+"""Deviations of the released targets at which targets and answers are cut. The noise in a difference of squared errors
+is as large as what a difference can be, 4 * 2 * 1.25 variances; nearer cuts change the errors of more records."""
+LEAST_VARIANCE = 1e-4
+_LEAST_REACH = 1e-6
+
+_OTHER, _COUNTED = 0.5, 0.25
+"""Weights of what is summed beside the difference of squared errors, and of counts: less noise for the difference."""
+
+
+@dataclass(frozen=True)
 class RegressionSums:
-    """Sums of a regression of `targets` numbers in [0, 1]: squared errors, first and second moments of targets.
+    """Sums of a regression of `targets` numbers in [0, 1], each cut: what a constant is further off than the model.
 
-    With one target the predictions are counted in ten bins as well. The order of a group's numbers is: squared error
-    over all targets divided by their number, squared target likewise, targets divided by the root of it, counts.
+    A group's numbers are, in [0, 1]: a record's difference of squared errors, the constant's at the cut's centre less
+    the model's, summed over targets; half its squared target about the centre; half its targets, divided by the root of
+    their number; and, of one target, a quarter of a count in ten bins of predictions that are not cut. A difference is
+    the mean of a product, so it says more of a model, at the same noise, than two errors do that are summed apart.
 
-    Guarantee: `moved` is sqrt(3), or sqrt(5) with counts: the first two numbers are in [0, 1], the scaled targets of
-    two records are at most 1 apart, and two counts at most sqrt(2).
+    Guarantee: `moved` is sqrt(1 + 1/4 + 1/4), and with counts 1/8 more under the root: the first number is in [0, 1],
+    the second in [0, 1/2], the scaled targets of two records are at most 1/2 apart, and two counts at most sqrt(2)/4;
+    whatever the cut, the model and the records are.
     """
 
     groups: int
     targets: int
+    cut: Cut | None = None
+
+    @property
+    def cut_at(self) -> Cut:
+        """The cut; none of numbers in [0, 1] where nobody said one."""
+        return Cut.whole(self.targets) if self.cut is None else self.cut
 
     @property
     def width(self) -> int:
@@ -76,33 +161,43 @@ class RegressionSums:
         return 2 + self.targets + (BINS if self.targets == 1 else 0)
 
     @property
+    def weights(self) -> Tensor:
+        """What each number (t,) of a record in [0, 1], or count, is multiplied by."""
+        counted = [_COUNTED] * BINS if self.targets == 1 else []
+        return torch.tensor([1.0, *[_OTHER] * (1 + self.targets), *counted], dtype=torch.float64)
+
+    @property
     def moved(self) -> float:
         """See the class."""
-        return math.sqrt(5.0 if self.targets == 1 else 3.0)
+        return math.sqrt(1.0 + 2 * _OTHER**2 + (2 * _COUNTED**2 if self.targets == 1 else 0.0))
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return the vectors of outputs and targets (n, t), cut to [0, 1]; a value that is no number counts as 0."""
+        """Return the vectors of outputs and targets (n, t), each cut; a value that is no number counts as 0."""
         answers, wanted = (
             numbers.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0).reshape(len(target), self.targets)
             for numbers in (outputs, target)
         )
+        cut = self.cut_at
+        centre, far, near = (torch.tensor(part, dtype=torch.float64) for part in (cut.centre, cut.targets, cut.answers))
+        seen, said = (wanted - centre).clamp(-far, far), (answers - centre).clamp(-near, near)
         parts = [
-            (answers - wanted).square().mean(dim=1, keepdim=True),
-            wanted.square().mean(dim=1, keepdim=True),
-            wanted / math.sqrt(self.targets),
+            (((2 * seen - said) * said).sum(dim=1, keepdim=True) - cut.least) / cut.width,
+            seen.square().sum(dim=1, keepdim=True) / cut.square,
+            (1 + seen / far) / 2 / math.sqrt(self.targets),
         ]
+        parts = [part.clamp(0.0, 1.0) for part in parts]
         if self.targets == 1:
             bins = (answers[:, 0] * BINS).floor().clamp(max=BINS - 1).long()
             parts.append(F.one_hot(bins, BINS).double())
-        return torch.cat(parts, dim=1)
+        return torch.cat(parts, dim=1) * self.weights
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if sums (groups, t) are between 0 and the records (groups,), with as many counts as records."""
-        most = records[:, None] * ONE
+        """True if sums (groups, t) are between 0 and the records (groups,), weighed, with as many counts as records."""
+        most = records[:, None] * (ONE * self.weights).long()
         between = bool((totals >= 0).all()) and bool((totals <= most).all())
         if self.targets != 1:
             return between
-        return between and torch.equal(totals[:, -BINS:].sum(dim=1), records * ONE)
+        return between and torch.equal(totals[:, -BINS:].sum(dim=1), records * round(ONE * _COUNTED))
 
 
 Tally = Counts | RegressionSums

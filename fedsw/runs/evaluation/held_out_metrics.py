@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.tally import BINS, Counts, RegressionSums, Tally
+from fedsw.learning.tasks.tally import BINS, Counts, Cut, RegressionSums, Tally
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.evaluator import HeldOut
@@ -42,7 +43,7 @@ class Tallied:
     """The one release about kept records; everything computed from it is free.
 
     `values` are noised sums by group, (groups, t), of so many kept records (groups,); `spent` is the run's epsilon
-    then, `round` that of the model.
+    then, `round` that of the model. Sums of a regression are of numbers that were ``cut``.
     """
 
     values: Array
@@ -52,6 +53,7 @@ class Tallied:
     attempt: int
     spent: float
     round: int
+    cut: Cut | None = None
 
     def said(self) -> dict[str, Any]:
         """The summary's part about the release."""
@@ -61,6 +63,7 @@ class Tallied:
             "clients": self.clients,
             "attempt": self.attempt,
             "round": self.round,
+            **({} if self.cut is None else {"cut": [list(part) for part in astuple(self.cut)]}),
         }
 
 
@@ -84,9 +87,26 @@ def kept(directory: RunDirectory) -> Tallied | None:
             int(content["attempt"]),
             float(content["epsilon"]),
             int(content["round"]),
+            None if (cut := content.get("cut")) is None else Cut.of_flat(torch.tensor(cut).reshape(-1)),
         )
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
+
+
+def cut_in_words(task: Problem, cut: Cut | None) -> str:
+    """Which targets and answers count as others, in the units of what is predicted; empty without a cut."""
+    if cut is None or cut == Cut.whole(len(cut.centre)):
+        return ""
+    low, width = task.units or (0.0, 1.0)
+    said = []
+    for number in range(min(len(cut.centre), _MOST_SAID)):
+        ends = [[f"{low + width * end:.3g}" for end in pair] for pair in cut.ends(number)]
+        said.append("targets beyond {} to {}, and answers beyond {} to {}".format(*ends[0], *ends[1]))
+    more = ", and so on" if len(cut.centre) > _MOST_SAID else ""
+    return f"{'; '.join(said)}{more} count as the nearer end, by the released mean and variance of targets"
+
+
+_MOST_SAID = 2
 
 
 def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
@@ -216,26 +236,32 @@ class _Errors:
     spreads: tuple[float, float]
 
     @classmethod
-    def of(cls, targets: int, values: Array, records: int, sigma: float) -> _Errors:
-        """Errors from the first sums (2 + t) of so many records, each with noise of standard deviation sigma.
+    def of(cls, cut: Cut, values: Array, records: int, sigma: Array) -> _Errors:
+        """Errors from the first sums (2 + t) in [0, 1] of so many records, with noise of deviations sigma (2 + t,).
 
-        Of numbers in [0, top] about a mean m the variance is at most m (top - m), whatever their law: what the draw of
-        records adds, at most.
+        The constant is the best one, the mean of the targets that were cut, not the cut's centre: the difference of
+        errors to the centre less the squared way from there to that mean. The difference of a record is d = v (2r - v)
+        of a target r and an answer v about the centre, so d^2 <= b^2 (4 r^2 - 2 d) if |v| <= b (of several targets by
+        Cauchy's inequality): what the draw of records adds, at most, whatever their law.
         """
-        means = math.sqrt(targets) * values[2 : 2 + targets] / records
-        square = float(np.square(means).sum())
-        one = targets * sigma / records  # noise in a mean of what is summed over the targets
-        error = targets * float(values[0]) / records
-        constant = targets * float(values[1]) / records - square + one**2  # noise makes squares of means larger
-        noise = math.sqrt(one**2 * (1 + 4 * square / targets) + 2 * one**4 / targets)
-        possible = np.clip(means, 0.0, 1.0)
-        top = float(np.square(np.maximum(possible, 1 - possible)).sum())
-        around = (bounded_mean(error, records, targets, one), bounded_mean(constant, records, top, noise))
-        drawn = sum(
-            max(0.0, min(value, most) * (most - min(value, most)))
-            for value, most in ((error, targets), (constant, top))
+        many, far = len(cut.centre), np.array(cut.targets)
+        scale = far * 2 * math.sqrt(many)
+        means, noise_of_means = scale * values[2 : 2 + many] / records - far, scale * sigma[2 : 2 + many] / records
+        difference, square = cut.least + cut.width * values[0] / records, cut.square * values[1] / records
+        apart, spread = cut.width * float(sigma[0]) / records, cut.square * float(sigma[1]) / records
+        shift = float(np.square(means).sum() - np.square(noise_of_means).sum())  # noise makes squares larger
+        moved = float(np.sum(4 * np.square(means * noise_of_means) + 2 * noise_of_means**4))
+        constant, error = float(square) - shift, float(square - difference)
+        top = float(np.square(far + np.minimum(np.abs(means), far)).sum())
+        most = float(np.square(far + np.array(cut.answers)).sum())
+        around = (
+            bounded_mean(error, records, most, math.hypot(apart, spread)),
+            bounded_mean(constant, records, top, math.sqrt(spread**2 + moved)),
         )
-        return cls(error, constant, around, (math.hypot(one, noise), math.sqrt(drawn / records)))
+        squares = min(max(0.0, float(square)) + spread, cut.square)
+        drawn = math.sqrt(max(0.0, 4 * squares - 2 * (float(difference) - apart)) * sum(b * b for b in cut.answers))
+        drawn += 2 * math.sqrt(min(float(np.square(means).sum()), cut.square) * squares)
+        return cls(error, constant, around, (math.sqrt(apart**2 + moved), drawn / math.sqrt(records)))
 
     def times(self, square: float) -> _Errors:
         """The same in units whose square is so many of these."""
@@ -264,14 +290,17 @@ class _Errors:
 def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
     groups, (low, width) = task.groups, task.units or (0.0, 1.0)
     t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
-    values = np.where((tallied.records > 0)[:, None], tallied.values, 0.0)
-    whole = _Errors.of(t, values.sum(0), count, tallied.sigma * math.sqrt(present)).times(width**2)
-    means = math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count
+    cut, weights = tally.cut_at if tallied.cut is None else tallied.cut, tally.weights.numpy()
+    values, sigma = np.where((tallied.records > 0)[:, None], tallied.values, 0.0) / weights, tallied.sigma / weights
+    whole = _Errors.of(cut, values.sum(0), count, sigma * math.sqrt(present)).times(width**2)
+    far = np.array(cut.targets)
+    means = np.array(cut.centre) + far * (2 * math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count - 1)
     metrics = with_root({"mean_squared_error": whole.error}, task.units)
     around = with_root({"mean_squared_error": whole.around[0]}, task.units)
     constant = with_root({"mean_squared_error": whole.constant}, task.units)
     if t == 1 and tally.groups > 1:
-        metrics["ks"], around["ks"] = _ks(as_many(tallied.values[:, -BINS:], tallied.records), tallied)
+        bins = as_many(values[:, -BINS:], tallied.records)
+        metrics["ks"], around["ks"] = _ks(bins, tallied.records, float(sigma[-1]))
         constant["ks"] = 0.0
     quality = Quality(
         constant=constant,
@@ -283,7 +312,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
     )
     measures: list[Measured] = []
     for group, records in enumerate(map(int, tallied.records)):
-        errors_of_group = _Errors.of(t, values[group], records, tallied.sigma).times(width**2) if records else None
+        errors_of_group = _Errors.of(cut, values[group], records, sigma).times(width**2) if records else None
         measures.append(
             {}
             if errors_of_group is None
@@ -295,15 +324,15 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
     return HeldOut(metrics, _by_group(tallied, groups, measures), size, quality)
 
 
-def _ks(bins: Array, tallied: Tallied) -> tuple[float, Interval]:
+def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:
     """Kolmogorov and Smirnov's distance at the ends of ten bins, of counts (groups, bins), and where it lies."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = np.cumsum(bins, axis=-1)[:, :-1] / tallied.records[:, None]
+        below = np.cumsum(bins, axis=-1)[:, :-1] / records[:, None]
     value = float((below.max(0) - below.min(0)).max())
 
     def rate(group: int, cells: int) -> Rate:
-        noise = tallied.sigma * math.sqrt(cells * (1 - cells / BINS))
-        return intervals.counted(float(bins[group, :cells].sum()), int(tallied.records[group]), noise)
+        noise = sigma * math.sqrt(cells * (1 - cells / BINS))
+        return intervals.counted(float(bins[group, :cells].sum()), int(records[group]), noise)
 
     ends = [[rate(group, end) for group in range(len(bins))] for end in range(1, BINS)]
     return value, intervals.largest_gap(ends)

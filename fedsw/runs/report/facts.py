@@ -106,7 +106,8 @@ def measured_on(summary: Mapping[str, Any]) -> str:
     """Which records the metrics are of."""
     on = summary.get("held_out_measured_on") or {}
     count = f"{on['records']} of {on['of']} held-out records: " if on else ""
-    return f"Measured on {count}{summary.get('measured_on')}."
+    counted = (summary.get("held_out_release") or {}).get("counted_as")
+    return f"Measured on {count}{summary.get('measured_on')}{f'; {counted}' if counted else ''}."
 
 
 def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:

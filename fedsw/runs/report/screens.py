@@ -213,7 +213,8 @@ def _measured_on(view: RunView, on: Mapping[str, int], release: Mapping[str, Any
     """How many held-out records, and directions, a summary's metrics are of; or what noised counts they are made of."""
     if release is not None:
         noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
-        return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}"
+        counted = f"; {release['counted_as']}" if "counted_as" in release else ""
+        return f"{on['records']} records that {release['clients']} clients kept out of training, {noise}{counted}"
     part = f"{on['records']} held-out records"
     if on["records"] < on["of"]:
         part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"

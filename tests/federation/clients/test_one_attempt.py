@@ -98,7 +98,7 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     if settings.privacy.moments:
         return [(messages.NOISY_MOMENTS, NoisyMomentsAsked(0, attempt, 600))]
     if settings.data.held_out_released:
-        return [(messages.NOISY_TALLY, NoisyTallyAsked(node.theta, 3, attempt, 120))]
+        return [(messages.NOISY_TALLY, NoisyTallyAsked(node.theta, 3, attempt, 120, None))]
     cells = len(node.task.objective.cells)
     sizes = (120,) * cells
     if settings.objective.alpha == 0:

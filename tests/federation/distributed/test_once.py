@@ -208,7 +208,7 @@ def test_what_a_run_does_not_release_is_refused_and_charged_to_nobody(tmp_path):
     with pytest.raises(Refused, match=r"releases none \(privacy.moments\)"):
         moments_of(sites, 0, sites.cohort(0))
     cohort = sites.cohort(5)
-    asked = MaskedTallyAsked(Broadcast.of(sites.theta, terms(sites)), 5, 0, cohort.model_dump_json())
+    asked = MaskedTallyAsked(Broadcast.of(sites.theta, terms(sites)), 5, 0, cohort.model_dump_json(), None)
     with pytest.raises(Refused, match=r"releases nothing of them \(data.held_out_to\)"):
         sites._ask(MASKED_TALLY, 0, asked, terms(sites))
     assert sites.charged(0) == []
