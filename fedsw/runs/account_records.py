@@ -10,7 +10,6 @@ from fedsw._tools.text import number, upward
 from fedsw.privacy.accounting.lifetime import DatasetAccount, TakenRun, room, total_epsilon
 from fedsw.privacy.accounting.lifetime.state import State
 from fedsw.privacy.accounting.profiles import Step
-from fedsw.privacy.accounting.stated import Pure
 
 _SHAPES = 3
 """Runs, the latest ones, that what still fits may be like."""
@@ -119,10 +118,8 @@ def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
 
 
 def _step(step: Step) -> str:
-    if isinstance(step.stated, Pure):
-        return f"(ε {upward(step.stated.epsilon)}, δ 0)"
     if step.stated is not None:
-        return "(a selection)"
+        return step.stated.words
     if math.isinf(step.mu):
         return "(no noise)"
     rate = "all records" if step.sampling_rate == 1 else f"rate {number(step.sampling_rate)}"

@@ -1,4 +1,4 @@
-"""Laws of trust models as objects: nobody outside of their folder reads a flag of one, its name or its class."""
+"""Laws of objects that have kinds: nobody outside of its folder reads a flag, a name or a class of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import fedsw
+from fedsw.data.columns.registered import KINDS
+from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.sections.sketch import MAPS, PARTS
+from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import TrustModel, trust_models
+from fedsw.privacy.accountants import ACCOUNTANTS
+from fedsw.privacy.mechanisms import MECHANISMS
 from tests.syntax import nodes as nodes_of
 
 PACKAGE = Path(fedsw.__file__).parent
@@ -134,3 +140,65 @@ def test_each_of_these_is_seen() -> None:
         assert any(map(law, ast.walk(ast.parse(text)))), text
     for text in ("data.local", "folder.masked", "model.by_ledgers(server=0, clients=1)", "isinstance(model, Module)"):
         assert not any(law(node) for law in seen.values() for node in ast.walk(ast.parse(text))), text
+
+
+# Kinds of everything else
+
+WRITTEN = ("audit/record/", "data/columns/", "learning/objectives/", "privacy/", "runs/single/objective.py")
+"""Where kinds are written, and the audit, which recomputes a record without the objects that it judges."""
+
+SORTS = {"kind", "mechanism", "accountant", "penalty", "task", "map"}
+"""Names under which the name of something in a registry is held."""
+
+KNOWN = {
+    *(name for one in (MODELS, TASKS, PENALTIES, PARTS, MAPS, MECHANISMS, ACCOUNTANTS, KINDS) for name in one),
+    *("network", "tree", "torchscript", "onnx", "eo"),
+}
+NAMED = {"GAUSSIAN", "LAPLACE", "NO_NOISE"}
+"""Names of noises that are held as constants."""
+
+KIND_CLASSES = {"Objective", "Matching", "Composite", "Parity", "EqualizedOdds", "ToSample", "ToModel"} | {
+    *("Penalty", "WeightedPenalty", "Pure", "Renyi", "Tabled", "Mechanism", "Accountant"),
+}
+
+
+def compares_kind(node: ast.AST) -> bool:
+    """True for `model.kind == "mlp"`, `accountant in ("pld", "clt")`, `mechanism == LAPLACE` and their like."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = (node.left, *node.comparators)
+    parts = [part for side in sides for part in ast.walk(side)]
+    if {part.id for part in parts if isinstance(part, ast.Name)} & NAMED:
+        return True
+    texts = {part.value for part in parts if isinstance(part, ast.Constant)}
+    held = {getattr(side, "attr", getattr(side, "id", None)) for side in sides}
+    return bool(held & SORTS) and bool(texts & KNOWN)
+
+
+def asks_kind_class(node: ast.AST) -> bool:
+    """True for `isinstance` of an objective's, a penalty's, a noise's or an accountant's class."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+    return called and bool({part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & KIND_CLASSES)
+
+
+def test_nobody_else_compares_a_kind_by_its_name_or_asks_its_class() -> None:
+    breaches = [
+        f"{name}:{node.lineno} {ast.unparse(node)}"  # type: ignore[attr-defined]
+        for name, node in walked()
+        if not name.startswith(WRITTEN) and (compares_kind(node) or asks_kind_class(node))
+    ]
+    assert breaches == []
+
+
+def test_each_of_these_comparisons_is_seen() -> None:
+    for text in (
+        "a.kind == 'particles'",
+        "kind in ('dcgan', 'adaptor')",
+        "privacy.accountant != 'pld'",
+        "x == LAPLACE",
+    ):
+        assert any(map(compares_kind, ast.walk(ast.parse(text)))), text
+    for text in ("isinstance(thing, Objective)", "isinstance(step.stated, Pure | Renyi)"):
+        assert any(map(asks_kind_class, ast.walk(ast.parse(text)))), text
+    for text in ("cells.dtype.kind == 'f'", "kind == other", "name == 'mlp'", "isinstance(thing, Task)"):
+        assert not any(compares_kind(node) or asks_kind_class(node) for node in ast.walk(ast.parse(text))), text

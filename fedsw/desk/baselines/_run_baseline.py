@@ -35,11 +35,12 @@ from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 
 
 class Baseline(NamedTuple):
-    """A baseline: the function that trains it, the arguments that it takes, and whether it needs Opacus."""
+    """A baseline: its training, the arguments that this takes, whether it needs Opacus, penalties that it may add."""
 
     train: Train
     arguments: tuple[str, ...]
     opacus: bool = True
+    penalties: tuple[str, ...] = ("statistical-parity",)
 
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
@@ -76,13 +77,15 @@ def refusal(name: str, experiment: Experiment) -> str | None:
             f"{name!r} is measured at the server, and data.held_out_to is 'everybody': clients alone have held-out "
             "records. Name a table with data.held_out, or leave it out"
         )
-    if not find(name).opacus:
+    baseline = find(name)
+    if not baseline.opacus:
         return _unprocessed(name, experiment)
     goal, training, facts = experiment.objective, experiment.training, task_facts(experiment.objective.task)
     if not (facts.supervised and facts.classifies):
         return f"the baseline {name!r} trains classifiers, and objective.task is {goal.task!r}"
-    if goal.alpha > 0 and (goal.penalty != "statistical-parity" or goal.also):
-        return f"the penalty of {name!r} is for 'statistical-parity' alone; set objective.alpha to 0 to train without"
+    if goal.alpha > 0 and (goal.penalty not in baseline.penalties or goal.also):
+        able = " or ".join(map(repr, baseline.penalties))
+        return f"the penalty of {name!r} is for {able} alone; set objective.alpha to 0 to train without"
     if experiment.data.own:
         return f"{name!r} trains on a named data set, and data.source {experiment.data.source!r} is at its clients"
     if training.optimizer != "sgd" or training.scheduler is not None or training.decay or training.batch_size:

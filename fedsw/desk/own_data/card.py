@@ -101,10 +101,11 @@ def _drawn_from(generator: dict[str, Any], coded: tuple[Coded, ...]) -> str:
     by = {"network": "those of the network", "tree": "those of the tree"}
     kind = generator["kind"]
     (other,) = (name for name in by if name != kind)
-    what = "a network that fits all counts together"
-    if kind == "tree":
-        edges = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in generator["edges"])
-        what = f"a tree of pairs of columns: {edges or 'none, every column is by itself'}"
+    edges = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in generator["edges"])
+    what = {
+        "network": "a network that fits all counts together",
+        "tree": f"a tree of pairs of columns: {edges or 'none, every column is by itself'}",
+    }[kind]
     distances = generator["distances"]
     chosen = "which is nearer to the noised counts" if generator["wanted"] == "auto" else "as the settings say"
     return (

@@ -171,7 +171,7 @@ def _entry(row: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
             raise ExperimentError(
                 f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(filter(None, known))}"
             )
-    kind = "category" if kind == _TEXT else kind
+    kind = {_TEXT: "category"}.get(kind, kind)
     if fault := next(_faults(column, kind, text, lists), None):
         raise ExperimentError(f"{where}: {fault}")
     form = kind or ("category" if lists["categories"] else "number" if text["low"] else None)

@@ -9,11 +9,14 @@ import importlib
 import importlib.util
 import io
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools import files
@@ -28,6 +31,7 @@ from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 
 Format = Literal["torchscript", "onnx"]
+Answers = NDArray[Any]
 
 _CLOSE = 1e-4
 _ENCODING = (
@@ -37,7 +41,6 @@ _ENCODING = (
     "1970-01-01 if it is not given, with low and high in these days, too, and is written as 'format' says; a category "
     "is 1 in its own input and 0 in the others; a missing value is 1 in 'COLUMN is missing', with the fill in its place"
 )
-_NEEDED = {"onnx": ("onnx", "onnxscript")}
 
 
 def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
@@ -50,7 +53,7 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
         ExperimentError: for a generator; if a package is missing, with the remedy; if the model cannot be exported.
     """
     answer = model.answering()
-    missing = [name for name in _NEEDED.get(kind, ()) if importlib.util.find_spec(name) is None]
+    missing = [name for name in _FORMS[kind].needs if importlib.util.find_spec(name) is None]
     if missing:
         raise ExperimentError(
             f"exporting to {kind} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
@@ -58,8 +61,9 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
         )
     features = made_up_features(model.experiment.model.seed, model.width)
     try:
-        content = _scripted(answer, features) if kind == "torchscript" else _onnx(answer, features)
-        differing = _difference(answer, content, kind, torch.cat([features, features])[:-1])
+        form = _FORMS[kind]
+        content = form.written(answer, features)
+        differing = _difference(answer, content, form, torch.cat([features, features])[:-1])
     except Exception as fault:  # of torch's tracer, or of a model of somebody's own
         words = (str(fault).splitlines() or [""])[0]
         raise ExperimentError(f"the model cannot be exported to {kind}: {type(fault).__name__}: {words}") from fault
@@ -104,21 +108,45 @@ def _onnx(answer: AnsweringModel, features: Tensor) -> bytes:
     return content
 
 
-def _difference(answer: AnsweringModel, content: bytes, kind: Format, features: Tensor) -> float:
+def _answers_of_script(content: bytes, features: Tensor) -> Answers:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script: Any = torch.jit
+        answers: Answers = script.load(io.BytesIO(content))(features).double().numpy()
+    return answers
+
+
+def _answers_of_onnx(content: bytes, features: Tensor) -> Answers | None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    runtime: Any = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    answers: Answers = session.run(None, {"features": features.numpy()})[0]
+    return answers
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A format: how it is written, what its file answers (None where nothing here runs it), packages that it needs."""
+
+    written: Callable[[AnsweringModel, Tensor], bytes]
+    answers: Callable[[bytes, Tensor], Answers | None]
+    needs: tuple[str, ...] = ()
+
+
+_FORMS: Mapping[Format, _Form] = {
+    "torchscript": _Form(_scripted, _answers_of_script),
+    "onnx": _Form(_onnx, _answers_of_onnx, ("onnx", "onnxscript")),
+}
+
+
+def _difference(answer: AnsweringModel, content: bytes, form: _Form, features: Tensor) -> float:
     """The most that answers of a file differ from the model's, for another number of records than it was made with."""
     with torch.no_grad():
         wanted = answer(features).double().numpy()
-    if kind == "torchscript":
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            script: Any = torch.jit
-            exported = script.load(io.BytesIO(content))(features).double().numpy()
-    elif importlib.util.find_spec("onnxruntime") is None:
+    exported = form.answers(content, features)
+    if exported is None:
         return 0.0
-    else:
-        runtime: Any = importlib.import_module("onnxruntime")
-        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        exported = session.run(None, {"features": features.numpy()})[0]
     return float(np.abs(exported - wanted).max(initial=0.0)) if exported.shape == wanted.shape else np.inf
 
 

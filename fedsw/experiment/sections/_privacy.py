@@ -14,7 +14,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.trust import TrustModel, accounting_at_server, trust_model, trust_models
-from fedsw.privacy.accountants import ACCOUNTANTS, LAPLACE
+from fedsw.privacy.accountants import ACCOUNTANTS
 
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
@@ -34,8 +34,8 @@ _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
 
 def _accountants() -> list[str]:
-    """Names of the accountants but those of Laplace noise alone, which the mechanism chooses."""
-    return [name for name, accountant in ACCOUNTANTS.items() if set(accountant.takes) != {LAPLACE}]
+    """Names of the accountants but those of a pure epsilon, which the mechanism chooses."""
+    return [name for name, accountant in ACCOUNTANTS.items() if not accountant.pure]
 
 
 class Privacy(Section):

@@ -78,6 +78,11 @@ class TableGenerator(Proportioned):
             self.chances[:, first:end, : table.shape[1]] = table.transpose(1, 2).to(self.chances)
         self.drawn.fill_(True)
 
+    def leave(self, proportions: Tensor) -> None:
+        """Draw along no tree from now on, but as before one was followed, cells in proportions (cells,)."""
+        self.drawn.fill_(False)
+        self.proportions.copy_(proportions)
+
     def take(self, rows: Tensor) -> None:
         """Pick one of these rows of chances (cells, R, q) from now on, each as often as the others of its cell."""
         self.rows.copy_(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,9 +69,8 @@ def choose(
     distances["tree"] = _distance(sketches, network, sketchers)
     nearer: Kind = "tree" if distances["tree"] < distances["network"] else "network"
     kind = nearer if wanted == "auto" else wanted
-    if kind == "network":
-        network.drawn.fill_(False)
-        network.proportions.copy_(trained)
+    settle: dict[Kind, Callable[[], object]] = {"tree": lambda: None, "network": lambda: network.leave(trained)}
+    settle[kind]()
     edges = tuple((parents[column], column) for column in order if parents[column] != NONE)
     return Chosen(kind, distances, edges)
 

@@ -6,14 +6,18 @@ Source: docs/guarantees/ledger.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedsw._tools.text import upward
 
 _LONGEST = 600.0
 """Losses beyond it leave double precision: such a mechanism counts as one without noise."""
@@ -42,9 +46,41 @@ class Pure:
         """The loss beyond which its profile is at most `tail`."""
         return self.epsilon
 
+    def divergence(self, order: float) -> float:
+        """Renyi divergence at an order above 1: that of randomised response."""
+        moment = np.logaddexp(order * self.epsilon, (1 - order) * self.epsilon)
+        return float(moment - np.logaddexp(0.0, self.epsilon)) / (order - 1)
+
+    def raised(self, up: Callable[[float], float]) -> Pure:
+        """One that costs at least as much, of numbers that are rounded up."""
+        return Pure(up(self.epsilon))
+
+    def covers(self, other: Stated | None) -> bool:
+        """True if whatever the other describes costs at most as much."""
+        return isinstance(other, Pure) and self.epsilon >= other.epsilon
+
+    @property
+    def words(self) -> str:
+        """What is known of it, for an account's page."""
+        return f"(ε {upward(self.epsilon)}, δ 0)"
+
+
+class _OneOfItsKind:
+    """What a mechanism of more numbers than one is asked: it costs as much as an equal one, as it stands."""
+
+    words = "(a selection)"
+
+    def raised(self, up: Callable[[float], float]) -> Self:
+        """Itself: its numbers are not rounded."""
+        return self
+
+    def covers(self, other: Stated | None) -> bool:
+        """True for an equal one."""
+        return self == other
+
 
 @dataclass(frozen=True)
-class Renyi:
+class Renyi(_OneOfItsKind):
     """Any mechanism with these Renyi divergences at ascending orders above 1, in both orders of the neighbours."""
 
     orders: tuple[float, ...]
@@ -80,6 +116,16 @@ class Renyi:
         """The loss beyond which its profile is at most `tail`."""
         return max(1e-6, self._least(tail))
 
+    def divergence(self, order: float) -> float:
+        """Renyi divergence at an order above 1, from above; inf beyond the last.
+
+        (order - 1) times the divergence is convex and 0 at order 1: below the chord between two known orders.
+        """
+        if order > self.orders[-1]:
+            return math.inf
+        logs = [(known - 1) * value for known, value in zip(self.orders, self.divergences, strict=True)]
+        return float(np.interp(order, [1.0, *self.orders], [0.0, *logs])) / (order - 1)
+
     def _least(self, delta: float) -> float:
         order, divergence = np.array(self.orders), np.array(self.divergences)
         return float((divergence + (log_factor(order) - math.log(delta)) / (order - 1)).min())
@@ -92,7 +138,7 @@ class Renyi:
 
 
 @dataclass(frozen=True)
-class Tabled:
+class Tabled(_OneOfItsKind):
     """Any mechanism whose profile is at most that of a table, plus what is left out.
 
     ``values`` are delta at ``losses``, 0 and upwards, from `convex_below`: linear in e^loss in between, convex, and 0
@@ -117,8 +163,24 @@ class Tabled:
         """The loss beyond which its profile is at most `tail`."""
         return self.losses[-1]
 
+    def divergence(self, order: float) -> float:
+        """Infinite: a profile alone bounds none."""
+        return math.inf
+
 
 Stated = Pure | Renyi | Tabled
+_IN_FILES: tuple[type[Pure] | type[Renyi], ...] = (Pure, Renyi)
+"""Those that an account's file keeps, as a mapping of their fields."""
+
+
+def from_fields(written: Mapping[str, Any]) -> Stated:
+    """What `dataclasses.asdict` made a mapping of; ValueError for one that is of no kind."""
+    for kind in _IN_FILES:
+        if {field.name for field in fields(kind)} == set(written):
+            values: Any = (tuple(one) if isinstance(one, list | tuple) else float(one) for one in written.values())
+            return kind(**dict(zip(written, values, strict=True)))
+    known = " or ".join(str([field.name for field in fields(kind)]) for kind in _IN_FILES)
+    raise ValueError(f"a stated mechanism has {sorted(written)}; there are {known}")
 
 
 def convex_below(losses: _Array, values: _Array) -> tuple[_Array, _Array]:

@@ -45,7 +45,7 @@ _OF_POSITIVE = {
     "true_positive_rate": "TPR of {}",
     "false_positive_rate": "FPR of {}",
 }
-_OF_CLASS = {"disparate_impact": "DI of {}", "selection_rate": "rate of {}", "od": "OD, true {}"}
+_OF_CLASS = {"disparate_impact": "DI of {}", "selection_rate": "rate of {}", "od": "OD, true {}", "eo": "{1}, true {0}"}
 _NUMBERED = re.compile(r"(disparate_impact|selection_rate|eo|od)_(\d+)")
 
 
@@ -66,10 +66,8 @@ def metric_name(key: str, names: Names = UNNAMED) -> str:
     numbered = _NUMBERED.fullmatch(key)
     if numbered is None:
         return _NAMES.get(key, key.replace("_", " "))
-    kind, label = numbered[1], names.label(int(numbered[2]))
-    if kind == "eo":
-        return f"worst EO, true {label}" if positive is None else f"EO of {positive}, true {label}"
-    return _OF_CLASS[kind].format(label)
+    label = names.label(int(numbered[2]))
+    return _OF_CLASS[numbered[1]].format(label, "worst EO" if positive is None else f"EO of {positive}")
 
 
 def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedsw.learning.objectives import Clip
 from fedsw.runs.run_files import jsonable, read_json, write_json
-from fedsw.runs.single.objective import Objective
+from fedsw.runs.single.objective import Deciding, Objective
 from fedsw.runs.single.training_plan import Plan
 
 BEGUN = "training.json"
@@ -33,8 +33,6 @@ Described = dict[str, Any]
 
 _MOST_DEEP, _MOST_NAMED = 12, 4
 _NEAR = 1e-9
-_ANY = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"})
-"""Fields that an objective may change without changing what is trained, or has from its other fields."""
 _MOVING = frozenset(
     {"optimizer", "last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "T_cur", "T_i"}
 )
@@ -176,15 +174,8 @@ def _values(thing: Any) -> Mapping[str, Any]:
     """Parts of an object by name."""
     if isinstance(thing, nn.Module):
         return dict(_of_model(thing))
-    if isinstance(thing, Objective):
-        values = {
-            field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.name not in _ANY
-        }
-        return values | {"task": thing.task if isinstance(thing.task, str) else thing.learnt}
-    if isinstance(thing, Plan):
-        return {
-            field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.name != "objective"
-        }
+    if isinstance(thing, Deciding):
+        return thing.decisive()
     if dataclasses.is_dataclass(thing):
         return {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
     values = dict(getattr(thing, "__dict__", {}))

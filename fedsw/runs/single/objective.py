@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -109,13 +110,23 @@ class Learnt(Protocol):
         """Task loss of every record: (n,)."""
 
 
+class Deciding(ABC):
+    """A part of a training that knows which of its values decide what is trained and promised."""
+
+    @abstractmethod
+    def decisive(self) -> dict[str, Any]:
+        """Values by name with which a folder's training goes on, and without which it does not."""
+
+
+_ANY = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"})
+"""Fields that an objective may change without changing what is trained, or has from its other fields."""
 _LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
 """Whole numbers of an objective, and the least that each may be."""
 _MOST_NAMED = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class Objective(Deciding):
     """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
 
     Attributes:
@@ -202,6 +213,11 @@ class Objective:
             1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
         ]
         return self.composite.sensitivities(sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound)
+
+    def decisive(self) -> dict[str, Any]:
+        """See `Deciding`: all fields but those of memory, and those that follow from others."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ANY}
+        return values | {"task": self.task if isinstance(self.task, str) else self.learnt}
 
     def __getstate__(self) -> dict[str, Any]:
         """All of it but which models were tried, which is of this process alone."""

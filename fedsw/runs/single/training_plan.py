@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +20,20 @@ from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.release import Sample
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.runs.single.objective import Batch, Objective, draw_batch
+from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(plans.Plan):
+class Plan(plans.Plan, Deciding):
     """The plan of training on one machine: `fedsw.privacy.plan.Plan`, and its batches. Made by `plan`."""
 
     objective: Objective
+
+    def decisive(self) -> dict[str, Any]:
+        """See `Deciding`: all fields but the objective, which has its own."""
+        return {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "objective"
+        }
 
     def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
         """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.trust import OwnLedgers
-from fedsw.privacy.accountants import LAPLACE
+from fedsw.privacy.accountants import ACCOUNTANTS
 
 if TYPE_CHECKING:
     from fedsw.experiment.choices import Settings
@@ -33,8 +33,10 @@ class LocalReleased(OwnLedgers):
         return 1
 
     def accountant(self, experiment: Experiment) -> str:
-        """See `TrustModel`: pure epsilon for Laplace noise, else the one asked for."""
-        return "laplace" if self.mechanism(experiment) == LAPLACE else experiment.privacy.accountant
+        """See `TrustModel`: the settings', or the first that takes its noise; pure epsilon for Laplace noise."""
+        mechanism, wanted = self.mechanism(experiment), experiment.privacy.accountant
+        able = [name for name, accountant in ACCOUNTANTS.items() if mechanism in accountant.takes]
+        return wanted if wanted in able else able[0]
 
     def mechanism(self, experiment: Experiment) -> str:
         """See `TrustModel`: as its settings say."""

@@ -24,7 +24,7 @@ from fedsw.privacy.accounting.lifetime.composing import (
 )
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import ORDERS, renyi_divergence
-from fedsw.privacy.accounting.stated import Pure, Renyi, log_factor
+from fedsw.privacy.accounting.stated import log_factor
 
 _TOLERANCE = 1e-9
 _CLOSE, _LEAST, _MOST = 1e-3, 1e-4, 1e4
@@ -231,12 +231,9 @@ def _of_step(step: Step, order: float) -> float:
     step = step.reduced
     if step.costless:
         return 0.0
-    if isinstance(step.stated, Pure):
-        moment = np.logaddexp(order * step.stated.epsilon, (1 - order) * step.stated.epsilon)
-        return float(moment - np.logaddexp(0.0, step.stated.epsilon)) / (order - 1)
-    if isinstance(step.stated, Renyi):
-        return _between_orders(step.stated, order)
-    if step.stated is not None or math.isinf(step.mu):
+    if step.stated is not None:
+        return step.stated.divergence(order)
+    if math.isinf(step.mu):
         return math.inf
     return renyi_divergence(step, order) if step.slicing is None else _of_slices(step, step.slicing, order)
 
@@ -260,11 +257,3 @@ def _cut_off(slicing: Slicing, s: float) -> float:
         return mass + s * (slicing.k // slicing.d + 1)
     powers = np.logspace(0.02, 1, 25).tolist()
     return float(min((1 - 1 / q) * mass + slicing.k * log_moment(slicing.d, q * s) / q for q in powers))
-
-
-def _between_orders(stated: Renyi, order: float) -> float:
-    """(order - 1) times the divergence is convex and 0 at order 1: below the chord between two known orders."""
-    if order > stated.orders[-1]:
-        return math.inf
-    logs = [(known - 1) * value for known, value in zip(stated.orders, stated.divergences, strict=True)]
-    return float(np.interp(order, [1.0, *stated.orders], [0.0, *logs])) / (order - 1)

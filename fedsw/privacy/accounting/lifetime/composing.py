@@ -24,7 +24,7 @@ from fedsw.privacy.accounting._slicing import Slicing
 from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
-from fedsw.privacy.accounting.stated import Pure, Renyi, Tabled, convex_below
+from fedsw.privacy.accounting.stated import Tabled, convex_below, from_fields
 
 Counts = Mapping[Step, int]
 
@@ -43,10 +43,10 @@ def comparable(step: Step) -> Step:
     step = step.reduced
     if step.sampling == "poisson":
         step = replace(step, sampling="without-replacement", mu=2 * step.mu)
-    if step.costless or math.isinf(step.mu) or isinstance(step.stated, Renyi):
+    if step.costless or math.isinf(step.mu):
         return step
-    if isinstance(step.stated, Pure):
-        return stated_step(Pure(_up(step.stated.epsilon)))
+    if step.stated is not None:
+        return stated_step(step.stated.raised(_up))
     return replace(step, mu=_up(step.mu))
 
 
@@ -200,15 +200,13 @@ def _step(row: Mapping[str, Any]) -> Step:
     if stated is None:
         slicing = None if row["slicing"] is None else Slicing(**row["slicing"])
         return Step(float(row["rate"]), float(row["mu"]), slicing=slicing)
-    if "orders" in stated:
-        return stated_step(Renyi(tuple(stated["orders"]), tuple(stated["divergences"])))
-    return stated_step(Pure(float(stated["epsilon"])))
+    return stated_step(from_fields(stated))
 
 
 def _covers(larger: Step, smaller: Step) -> bool:
-    if isinstance(larger.stated, Pure) and isinstance(smaller.stated, Pure):
-        return larger.stated.epsilon >= smaller.stated.epsilon
-    if (larger.slicing, larger.stated) != (smaller.slicing, smaller.stated):
+    if larger.stated is not None:
+        return larger.stated.covers(smaller.stated)
+    if smaller.stated is not None or larger.slicing != smaller.slicing:
         return False
     return larger.sampling_rate >= smaller.sampling_rate and larger.mu >= smaller.mu
 
